@@ -1,0 +1,394 @@
+// Package spec is the language: the CUE schema, the loader, and the typed spec that the compiler reads. Everything that
+// came from the user's text carries its position. The loader checks the shape of a spec (words, forms, literals, syntax of
+// expressions, names that are declared twice); what names mean and whether types fit is the compiler's business.
+package spec
+
+import (
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// Name is an identifier of the language, [a-z][a-z0-9_]*, with its position.
+type Name struct {
+	Value string
+	Pos   diag.Pos
+}
+
+// Spec is one loaded spec.
+type Spec struct {
+	File     string // as given by the user
+	Name     Name
+	Kernel   *Kernel   // the floor that the spec demands, or nil
+	Headers  []*Header // the user's, then the standard ones, in the order they are declared
+	Groups   []*Group  // alternatives with a name ("ip"), the user's first
+	Settings []*Setting
+	Tables   []*Table
+	Sessions []*Session
+	Programs []*Program
+	Tests    []*Test
+}
+
+// Kernel is a kernel version that a spec demands, such as "5.15".
+type Kernel struct {
+	Major, Minor int
+	Pos          diag.Pos
+}
+
+// FieldKind says how a field's bits are found.
+type FieldKind int
+
+const (
+	FieldUint   FieldKind = iota // Bits wide, 1 to 64, at any bit offset
+	FieldBytes                   // Bytes long, fixed
+	FieldSized                   // as long as Size says (an expression over earlier fields of the header), at most Max bytes
+	FieldVarint                  // a QUIC variable-length integer (RFC 9000 §16), 1 to 8 bytes
+)
+
+// Header is the layout of one protocol header: its fields in the order of the wire.
+type Header struct {
+	Name   Name
+	Std    bool // from spec/std
+	Fields []*Field
+	After  []*After // what in an enclosing header says that this one follows
+	Parts  []*Part  // names for groups of fields
+
+	// Metadata is "vlan" where the outermost such header may stand in the packet's metadata (skb->vlan_tci) instead of
+	// in the frame.
+	Metadata string
+	// Segmented headers are those that the kernel repeats in front of each segment of a super-packet (GSO).
+	Segmented bool
+	// Closed headers end the packet: nothing may follow the last field.
+	Closed bool
+	// Trailer is the number of bytes at the end of the packet that belong to this header, not to its payload (an AEAD tag).
+	Trailer int
+}
+
+// Field is one field of a header.
+type Field struct {
+	Name   Name
+	Kind   FieldKind
+	Bits   int    // FieldUint
+	Bytes  int    // FieldBytes
+	Size   *Expr  // FieldSized
+	Max    int    // FieldSized: the bound in bytes
+	Little bool   // little endian; only for FieldUint of whole bytes at a byte boundary
+	Type   string // how bytes are read: "" (bytes), "ip" (4 or 16 bytes), "mac" (6 bytes)
+
+	When     *Expr       // present only where this holds (over earlier fields of the header), or nil
+	Is       *Constraint // what the field has to be, or nil
+	Reason   *Name       // the reason counted where Is doesn't hold; nil: HEADER_FIELD
+	Counts   *Counts     // what the field, a length, counts; or nil
+	Checksum *Checksum   // what the field, an internet checksum (RFC 1071), covers; or nil
+
+	// Role tells `send` what the field is for: source, destination, hop_limit, link_source, link_destination; "" for none.
+	Role Name
+	// Origin is the value that the field gets in a datagram that a relay originates; nil keeps what came.
+	Origin *uint64
+}
+
+// Counts says what a length field counts: value = bytes/Unit + Bias.
+type Counts struct {
+	What  string // "payload" (what follows this header), "header" (this header), "all" (both)
+	Unit  int    // bytes that one step of the field stands for
+	Bias  int64  // added to the number of units (RTCP: -1)
+	Slack int    // bytes that may follow uncounted; -1 for any number
+	Pos   diag.Pos
+}
+
+// Checksum says what an internet checksum covers.
+type Checksum struct {
+	Covers    string  // "header" (this header), "all" (this header and all that follows it, inside the enclosing length)
+	Pseudo    []*Expr // what the pseudo-header adds: addresses and integers
+	Absent    []Name  // enclosing headers over which 0 means "no checksum"; over others 0 sends the packet up
+	Optional  bool    // 0 has a meaning of its own, so that a computed 0 is written as all ones (UDP)
+	Offloaded bool    // the kernel may leave it to a device: the field may hold the pseudo-header's sum only
+	Pos       diag.Pos
+}
+
+// After ties a header to an enclosing one: all matches on the enclosing header's fields have to hold.
+type After struct {
+	Parent Name
+	Match  []*FieldMatch
+}
+
+// Part is a name for fields of this header or an enclosing one: an endpoint (address and port), or an alias of one field.
+type Part struct {
+	Name  Name
+	Addr  *Expr // a field of type ip; nil for an alias
+	Port  *Expr // a 16-bit field; nil for an alias
+	Alias *Expr // a field; nil for an endpoint
+}
+
+// Group is a named choice of headers.
+type Group struct {
+	Name    Name
+	Headers []Name
+	Std     bool
+}
+
+// ConstraintOp is an operator of a constraint.
+type ConstraintOp int
+
+const (
+	IsEq ConstraintOp = iota
+	IsNe
+	IsLt
+	IsLe
+	IsGt
+	IsGe
+	IsAnd // all of Args
+	IsOr  // one of Args
+)
+
+// Constraint is a CUE constraint on a field, walked: a literal, a range, a disjunction.
+type Constraint struct {
+	Op    ConstraintOp
+	Value Literal       // for the comparisons
+	Args  []*Constraint // for IsAnd, IsOr
+	Pos   diag.Pos
+}
+
+// LiteralKind tells the members of a Literal apart.
+type LiteralKind int
+
+const (
+	LitInt LiteralKind = iota
+	LitBool
+	LitString   // a typed literal (an address, a prefix, a MAC) that only its use gives a meaning, in Text
+	LitEndpoint // not produced by the loader for constraints; used in tests and rows
+)
+
+// Literal is a literal of the spec. Text keeps strings as written; ParseAs functions give them a type.
+type Literal struct {
+	Kind LiteralKind
+	Int  uint64
+	Bool bool
+	Text string
+	Pos  diag.Pos
+}
+
+// Setting is a value chosen when the relay is loaded.
+type Setting struct {
+	Name    Name
+	Type    TypeRef
+	Default *Literal
+	Is      *Constraint // the allowed range, or nil
+	Doc     string
+}
+
+// TypeRef is a type as written: u1 to u64, bool, bytesN ("bytes8"), mac, ip, endpoint, prefix, next_hop, counter.
+type TypeRef struct {
+	Text string
+	Pos  diag.Pos
+}
+
+// TableKind is the kind of a table.
+type TableKind string
+
+const (
+	TableHash  TableKind = "hash"
+	TableLRU   TableKind = "lru"
+	TableArray TableKind = "array"
+	TableLPM   TableKind = "lpm"
+)
+
+// Member is a typed member of a key, a value or a session.
+type Member struct {
+	Name Name
+	Type TypeRef
+}
+
+// Table is kernel state with a key and a value.
+type Table struct {
+	Name   Name
+	Kind   TableKind
+	PerCPU bool
+	Size   int
+	Key    []*Member
+	Value  []*Member
+}
+
+// Session is what user space registers: one object that becomes rows in several tables.
+type Session struct {
+	Name     Name
+	Fields   []*Member
+	Rows     []*SessionRow
+	Size     int      // how many may be open at once
+	Lifetime *Seconds // ended unless refreshed; nil: none
+	Idle     *Seconds // ended when unused for so long; nil: none
+}
+
+// Seconds is a duration with its position.
+type Seconds struct {
+	Value int64 // nanoseconds
+	Pos   diag.Pos
+}
+
+// SessionRow is the table that a session puts a row in; key and value name the session's fields.
+type SessionRow struct {
+	Table Name
+	Key   []Name
+	Value []Name
+}
+
+// Program is what runs at one hook.
+type Program struct {
+	Name    Name
+	Hook    string // "tc/ingress", "tc/egress"
+	HookPos diag.Pos
+	Stack   []*StackEntry
+	Match   []*FieldMatch
+	When    *Expr
+	Lookups []*Lookup
+	Rules   []*Rule // `do` at the top level is one rule without conditions
+	Pos     diag.Pos
+}
+
+// StackEntry is one place in the stack. Headers has one element, or the alternatives in the order they are tried; each may
+// name a header or a group. Var is what the program calls it.
+type StackEntry struct {
+	Var      Name
+	Headers  []Name
+	Optional bool
+	Pos      diag.Pos
+}
+
+// FieldMatch is a constraint on a field of the stack (or of a parent, in After).
+type FieldMatch struct {
+	Field *Expr // an OpName
+	Is    *Constraint
+}
+
+// Lookup finds a row by a key. A missed lookup sends the packet up unless it is optional.
+type Lookup struct {
+	Var      Name
+	Optional bool
+	Table    Name
+	Key      []*Expr
+	Pos      diag.Pos
+}
+
+// Rule is a conditional list of actions; the first rule that applies is the one that runs.
+type Rule struct {
+	Match   []*FieldMatch
+	When    *Expr
+	Lookups []*Lookup
+	Do      []*Action
+	Pos     diag.Pos
+}
+
+// ActionKind is the key of an action.
+type ActionKind string
+
+const (
+	ActSet   ActionKind = "set"
+	ActPush  ActionKind = "push"
+	ActPop   ActionKind = "pop"
+	ActSend  ActionKind = "send"
+	ActLearn ActionKind = "learn"
+	ActCount ActionKind = "count"
+	ActMark  ActionKind = "mark"
+	ActDrop  ActionKind = "drop"
+	ActPass  ActionKind = "pass"
+)
+
+// Action is one action; the members that its Kind doesn't name are zero.
+type Action struct {
+	Kind ActionKind
+	Pos  diag.Pos
+
+	Set    []*Assign // set: fields of the stack. push: fields of the header. mark: dscp, ecn, priority, mark (Target is an OpName of one element)
+	Header Name      // push, pop
+	Before *Name     // push: the stack entry in front of which the header goes; nil: behind the last header
+
+	From, To, Via *Expr // send
+
+	Table Name    // learn
+	Key   []*Expr // learn
+	Value []*Expr // learn
+
+	Counter *Expr // count: a counter of a row ("src.refused"), or a name of its own ("hits")
+	By      *Expr // count: how much; nil: 1
+
+	Reason Name // drop
+}
+
+// Assign gives a target a value.
+type Assign struct {
+	Target *Expr // an OpName
+	Value  *Expr
+}
+
+// Test is a test in the spec.
+type Test struct {
+	Name     Name // any text
+	Program  Name
+	Settings []*TestValue
+	Sessions []*TestSession
+	Rows     []*TestRow
+	Route    *TestRoute
+	Packet   *Packet
+	Expect   *Expect
+	Pos      diag.Pos
+}
+
+// TestValue is a named literal.
+type TestValue struct {
+	Name  Name
+	Value Literal
+}
+
+// TestSession is a session that is open before the packet comes.
+type TestSession struct {
+	Session Name
+	Fields  []*TestValue
+}
+
+// TestRow is a row of a table, before (in Test.Rows) or after (in Expect.Rows). Member names of key and value are distinct
+// in a table, or the loader refuses the table.
+type TestRow struct {
+	Table  Name
+	Values []*TestValue
+	Absent bool // only in Expect: there must be no such row (only key members are given)
+}
+
+// TestRoute is what user space found for every destination in the test; nil is a reachable neighbour over an MTU of 1500.
+type TestRoute struct {
+	State string // "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "none"
+	MTU   int
+	Pos   diag.Pos
+}
+
+// Packet is a packet by headers or as hex.
+type Packet struct {
+	Hex     []byte // the whole frame, or nil
+	Layers  []*Layer
+	VLAN    *TestVLAN // a tag in the metadata, or nil
+	Pending bool      // the transport checksum is left to a device (CHECKSUM_PARTIAL)
+	Pos     diag.Pos
+}
+
+// TestVLAN is an 802.1Q or 802.1ad tag in the packet's metadata.
+type TestVLAN struct {
+	Proto uint16 // EtherType of the tag, 0x8100 or 0x88A8
+	TCI   uint16
+}
+
+// Layer is one header of a packet with the fields that are given, or (Header empty) raw bytes. Lengths and checksums that
+// are not given are computed; constant fields and the fields that identify the next layer get their values; others are 0.
+type Layer struct {
+	Header Name
+	Fields []*TestValue
+	Bytes  []byte
+	Pos    diag.Pos
+}
+
+// Expect is what has to come out of a test.
+type Expect struct {
+	Verdict   string  // "sent", "pass", "drop", "up"
+	Reason    string  // for up and drop; "" accepts any
+	Packet    *Packet // nil: not compared. In layers, only the fields given are compared, and all lengths and checksums
+	Untouched bool
+	Rows      []*TestRow
+	Counters  []*TestValue // counters of the program by name
+	Pos       diag.Pos
+}
