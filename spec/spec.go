@@ -390,5 +390,6 @@ type Expect struct {
 	Untouched bool
 	Rows      []*TestRow
 	Counters  []*TestValue // counters of the program by name
+	Via       *Literal     // sent: the next hop's address, where a rule routes
 	Pos       diag.Pos
 }
