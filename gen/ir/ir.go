@@ -216,7 +216,7 @@ type NeedBytes struct {
 	Pos    diag.Pos
 }
 
-// Let computes a value once.
+// Let computes a value. A variable may be set in both branches of an If; it is always set before it is read.
 type Let struct {
 	Var   *Var
 	Value Expr
@@ -381,12 +381,15 @@ const (
 //	leaves: [ new front ........ NewFront ) [ payload )
 //
 // All values are computed from the packet that came, before the first write. Where Resize is InPlace and Trim is false, the
-// tail stays, and Cells name only what changes. Otherwise Cells cover the whole new front from byte 0, except checksums.
+// tail stays, and Cells name only what changes. With another Resize, Cells cover the whole new front from byte 0, except
+// checksums. Where the packet is sent (Forward.Hop) and the program begins with a link-layer header, the bytes 0 to 11 are the
+// hop's link-layer addresses, destination first, and no cell covers them; HopNeighbour leaves them to the kernel.
 type Rewrite struct {
 	Resize   Resize
 	Family   int  // 0, or the family that the network header changes to (4, 6): bpf_skb_change_proto first
-	PopTag   bool // the VLAN tag in the metadata goes away
-	L2       int  // bytes of the link-layer headers in the frame, old and new: where the network header begins
+	PopTag   bool // the VLAN tag in the metadata goes away (bpf_skb_vlan_pop)
+	PopInner bool // the outermost VLAN tag stands in the frame, behind the link-layer addresses, and goes away (bpf_skb_vlan_pop)
+	L2       int  // bytes of the link-layer headers in the frame that leaves: where the network header begins
 	OldFront Off
 	NewFront Off // Base is OldFront.Base or nil
 	Payload  Expr
