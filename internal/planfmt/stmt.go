@@ -1,0 +1,232 @@
+package planfmt
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+func (w *writer) block(p *ir.Program, body []ir.Stmt) {
+	for _, s := range body {
+		w.stmt(p, s)
+	}
+}
+
+func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
+	switch s := s.(type) {
+	case *ir.NeedBytes:
+		w.line(s.Pos, "need %s bytes else up %s", offset(s.End), reason(p, s.Reason))
+	case *ir.Let:
+		w.line(s.Pos, "let %s = %s", s.Var.Name, expr(s.Value))
+	case *ir.Guard:
+		w.line(s.Pos, "guard %s else up %s", expr(s.Cond), reason(p, s.Reason))
+	case *ir.If:
+		w.branch(p, s)
+	case *ir.ReadVarint:
+		w.line(s.Pos, "varint %s, %s = [%s] else up %s", s.Value.Name, s.Size.Name, offset(s.At), reason(p, s.Reason))
+	case *ir.Lookup:
+		miss := "optional"
+		if s.Miss >= 0 {
+			miss = "else up " + reason(p, s.Miss)
+		}
+		w.line(s.Pos, "lookup %s = %s%s %s", s.Row.Name, s.Row.Table.Name, members(s.Key), miss)
+	case *ir.Count:
+		what := ""
+		if s.Counter != nil {
+			what = s.Counter.Name
+		} else {
+			what = s.Row.Name + "." + s.Member.Name
+		}
+		w.line(s.Pos, "count %s += %s", what, expr(s.By))
+	case *ir.Learn:
+		w.line(s.Pos, "learn %s%s = %s else up %s", s.Table.Name, members(s.Key), members(s.Value), reason(p, s.Full))
+	case *ir.CheckHop:
+		w.line(s.Pos, "check hop %s for %s bytes", hop(s.Hop), expr(s.Length))
+		w.nested(func() {
+			for state, r := range s.Reasons {
+				if state != ir.HopDirect && state != ir.HopNeighbour {
+					w.line(none, "%s: up %s", hopStates[state], reason(p, r))
+				}
+			}
+			w.line(none, "over the MTU: up %s", reason(p, s.TooBig))
+		})
+	case *ir.Up:
+		w.line(s.Pos, "up %s", reason(p, s.Reason))
+	case *ir.Drop:
+		w.line(s.Pos, "drop %s", reason(p, s.Reason))
+	case *ir.Forward:
+		w.forward(p, s)
+	default:
+		w.line(none, "unknown statement %T", s)
+	}
+}
+
+var hopStates = [ir.HopStates]string{
+	ir.HopNone: "none", ir.HopDirect: "direct", ir.HopNeighbour: "neighbour", ir.HopLocal: "local",
+	ir.HopUnreachable: "unreachable", ir.HopBlackhole: "blackhole", ir.HopProhibit: "prohibit",
+}
+
+func (w *writer) branch(p *ir.Program, s *ir.If) {
+	note := ""
+	if s.Note != "" {
+		note = " (" + s.Note + ")"
+	}
+	w.line(s.Pos, "if %s%s", expr(s.Cond), note)
+	w.nested(func() { w.block(p, s.Then) })
+	if len(s.Else) > 0 {
+		w.line(none, "else")
+		w.nested(func() { w.block(p, s.Else) })
+	}
+}
+
+func (w *writer) forward(p *ir.Program, s *ir.Forward) {
+	text := "forward " + reason(p, s.Reason)
+	if s.Hop != nil {
+		text += " through " + hop(s.Hop)
+	}
+	for _, r := range s.Usage {
+		text += ", usage " + r.Name
+	}
+	if s.NoRoom >= 0 {
+		text += ", no room: up " + reason(p, s.NoRoom)
+	}
+	if s.Fault >= 0 {
+		text += ", fault: drop " + reason(p, s.Fault)
+	}
+	w.line(s.Pos, "%s", text)
+	if s.Rewrite != nil {
+		w.nested(func() { w.rewrite(s.Rewrite) })
+	}
+}
+
+var resizes = map[ir.Resize]string{
+	ir.InPlace: "in place", ir.MoveHeaders: "move headers", ir.MovePayload: "move payload",
+	ir.MoveEither: "move payload where a checksum is pending, else headers",
+}
+
+func (w *writer) rewrite(r *ir.Rewrite) {
+	text := "rewrite " + resizes[r.Resize]
+	if r.Family != 0 {
+		text += fmt.Sprintf(", to IPv%d", r.Family)
+	}
+	if r.PopTag {
+		text += ", pop the tag"
+	}
+	if r.PopInner {
+		text += ", pop the tag in the frame"
+	}
+	text += fmt.Sprintf(", l2 %d", r.L2)
+	text += fmt.Sprintf(", front %s -> %s", offset(r.OldFront), offset(r.NewFront))
+	if r.Payload != nil {
+		text += ", payload " + expr(r.Payload)
+	}
+	if r.Trim {
+		text += ", trim"
+	}
+	w.line(r.Pos, "%s", text)
+	w.nested(func() {
+		if r.Priority != nil {
+			w.line(none, "priority = %s", expr(r.Priority))
+		}
+		if r.Mark != nil {
+			w.line(none, "mark = %s", expr(r.Mark))
+		}
+		for _, c := range r.Cells {
+			w.cell(c)
+		}
+		for _, s := range r.Sums {
+			w.sum(s)
+		}
+	})
+}
+
+func (w *writer) cell(c ir.Cell) {
+	order := ""
+	if c.Little {
+		order = " little"
+	}
+	note := ""
+	if c.Note != "" {
+		note = "  (" + c.Note + ")"
+	}
+	w.line(c.Pos, "[%s +%d%s] = %s%s", offset(c.Off), c.Size, order, expr(c.Value), note)
+}
+
+func (w *writer) sum(s *ir.Sum) {
+	text := "checksum " + s.Name
+	if s.Fresh {
+		text += fmt.Sprintf(" at %s, fresh", offset(s.New))
+	} else {
+		text += fmt.Sprintf(" %s -> %s", offset(s.Old), offset(s.New))
+	}
+	for _, flag := range []struct {
+		on   bool
+		name string
+	}{{s.Absent, "absent"}, {s.Optional, "optional"}, {s.Offloaded, "offloaded"}} {
+		if flag.on {
+			text += ", " + flag.name
+		}
+	}
+	if s.Swap != nil {
+		text += ", swap " + expr(s.Swap)
+	}
+	w.line(s.Pos, "%s", text)
+	w.nested(func() {
+		w.terms("old", s.OldTerms)
+		w.terms("new", s.NewTerms)
+		w.terms("old pseudo", s.OldPseudo)
+		w.terms("new pseudo", s.NewPseudo)
+		if s.Tail {
+			text := fmt.Sprintf("tail to %s, at most %d", offset(s.TailEnd), s.TailMax)
+			if s.TailOdd != nil {
+				text += ", odd " + expr(s.TailOdd)
+			}
+			w.line(none, "%s", text)
+		}
+	})
+}
+
+func (w *writer) terms(what string, terms []ir.Term) {
+	if len(terms) == 0 {
+		return
+	}
+	var out []string
+	for _, t := range terms {
+		text := ""
+		if t.Region {
+			text = fmt.Sprintf("bytes[%s +%s, at most %d]", offset(t.At), expr(t.Len), t.Max)
+		} else {
+			text = fmt.Sprintf("%s:%d", expr(t.Value), t.Size)
+		}
+		if t.Odd {
+			text += " odd"
+		}
+		out = append(out, text)
+	}
+	w.line(none, "%s: %s", what, strings.Join(out, ", "))
+}
+
+// members writes the members of a key or a value: {client.addr: …, client.port: …}.
+func members(list []ir.MemberValue) string {
+	var out []string
+	for _, m := range list {
+		name := m.Member.Name + part(m.Part)
+		out = append(out, name+": "+expr(m.Value))
+	}
+	return "{" + strings.Join(out, ", ") + "}"
+}
+
+func hop(h *ir.HopRef) string {
+	if h.Row != nil {
+		return fmt.Sprintf("%s.%s (IPv%d)", h.Row.Name, h.Member.Name, h.Family)
+	}
+	return fmt.Sprintf("route(%s, %s) (IPv%d)", optional(h.From), optional(h.To), h.Family)
+}
+
+func optional(e ir.Expr) string {
+	if e == nil {
+		return "-"
+	}
+	return expr(e)
+}
