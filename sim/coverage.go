@@ -1,0 +1,27 @@
+package sim
+
+import "github.com/fastrelay/fastrelay-gen/internal/diag"
+
+// Point is a place in a plan that a packet may come by: a statement, or one of its outcomes ("guard: udp_length" is the
+// guard that failed).
+type Point struct {
+	Program string
+	What    string
+	Pos     diag.Pos
+	Hits    uint64
+}
+
+func (b *builder) point(pos diag.Pos, what string) *Point {
+	p := &Point{Program: b.prog.ir.Name, What: what, Pos: pos}
+	b.prog.points = append(b.prog.points, p)
+	return p
+}
+
+// Coverage returns all points of all programs, in the order of the plan. The counts go on with further runs.
+func (r *Relay) Coverage() []*Point {
+	var all []*Point
+	for _, p := range r.plan.Programs {
+		all = append(all, r.programs[p.Name].points...)
+	}
+	return all
+}

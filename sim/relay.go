@@ -1,0 +1,145 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// World is what a run takes from its surroundings.
+type World struct {
+	Now           uint64 // jiffies
+	LeaseDeadline uint64 // jiffies; the lease is valid while Now is before it
+	// Route is the kernel's route lookup, for hops that no row holds; addresses are in their 16-byte form. Nil: no routes.
+	Route func(from, to netip.Addr) Hop
+}
+
+// Relay is the state of a loaded relay.
+type Relay struct {
+	World   World
+	Slots   []Slot   // session slots
+	Usage   []Usage  // by slot
+	Shared  []uint64 // counters that user space shares; entry 0 is none
+	Named   []uint64 // named counters
+	Reasons []Tally  // of all programs, in the order of the relay's array (Program.Base)
+
+	plan     *ir.Plan
+	tables   map[*ir.Table]*Table
+	byName   map[string]*Table
+	settings map[*ir.Setting][]byte
+	programs map[string]*program
+	run      run // reused, so that a run allocates little
+}
+
+// Slot ties the rows of one session together: see fr_slots in docs/abi.md.
+type Slot struct {
+	Deadline uint64 // jiffies
+	Gen      uint32 // 0: closed
+}
+
+// Usage counts the packets of one session.
+type Usage struct {
+	Last uint64 // jiffies of the last packet
+	Rows []Tally
+}
+
+// Tally counts packets and their bytes (of the frame as it came).
+type Tally struct{ Packets, Bytes uint64 }
+
+func (t *Tally) add(bytes int) {
+	t.Packets++
+	t.Bytes += uint64(bytes)
+}
+
+// New returns a relay with empty tables and a valid lease. Settings are by name, in the layout of ir.Setting.Default; those
+// that are not given take their default. It is an error if one has no default, has the wrong size or does not exist, or if
+// the plan refers to things that it doesn't have.
+func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
+	r := &Relay{
+		plan:     plan,
+		tables:   map[*ir.Table]*Table{},
+		byName:   map[string]*Table{},
+		settings: map[*ir.Setting][]byte{},
+		programs: map[string]*program{},
+	}
+	given := 0
+	for _, s := range plan.Settings {
+		value := s.Default
+		if v, ok := settings[s.Name]; ok {
+			value = v
+			given++
+		}
+		if len(value) != s.Type.Size {
+			return nil, fmt.Errorf("setting %q: %d bytes are given, it has %d", s.Name, len(value), s.Type.Size)
+		}
+		r.settings[s] = value
+	}
+	if given != len(settings) {
+		return nil, fmt.Errorf("%d settings are given, the plan has %d of them", len(settings), given)
+	}
+	total := 0
+	for _, t := range plan.Tables {
+		r.tables[t] = newTable(t)
+		r.byName[t.Name] = r.tables[t]
+	}
+	for _, p := range plan.Programs {
+		prog, err := prepare(plan, p)
+		if err != nil {
+			return nil, fmt.Errorf("program %q: %w", p.Name, err)
+		}
+		r.programs[p.Name] = prog
+		total = max(total, p.Base+len(p.Reasons))
+	}
+	r.Reasons = make([]Tally, total)
+	r.Slots = make([]Slot, plan.Slots)
+	r.Usage = make([]Usage, plan.Slots)
+	for i := range r.Usage {
+		r.Usage[i].Rows = make([]Tally, plan.Usages)
+	}
+	r.Shared = make([]uint64, plan.Shared)
+	r.Named = make([]uint64, len(plan.Counters))
+	r.World = World{Now: 1, LeaseDeadline: 1 << 63}
+	return r, nil
+}
+
+// Table returns the table of that name, or nil.
+func (r *Relay) Table(name string) *Table { return r.byName[name] }
+
+// Plan returns the plan that the relay runs.
+func (r *Relay) Plan() *ir.Plan { return r.plan }
+
+// Hop is how a packet leaves: struct fr_hop, and the address of the next hop.
+type Hop struct {
+	Ifindex  uint32
+	MTU      uint16
+	State    uint8 // ir.HopDirect, …
+	Dst, Src [6]byte
+	NextHop  netip.Addr // 16-byte form; invalid where the plan names none
+}
+
+// HopSize is the size of struct fr_hop.
+const HopSize = 20
+
+// Bytes returns the layout of struct fr_hop: integers in host order (little endian).
+func (h Hop) Bytes() []byte {
+	b := make([]byte, HopSize)
+	binary.LittleEndian.PutUint32(b, h.Ifindex)
+	binary.LittleEndian.PutUint16(b[4:], h.MTU)
+	b[6] = h.State
+	copy(b[8:14], h.Dst[:])
+	copy(b[14:20], h.Src[:])
+	return b
+}
+
+func parseHop(b []byte) Hop {
+	h := Hop{
+		Ifindex: binary.LittleEndian.Uint32(b),
+		MTU:     binary.LittleEndian.Uint16(b[4:]),
+		State:   b[6],
+	}
+	copy(h.Dst[:], b[8:14])
+	copy(h.Src[:], b[14:20])
+	return h
+}

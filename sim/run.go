@@ -1,0 +1,437 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// Tag is a VLAN tag in the packet's metadata.
+type Tag struct {
+	Proto uint16 // EtherType: 0x8100 or 0x88A8
+	TCI   uint16
+}
+
+// Packet is a frame and the facts about it that are not in its bytes.
+type Packet struct {
+	Data     []byte
+	VLAN     *Tag   // nil: no tag in the metadata
+	Pending  bool   // the offloaded checksum is left to a device (CHECKSUM_PARTIAL)
+	GSO      uint32 // bytes of payload in a segment of a super-packet; 0 for an ordinary packet
+	Mark     uint32
+	Priority uint32
+	Proto    uint16 // skb->protocol; 0: what the kernel finds in the frame's EtherType
+}
+
+// linkProto is skb->protocol: eth_type_trans in net/ethernet/eth.c.
+func (p *Packet) linkProto() uint16 {
+	if p.Proto != 0 {
+		return p.Proto
+	}
+	if len(p.Data) < 14 {
+		return 0
+	}
+	switch t := binary.BigEndian.Uint16(p.Data[12:]); {
+	case t >= 0x600:
+		return t
+	case len(p.Data) >= 16 && p.Data[14] == 0xff && p.Data[15] == 0xff:
+		return 0x0001 // ETH_P_802_3
+	}
+	return 0x0004 // ETH_P_802_2
+}
+
+// Verdict is what becomes of a packet.
+type Verdict string
+
+const (
+	VerdictUp   Verdict = "up"   // untouched, to the next program and the stack
+	VerdictPass Verdict = "pass" // likewise, by the spec's own word; a rule may have changed it
+	VerdictDrop Verdict = "drop"
+	VerdictSent Verdict = "sent"
+)
+
+// Result is what a run made of a packet.
+type Result struct {
+	Verdict  Verdict
+	Reason   string
+	Packet   Packet // as it goes on; for VerdictDrop as it came
+	Hop      *Hop   // VerdictSent: how it leaves
+	Modified bool   // bytes or metadata differ from what came
+}
+
+// value is an integer (or boolean) or a byte string.
+type value struct {
+	u uint64
+	b []byte
+}
+
+type rowState struct {
+	looked, found bool
+	value         []byte
+}
+
+// run is one packet on its way through one program.
+type run struct {
+	relay   *Relay
+	prog    *program
+	packet  *Packet
+	in      []byte // the frame as it came
+	checked int    // bytes of it that the program may read
+	vars    []value
+	set     []bool
+	rows    []rowState
+	arena   []byte
+	err     error
+	result  Result
+}
+
+// Run executes a program on a packet, whose bytes it doesn't change. The result's packet may share them.
+func (r *Relay) Run(program string, p Packet) (Result, error) {
+	prog := r.programs[program]
+	if prog == nil {
+		return Result{}, fmt.Errorf("the plan has no program %q", program)
+	}
+	s := &r.run
+	*s = run{relay: r, prog: prog, packet: &p, in: p.Data, vars: s.vars, set: s.set, rows: s.rows, arena: s.arena[:0]}
+	s.vars = sized(s.vars, len(prog.ir.Vars))
+	s.set = sized(s.set, len(prog.ir.Vars))
+	s.rows = sized(s.rows, len(prog.ir.Rows))
+	if !s.block(prog.body) {
+		s.fail("the program ends without a terminal")
+	}
+	if s.err != nil {
+		return Result{}, fmt.Errorf("program %q contradicts itself: %w", program, s.err)
+	}
+	return s.result, nil
+}
+
+// sized returns s with n zero elements.
+func sized[T any](s []T, n int) []T {
+	s = slices.Grow(s[:0], n)[:n]
+	clear(s)
+	return s
+}
+
+// block runs statements until one ends the packet's way, and reports whether one did.
+func (r *run) block(nodes []*node) bool {
+	for _, n := range nodes {
+		n.ran.Hits++
+		ended := r.stmt(n)
+		if r.err != nil || ended {
+			return true
+		}
+	}
+	return false
+}
+
+// stmt runs one statement, and reports whether it ended the packet's way.
+func (r *run) stmt(n *node) bool {
+	switch s := n.stmt.(type) {
+	case *ir.NeedBytes:
+		end := r.offset(s.End)
+		if end > len(r.in) {
+			n.no.Hits++
+			return r.up(s.Reason)
+		}
+		r.checked = max(r.checked, end)
+	case *ir.Let:
+		r.assign(s.Var, r.any(s.Value))
+	case *ir.Guard:
+		if !r.bool(s.Cond) && r.err == nil {
+			n.no.Hits++
+			return r.up(s.Reason)
+		}
+	case *ir.If:
+		if r.bool(s.Cond) {
+			n.yes.Hits++
+			return r.block(n.then)
+		}
+		n.no.Hits++
+		return r.block(n.els)
+	case *ir.ReadVarint:
+		if !r.varint(s) {
+			n.no.Hits++
+			return r.up(s.Reason)
+		}
+	case *ir.Lookup:
+		if r.lookup(s) {
+			n.yes.Hits++
+			return false
+		}
+		n.no.Hits++
+		switch {
+		case s.Row.Optional:
+			return false
+		case s.Miss < 0:
+			r.fail("lookup %q is not optional, but a miss has no reason", s.Row.Name)
+			return true
+		}
+		return r.up(s.Miss)
+	case *ir.Count:
+		r.count(s)
+	case *ir.Learn:
+		if !r.learn(s) && r.err == nil {
+			n.no.Hits++
+			return r.up(s.Full)
+		}
+	case *ir.CheckHop:
+		return r.checkHop(n, s)
+	case *ir.Up:
+		return r.up(s.Reason)
+	case *ir.Drop:
+		r.finish(VerdictDrop, s.Reason, *r.packet)
+		return true
+	case *ir.Forward:
+		r.forward(s)
+		return true
+	}
+	return false
+}
+
+// up lets the packet go up, untouched.
+func (r *run) up(reason int) bool {
+	r.finish(VerdictUp, reason, *r.packet)
+	return true
+}
+
+func (r *run) finish(v Verdict, reason int, p Packet) {
+	if r.err != nil {
+		return
+	}
+	r.relay.Reasons[r.prog.ir.Base+reason].add(len(r.in))
+	r.result.Verdict, r.result.Reason, r.result.Packet = v, r.prog.ir.Reasons[reason].Name, p
+}
+
+// varint reads a variable-length integer (RFC 9000 §16); it reports whether the frame has all of it.
+func (r *run) varint(s *ir.ReadVarint) bool {
+	at := r.offset(s.At)
+	if at >= len(r.in) {
+		return false
+	}
+	size := 1 << (r.in[at] >> 6)
+	if at+size > len(r.in) {
+		return false
+	}
+	r.checked = max(r.checked, at+size)
+	r.assign(s.Value, value{u: bigEndian(r.in[at:at+size]) & (1<<(8*size-2) - 1)})
+	r.assign(s.Size, value{u: uint64(size)})
+	return true
+}
+
+func (r *run) lookup(s *ir.Lookup) bool {
+	i, ok := r.prog.rows[s.Row]
+	if !ok {
+		r.fail("row %q is not declared", s.Row.Name)
+		return false
+	}
+	key := r.layout(&s.Row.Table.Key, s.Key)
+	if r.err != nil {
+		return false
+	}
+	v := r.relay.tables[s.Row.Table].lookup(key)
+	r.rows[i] = rowState{looked: true, found: v != nil && r.alive(s.Row.Table, v), value: v}
+	return r.rows[i].found
+}
+
+// alive reports whether a session's row still counts: its generation is the slot's, and the deadline has not passed.
+func (r *run) alive(t *ir.Table, v []byte) bool {
+	if t.Session == nil {
+		return true
+	}
+	slot, gen, ok := slotOf(t, v)
+	if !ok {
+		r.fail("table %q: a session's row without slot and generation", t.Name)
+		return false
+	}
+	if slot >= uint32(len(r.relay.Slots)) || gen == 0 {
+		return false
+	}
+	s := r.relay.Slots[slot]
+	return s.Gen == gen && r.relay.World.Now < s.Deadline
+}
+
+// slotOf returns the hidden members that tie a row to its session.
+func slotOf(t *ir.Table, v []byte) (slot, gen uint32, ok bool) {
+	found := 0
+	for _, m := range t.Value.Members {
+		switch {
+		case m.Hidden && m.Name == "slot":
+			slot = binary.LittleEndian.Uint32(v[m.Off:])
+			found++
+		case m.Hidden && m.Name == "gen":
+			gen = binary.LittleEndian.Uint32(v[m.Off:])
+			found++
+		}
+	}
+	return slot, gen, found == 2
+}
+
+// layout puts values into the layout of a key or a value.
+func (r *run) layout(s *ir.Struct, values []ir.MemberValue) []byte {
+	b := r.scratch(s.Size)
+	for _, mv := range values {
+		m, off, size := mv.Member, mv.Member.Off, mv.Member.Type.Size
+		switch {
+		case mv.Part == ir.PartAddr:
+			size = 16
+		case mv.Part == ir.PartPort:
+			off, size = off+16, 2
+		case m.Type.Kind == ir.Prefix:
+			binary.LittleEndian.PutUint32(b[off:], 128)
+			off, size = off+4, 16
+		}
+		if off+size > len(b) {
+			r.fail("member %q is outside its structure", m.Name)
+			return b
+		}
+		v := r.any(mv.Value)
+		switch {
+		case r.err != nil:
+			return b
+		case isBytes(mv.Value.Type()):
+			if len(v.b) != size {
+				r.fail("member %q: %d bytes stored in %d", m.Name, len(v.b), size)
+				return b
+			}
+			copy(b[off:], v.b)
+		case !fits(v.u, 8*size):
+			r.fail("member %q: %d doesn't fit into %d bytes", m.Name, v.u, size)
+			return b
+		default:
+			for i := range size {
+				b[off+i] = byte(v.u >> (8 * i))
+			}
+		}
+	}
+	return b
+}
+
+func (r *run) count(s *ir.Count) {
+	by := r.uint(s.By)
+	if r.err != nil {
+		return
+	}
+	if s.Counter != nil {
+		r.relay.Named[s.Counter.Index] += by
+		return
+	}
+	i := littleEndian(r.member(s.Row, s.Member, ir.Whole))
+	if r.err == nil && i != 0 && i < uint64(len(r.relay.Shared)) {
+		r.relay.Shared[i] += by
+	}
+}
+
+func (r *run) learn(s *ir.Learn) bool {
+	if s.Table.Session != nil {
+		r.fail("table %q belongs to a session, and is learned into", s.Table.Name)
+		return false
+	}
+	key, val := r.layout(&s.Table.Key, s.Key), r.layout(&s.Table.Value, s.Value)
+	return r.err == nil && r.relay.tables[s.Table].Put(key, val)
+}
+
+// hop finds the hop of a packet.
+func (r *run) hop(h *ir.HopRef) Hop {
+	if h.Row == nil {
+		from, to := r.bytes(h.From), r.bytes(h.To)
+		if r.err != nil || r.relay.World.Route == nil {
+			return Hop{State: ir.HopNone}
+		}
+		return r.relay.World.Route(netip.AddrFrom16([16]byte(from)), netip.AddrFrom16([16]byte(to)))
+	}
+	b := r.member(h.Row, h.Member, ir.Whole)
+	if r.err != nil || len(b) < HopSize {
+		r.fail("member %q of row %q is no hop", h.Member.Name, h.Row.Name)
+		return Hop{}
+	}
+	hop := parseHop(b)
+	switch {
+	case h.Member.Type.Kind == ir.NextHop:
+		hop.NextHop = netip.AddrFrom16([16]byte(b[HopSize:]))
+	case h.Member.To != nil:
+		hop.NextHop = netip.AddrFrom16([16]byte(r.member(h.Row, h.Member.To, ir.PartAddr)))
+	}
+	return hop
+}
+
+func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
+	hop := r.hop(s.Hop)
+	length := r.uint(s.Length)
+	if r.err != nil {
+		return true
+	}
+	state := int(hop.State)
+	if state >= ir.HopStates {
+		state = ir.HopNone
+	}
+	switch {
+	case state != ir.HopDirect && state != ir.HopNeighbour:
+		n.outcomes[state].Hits++
+		return r.up(s.Reasons[state])
+	case r.packet.GSO == 0 && length > uint64(hop.MTU):
+		n.outcomes[ir.HopStates].Hits++
+		return r.up(s.TooBig)
+	}
+	n.outcomes[state].Hits++
+	return false
+}
+
+func (r *run) forward(s *ir.Forward) {
+	out := *r.packet
+	if s.Rewrite != nil {
+		out = r.rewrite(s.Rewrite)
+	}
+	verdict := VerdictPass
+	var hop *Hop
+	if s.Hop != nil {
+		verdict = VerdictSent
+		h := r.hop(s.Hop)
+		hop = &h
+		if r.prog.ir.L2 {
+			out.Data = withLinkAddresses(out.Data, h)
+		}
+	}
+	if r.err != nil {
+		return
+	}
+	for _, row := range s.Usage {
+		r.use(row)
+	}
+	r.finish(verdict, s.Reason, out)
+	r.result.Hop = hop
+	r.result.Modified = !bytes.Equal(out.Data, r.in) || out.VLAN != r.packet.VLAN ||
+		out.Mark != r.packet.Mark || out.Priority != r.packet.Priority
+}
+
+// withLinkAddresses returns the frame with the link-layer addresses of a hop whose neighbour is known. Where it isn't, the
+// kernel replaces the addresses when it has resolved it.
+func withLinkAddresses(frame []byte, h Hop) []byte {
+	if h.State != ir.HopDirect || len(frame) < 14 {
+		return frame
+	}
+	frame = slices.Clone(frame)
+	copy(frame, h.Dst[:])
+	copy(frame[6:], h.Src[:])
+	return frame
+}
+
+// use counts the packet in the usage of a row's session.
+func (r *run) use(row *ir.Row) {
+	state := r.row(row)
+	if !state.found {
+		r.fail("row %q counts its use, but there is no row", row.Name)
+		return
+	}
+	slot, _, ok := slotOf(row.Table, state.value)
+	if !ok || slot >= uint32(len(r.relay.Usage)) || row.Table.Row >= len(r.relay.Usage[slot].Rows) {
+		r.fail("row %q counts its use, but has no session", row.Name)
+		return
+	}
+	u := &r.relay.Usage[slot]
+	u.Last = r.relay.World.Now
+	u.Rows[row.Table.Row].add(len(r.in))
+}

@@ -1,0 +1,100 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// Ones' complement arithmetic on 16 bits is arithmetic modulo 65535 in which 0 has two forms, 0000 and FFFF. So a sum is
+// kept here as a number below 65535, the complement is the negative, and swapping the bytes of a sum is multiplying it by
+// 256. Which of the two forms of 0 is written is decided at the end.
+const modulus = 65535
+
+func sumAdd(a, b uint64) uint64 { return (a + b) % modulus }
+func sumNeg(a uint64) uint64    { return (modulus - a%modulus) % modulus }
+func sumSwap(a uint64) uint64   { return a * 256 % modulus }
+
+// sumBytes sums 16-bit words in network order; odd says that the first byte is the second one of a word.
+func sumBytes(b []byte, odd bool) uint64 {
+	var sum uint64
+	for i, x := range b {
+		if (i%2 == 0) != odd {
+			sum += uint64(x) << 8
+		} else {
+			sum += uint64(x)
+		}
+	}
+	return sum % modulus
+}
+
+// sumIsRight reports whether the sum over bytes that include their own checksum is FFFF. (Of all zeros it is 0000.)
+func sumIsRight(b []byte) bool {
+	return sumBytes(b, false) == 0 && slices.ContainsFunc(b, func(x byte) bool { return x != 0 })
+}
+
+// terms sums the summands of a checksum.
+func (r *run) terms(terms []ir.Term, what string) uint64 {
+	var sum uint64
+	for _, t := range terms {
+		var b []byte
+		if t.Region {
+			b = r.region(r.offset(t.At), int(r.uint(t.Len)), t.Max, what)
+		} else {
+			b = r.wire(t.Value, t.Size, false, what)
+		}
+		sum = sumAdd(sum, sumBytes(b, t.Odd))
+	}
+	return sum
+}
+
+// region returns bytes of the packet that came, at most so many as the plan says.
+func (r *run) region(at, n, limit int, what string) []byte {
+	if r.err != nil {
+		return nil
+	}
+	if at < 0 || n < 0 || at+n > len(r.in) || n > limit {
+		r.fail("%s: %d bytes at %d are summed, at most %d, in a frame of %d", what, n, at, limit, len(r.in))
+		return nil
+	}
+	return r.in[at : at+n]
+}
+
+// sum computes a checksum of the packet that leaves; payloadEnd is the end of the payload in the packet that came.
+func (r *run) sum(s *ir.Sum, payloadEnd int) uint16 {
+	if s.Fresh {
+		return r.written(s, sumNeg(sumAdd(r.terms(s.NewTerms, s.Name), r.terms(s.NewPseudo, s.Name))))
+	}
+	old := bigEndian(r.bytesAt(s.Old, 2, s.Name))
+	switch {
+	case s.Absent && old == 0:
+		return 0
+	case s.Offloaded && r.packet.Pending:
+		sum := sumAdd(sumAdd(old, r.terms(s.NewPseudo, s.Name)), sumNeg(r.terms(s.OldPseudo, s.Name)))
+		if sum == 0 {
+			return 0xffff // a sum of summands that are not all zero is never the zero 0000
+		}
+		return uint16(sum)
+	}
+	payload := sumNeg(old)
+	payload = sumAdd(payload, sumNeg(r.terms(s.OldTerms, s.Name)))
+	payload = sumAdd(payload, sumNeg(r.terms(s.OldPseudo, s.Name)))
+	if s.Tail {
+		odd := s.TailOdd != nil && r.bool(s.TailOdd)
+		tail := r.region(payloadEnd, r.offset(s.TailEnd)-payloadEnd, s.TailMax, s.Name+" (tail)")
+		payload = sumAdd(payload, sumNeg(sumBytes(tail, odd)))
+	}
+	if s.Swap != nil && r.bool(s.Swap) {
+		payload = sumSwap(payload)
+	}
+	new := sumAdd(payload, sumAdd(r.terms(s.NewTerms, s.Name), r.terms(s.NewPseudo, s.Name)))
+	return r.written(s, sumNeg(new))
+}
+
+// written chooses the form of zero that a checksum is written in.
+func (r *run) written(s *ir.Sum, sum uint64) uint16 {
+	if sum == 0 && s.Optional {
+		return 0xffff
+	}
+	return uint16(sum)
+}
