@@ -6,8 +6,15 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// rewrite returns the packet that leaves. All values come from the packet that came.
-func (r *run) rewrite(w *ir.Rewrite) Packet {
+// linkAddresses is where the two link-layer addresses of a frame end, and tagSize what a VLAN tag behind them takes.
+const (
+	linkAddresses = 12
+	tagSize       = 4
+)
+
+// rewrite returns the packet that leaves. All values come from the packet that came. Addressed says that the link-layer
+// addresses will be those of the packet's hop: no cell covers them.
+func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 	out := *r.packet
 	oldFront, newFront := r.offset(w.OldFront), r.offset(w.NewFront)
 	payload := int(r.uint(w.Payload))
@@ -26,19 +33,38 @@ func (r *run) rewrite(w *ir.Rewrite) Packet {
 	case oldFront < 0 || newFront < 0 || payload < 0 || oldFront+payload > len(r.in):
 		r.fail("a payload of %d bytes behind %d, in a frame of %d", payload, oldFront, len(r.in))
 		return out
+	}
+
+	came := r.in
+	if w.PopInner {
+		if len(came) < linkAddresses+tagSize || oldFront < linkAddresses+tagSize {
+			r.fail("a tag is taken out of a frame of %d bytes, front %d", len(came), oldFront)
+			return out
+		}
+		came = append(slices.Clone(came[:linkAddresses]), came[linkAddresses+tagSize:]...)
+		oldFront -= tagSize
+	}
+	var data []byte
+	written := make([]bool, newFront)
+	switch {
 	case w.Resize == ir.InPlace && oldFront != newFront:
 		r.fail("a front of %d bytes becomes %d in place", oldFront, newFront)
 		return out
+	case w.Resize == ir.InPlace && w.Trim:
+		data = slices.Clone(came[:oldFront+payload])
+	case w.Resize == ir.InPlace:
+		data = slices.Clone(came)
+	default:
+		data = append(make([]byte, newFront), came[oldFront:oldFront+payload]...)
+		if addressed {
+			copy(data, came[:min(linkAddresses, newFront, len(came))])
+		}
 	}
-
-	keeps := w.Resize == ir.InPlace && !w.Trim
-	var data []byte
-	if keeps {
-		data = slices.Clone(r.in)
-	} else {
-		data = append(make([]byte, newFront), r.in[oldFront:oldFront+payload]...)
+	if addressed {
+		for i := range min(linkAddresses, newFront) {
+			written[i] = true
+		}
 	}
-	written := make([]bool, newFront)
 	put := func(at int, b []byte, what string) {
 		if at < 0 || at+len(b) > newFront {
 			r.fail("%s: bytes %d to %d are written, the front has %d", what, at, at+len(b), newFront)
@@ -58,16 +84,15 @@ func (r *run) rewrite(w *ir.Rewrite) Packet {
 			return out
 		}
 	}
+	payloadEnd := r.offset(w.OldFront) + payload
 	for _, s := range w.Sums {
-		sum := r.sum(s, oldFront+payload)
+		sum := r.sum(s, payloadEnd)
 		put(r.offset(s.New), []byte{byte(sum >> 8), byte(sum)}, s.Name)
 	}
-	if i := slices.Index(written, false); i >= 0 && !keeps {
+	if i := slices.Index(written, false); i >= 0 && w.Resize != ir.InPlace {
 		r.fail("byte %d of the new front is not written", i)
 	}
 	out.Data = data
-	if w.Family != 0 || w.PopTag {
-		out.Proto = 0
-	}
+	out.Proto = 0 // what the kernel finds in the new frame
 	return out
 }

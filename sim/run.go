@@ -382,8 +382,9 @@ func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 
 func (r *run) forward(s *ir.Forward) {
 	out := *r.packet
+	addressed := s.Hop != nil && r.prog.ir.L2
 	if s.Rewrite != nil {
-		out = r.rewrite(s.Rewrite)
+		out = r.rewrite(s.Rewrite, addressed)
 	}
 	verdict := VerdictPass
 	var hop *Hop
@@ -391,7 +392,7 @@ func (r *run) forward(s *ir.Forward) {
 		verdict = VerdictSent
 		h := r.hop(s.Hop)
 		hop = &h
-		if r.prog.ir.L2 {
+		if addressed {
 			out.Data = withLinkAddresses(out.Data, h)
 		}
 	}
@@ -410,7 +411,7 @@ func (r *run) forward(s *ir.Forward) {
 // withLinkAddresses returns the frame with the link-layer addresses of a hop whose neighbour is known. Where it isn't, the
 // kernel replaces the addresses when it has resolved it.
 func withLinkAddresses(frame []byte, h Hop) []byte {
-	if h.State != ir.HopDirect || len(frame) < 14 {
+	if h.State != ir.HopDirect || len(frame) < linkAddresses {
 		return frame
 	}
 	frame = slices.Clone(frame)

@@ -68,8 +68,6 @@ func newTurnPlan() *turnPlan {
 	rw := &ir.Rewrite{
 		Resize: ir.MoveEither, L2: 14, OldFront: at(46), NewFront: at(42), Payload: n, Trim: true,
 		Cells: []ir.Cell{
-			{Off: at(0), Size: 6, Value: &ir.LoadBytes{Off: at(0), N: 6, T: ir.MacType}},
-			{Off: at(6), Size: 6, Value: &ir.LoadBytes{Off: at(6), N: 6, T: ir.MacType}},
 			{Off: at(12), Size: 2, Value: load(12, 16)},
 			{Off: at(14), Size: 2, Value: load(14, 16)},
 			{Off: at(16), Size: 2, Value: bin(ir.Add, n, num(28))},
