@@ -1,0 +1,308 @@
+package testnet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+	"golang.org/x/sys/unix"
+)
+
+// Frame is a frame as a device's capture saw it, from the link-layer header on.
+type Frame struct {
+	Data []byte
+	At   time.Time
+
+	// Pending says that the transport checksum holds the pseudo-header's sum only (TP_STATUS_CSUMNOTREADY): whoever sends
+	// the frame on to a real device still has to complete it.
+	Pending bool
+	// VLAN is the tag in the packet's metadata, or nil. A tag in the frame is part of Data.
+	VLAN *Tag
+	// Outgoing frames are those that the device sends.
+	Outgoing bool
+}
+
+// Tag is a VLAN tag: its EtherType (0x8100 or 0x88a8) and its control information.
+type Tag struct{ Proto, TCI uint16 }
+
+// Capture records the frames of one device.
+type Capture struct {
+	fd   int
+	done chan struct{}
+
+	mu     sync.Mutex
+	frames []Frame
+	err    error
+}
+
+func htons(v uint16) uint16 {
+	var b [2]byte
+	binary.BigEndian.PutUint16(b[:], v)
+	return binary.NativeEndian.Uint16(b[:])
+}
+
+// packetSocket opens a raw socket on a device.
+func (d *Dev) packetSocket(protocol uint16) (fd int, err error) {
+	err = d.Host.Do(func() error {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(protocol)))
+		if err != nil {
+			return err
+		}
+		if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: htons(protocol), Ifindex: d.Index}); err != nil {
+			unix.Close(fd)
+			return err
+		}
+		return nil
+	})
+	return fd, d.wrap("packet socket", err)
+}
+
+// Capture starts to record all frames that the device receives and sends, until Stop.
+func (d *Dev) Capture() (*Capture, error) {
+	fd, err := d.packetSocket(unix.ETH_P_ALL)
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(
+		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20),
+		// Stop is noticed between two frames or after this time.
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20_000}),
+	)
+	if err != nil {
+		unix.Close(fd)
+		return nil, d.wrap("capture", err)
+	}
+	c := &Capture{fd: fd, done: make(chan struct{})}
+	go c.run()
+	return c, nil
+}
+
+func (c *Capture) run() {
+	defer unix.Close(c.fd)
+	buf := make([]byte, 128<<10)
+	oob := make([]byte, unix.CmsgSpace(auxSize))
+	for {
+		n, oobn, _, from, err := unix.Recvmsg(c.fd, buf, oob, 0)
+		switch {
+		case err == unix.EAGAIN || err == unix.EINTR:
+			select {
+			case <-c.done:
+				return
+			default:
+				continue
+			}
+		case err != nil:
+			c.mu.Lock()
+			c.err = err
+			c.mu.Unlock()
+			return
+		}
+		f := Frame{Data: append([]byte(nil), buf[:n]...), At: time.Now()}
+		if ll, ok := from.(*unix.SockaddrLinklayer); ok {
+			f.Outgoing = ll.Pkttype == unix.PACKET_OUTGOING
+		}
+		f.readAux(oob[:oobn])
+		c.mu.Lock()
+		c.frames = append(c.frames, f)
+		c.mu.Unlock()
+	}
+}
+
+// auxSize is the size of struct tpacket_auxdata (linux/if_packet.h): u32 status, len, snaplen; u16 mac, net, vlan_tci,
+// vlan_tpid.
+const auxSize = 20
+
+func (f *Frame) readAux(oob []byte) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return
+	}
+	for _, m := range messages {
+		if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA || len(m.Data) < auxSize {
+			continue
+		}
+		status := binary.NativeEndian.Uint32(m.Data)
+		f.Pending = status&unix.TP_STATUS_CSUMNOTREADY != 0
+		if status&unix.TP_STATUS_VLAN_VALID != 0 {
+			f.VLAN = &Tag{Proto: binary.NativeEndian.Uint16(m.Data[18:]), TCI: binary.NativeEndian.Uint16(m.Data[16:])}
+		}
+	}
+}
+
+// Frames returns what was recorded so far.
+func (c *Capture) Frames() []Frame {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return append([]Frame(nil), c.frames...)
+}
+
+// Stop ends the capture and returns what it recorded.
+func (c *Capture) Stop() ([]Frame, error) {
+	select {
+	case <-c.done:
+	default:
+		close(c.done)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.frames, c.err
+}
+
+// Inject puts a frame on the cable as if the device's host had sent it. What is in front of the IP header is up to the caller, so that
+// VLAN tags, padding and wrong lengths can be sent. The checksum is not touched.
+func (d *Dev) Inject(frame []byte) error {
+	fd, err := d.packetSocket(0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return d.wrap("inject", unix.Sendto(fd, frame, 0, &unix.SockaddrLinklayer{Ifindex: d.Index}))
+}
+
+// Packet decodes the frame.
+func (f Frame) Packet() gopacket.Packet {
+	return gopacket.NewPacket(f.Data, layers.LayerTypeEthernet, gopacket.Default)
+}
+
+// UDP returns the decoded UDP header and its payload, or false for other frames.
+func (f Frame) UDP() (*layers.UDP, []byte, bool) {
+	udp, ok := f.Packet().Layer(layers.LayerTypeUDP).(*layers.UDP)
+	if !ok {
+		return nil, nil, false
+	}
+	return udp, udp.Payload, true
+}
+
+// Check finds wrong lengths and checksums in the IP and UDP headers of a frame, by gopacket's independent reading. Where the checksum is
+// pending it has to be the pseudo-header's sum.
+func (f Frame) Check() error {
+	packet := f.Packet()
+	if e := packet.ErrorLayer(); e != nil {
+		return e.Error()
+	}
+	rest := 0 // the bytes behind the link-layer header
+	if link := packet.LinkLayer(); link != nil {
+		rest = len(link.LayerPayload())
+	}
+	var src, dst []byte
+	switch ip := packet.NetworkLayer().(type) {
+	case *layers.IPv4:
+		src, dst = ip.SrcIP.To4(), ip.DstIP.To4()
+		if err, result := ip.VerifyChecksum(); err != nil || !result.Valid {
+			return fmt.Errorf("IPv4 checksum %#04x, right is %#04x", result.Actual, result.Correct)
+		}
+		if int(ip.Length) > rest {
+			return fmt.Errorf("IPv4 length %d, but the frame has %d", ip.Length, rest)
+		}
+		rest = int(ip.Length) - 4*int(ip.IHL)
+	case *layers.IPv6:
+		src, dst = ip.SrcIP, ip.DstIP
+		if int(ip.Length)+40 > rest {
+			return fmt.Errorf("IPv6 length %d, but the frame has %d", ip.Length, rest-40)
+		}
+		rest = int(ip.Length)
+	default:
+		return nil
+	}
+	udp, ok := packet.Layer(layers.LayerTypeUDP).(*layers.UDP)
+	if !ok {
+		return nil
+	}
+	if int(udp.Length) != rest {
+		return fmt.Errorf("UDP length %d, but the IP header says %d", udp.Length, rest)
+	}
+	if f.Pending {
+		if want := pseudoSum(src, dst, udp.Length); udp.Checksum != want {
+			return fmt.Errorf("pending UDP checksum %#04x, the pseudo-header's sum is %#04x", udp.Checksum, want)
+		}
+		return nil
+	}
+	if udp.Checksum == 0 && len(src) == 16 {
+		return errors.New("UDP checksum 0 over IPv6")
+	}
+	if err := udp.SetNetworkLayerForChecksum(packet.NetworkLayer()); err != nil {
+		return err
+	}
+	if err, result := udp.VerifyChecksum(); err != nil || !result.Valid {
+		return fmt.Errorf("UDP checksum %#04x, right is %#04x", result.Actual, result.Correct)
+	}
+	return nil
+}
+
+// pseudoSum is what the kernel leaves in the checksum field of a UDP header for a device to complete: the folded sum of
+// the pseudo-header (RFC 768, RFC 8200 §8.1), not inverted.
+func pseudoSum(src, dst []byte, length uint16) uint16 {
+	sum := uint32(length) + unix.IPPROTO_UDP
+	for _, addr := range [][]byte{src, dst} {
+		for i := 0; i+1 < len(addr); i += 2 {
+			sum += uint32(binary.BigEndian.Uint16(addr[i:]))
+		}
+	}
+	for sum > 0xFFFF {
+		sum = sum&0xFFFF + sum>>16
+	}
+	return uint16(sum)
+}
+
+// WritePcap writes frames as a capture file that tshark reads (the classic format, draft-ietf-opsawg-pcap, little endian, microseconds,
+// link type 1).
+func WritePcap(w io.Writer, frames []Frame) error {
+	order := binary.LittleEndian
+	out := order.AppendUint32(nil, 0xA1B2C3D4)
+	out = order.AppendUint32(out, 2|4<<16) // version 2.4
+	out = append(out, make([]byte, 8)...)
+	out = order.AppendUint32(out, 256<<10) // longest frame
+	out = order.AppendUint32(out, uint32(layers.LinkTypeEthernet))
+	for _, f := range frames {
+		out = order.AppendUint32(out, uint32(f.At.Unix()))
+		out = order.AppendUint32(out, uint32(f.At.Nanosecond()/1000))
+		out = order.AppendUint32(out, uint32(len(f.Data)))
+		out = order.AppendUint32(out, uint32(len(f.Data)))
+		out = append(out, f.Data...)
+	}
+	_, err := w.Write(out)
+	return err
+}
+
+// CheckTshark has tshark look for wrong checksums, wrong lengths and malformed headers in frames whose checksums are complete. It
+// reports the first frames that it objects to.
+func CheckTshark(frames []Frame) error {
+	file, err := os.CreateTemp("", "testnet-*.pcap")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	var complete []Frame
+	for _, f := range frames {
+		if !f.Pending {
+			complete = append(complete, f)
+		}
+	}
+	if err := errors.Join(WritePcap(file, complete), file.Close()); err != nil {
+		return err
+	}
+	const bad = `ip.checksum.status == "Bad" || udp.checksum.status == "Bad" || _ws.malformed || udp.length.bad || udp.length.bad_zero || ip.bogus_ip_length || udp.checksum.zero`
+	out, err := exec.Command("tshark", "-n", "-r", file.Name(), "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-Y", bad).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("tshark: %w: %s", err, out)
+	}
+	var objections []string
+	for line := range strings.Lines(string(out)) {
+		if !strings.HasPrefix(line, "Running as user") {
+			objections = append(objections, strings.TrimSpace(line))
+		}
+	}
+	if len(objections) > 0 {
+		return fmt.Errorf("tshark objects to %d of %d frames, such as %s", len(objections), len(complete), objections[0])
+	}
+	return nil
+}

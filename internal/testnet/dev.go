@@ -1,0 +1,185 @@
+package testnet
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Dev is a network device of a host: one end of a cable.
+type Dev struct {
+	Host  *Host
+	Name  string
+	Index int
+	MAC   net.HardwareAddr
+}
+
+// Join connects two hosts by a cable and returns its two ends, up and without addresses.
+func (n *Net) Join(a *Host, aName string, b *Host, bName string) (*Dev, *Dev, error) {
+	pair := &netlink.Veth{
+		LinkAttrs:     netlink.LinkAttrs{Name: aName},
+		PeerName:      bName,
+		PeerNamespace: netlink.NsFd(b.ns),
+	}
+	if err := a.links.LinkAdd(pair); err != nil {
+		return nil, nil, fmt.Errorf("joining %s and %s: %w", a.Name, b.Name, err)
+	}
+	left, err := a.up(aName)
+	if err != nil {
+		return nil, nil, err
+	}
+	right, err := b.up(bName)
+	return left, right, err
+}
+
+func (h *Host) up(name string) (*Dev, error) {
+	link, err := h.links.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", h.Name, name, err)
+	}
+	if err := h.links.LinkSetUp(link); err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", h.Name, name, err)
+	}
+	attrs := link.Attrs()
+	return &Dev{Host: h, Name: name, Index: attrs.Index, MAC: attrs.HardwareAddr}, nil
+}
+
+func (d *Dev) link() netlink.Link {
+	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: d.Name, Index: d.Index}}
+}
+
+func (d *Dev) wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %s of %s: %w", what, d.Name, d.Host.Name, err)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// AddAddr gives the device an address with the length of its network, such as "192.0.2.1/24".
+func (d *Dev) AddAddr(prefix string) error {
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil {
+		return err
+	}
+	addr := &netlink.Addr{IPNet: ipNet(p)}
+	if p.Addr().Is6() {
+		addr.Flags = unix.IFA_F_NODAD
+	}
+	return d.wrap("address "+prefix, d.Host.links.AddrAdd(d.link(), addr))
+}
+
+// AddRoute sends a network, such as "0.0.0.0/0", through the router at via, which is in a network of the device.
+func (d *Dev) AddRoute(prefix, via string) error {
+	p, err := netip.ParsePrefix(prefix)
+	if err != nil {
+		return err
+	}
+	router, err := netip.ParseAddr(via)
+	if err != nil {
+		return err
+	}
+	return d.wrap("route "+prefix, d.Host.links.RouteAdd(&netlink.Route{LinkIndex: d.Index, Dst: ipNet(p), Gw: router.AsSlice()}))
+}
+
+// AddNeighbour enters a neighbour for good, so that its address needs no resolution.
+func (d *Dev) AddNeighbour(addr netip.Addr, mac net.HardwareAddr) error {
+	return d.wrap("neighbour", d.Host.links.NeighSet(&netlink.Neigh{
+		LinkIndex: d.Index, IP: addr.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT,
+	}))
+}
+
+// ForgetNeighbours removes all neighbours of the device, so that the next packet has to resolve its own.
+func (d *Dev) ForgetNeighbours() error {
+	for _, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		list, err := d.Host.links.NeighList(d.Index, family)
+		if err != nil {
+			return d.wrap("neighbours", err)
+		}
+		for i := range list {
+			if err := d.Host.links.NeighDel(&list[i]); err != nil && !errors.Is(err, unix.ENOENT) {
+				return d.wrap("neighbours", err)
+			}
+		}
+	}
+	return nil
+}
+
+// SetMTU sets the largest packet of the device, in bytes from the IP header on.
+func (d *Dev) SetMTU(mtu int) error { return d.wrap("MTU", d.Host.links.LinkSetMTU(d.link(), mtu)) }
+
+// SetUp turns the device on or off.
+func (d *Dev) SetUp(on bool) error {
+	if on {
+		return d.wrap("up", d.Host.links.LinkSetUp(d.link()))
+	}
+	return d.wrap("down", d.Host.links.LinkSetDown(d.link()))
+}
+
+// SetTxChecksum says whether checksums of what the device sends are left to it (on veth: to nobody, the packet goes on
+// with CHECKSUM_PARTIAL) or filled in by software before.
+func (d *Dev) SetTxChecksum(on bool) error {
+	return d.wrap("tx checksum", d.ethtool(unix.ETHTOOL_STXCSUM, on))
+}
+
+// SetSegmentation says whether the device takes super-packets (TSO, GSO) or the kernel cuts them up before.
+func (d *Dev) SetSegmentation(on bool) error {
+	return d.wrap("segmentation", errors.Join(d.ethtool(unix.ETHTOOL_STSO, on), d.ethtool(unix.ETHTOOL_SGSO, on)))
+}
+
+// ethtool makes one of the old ethtool calls that switch a feature on or off (linux/ethtool.h, struct ethtool_value).
+func (d *Dev) ethtool(command uint32, on bool) error {
+	value := struct{ cmd, data uint32 }{cmd: command}
+	if on {
+		value.data = 1
+	}
+	var request struct { // struct ifreq
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}
+	copy(request.name[:unix.IFNAMSIZ-1], d.Name)
+	request.data = unsafe.Pointer(&value)
+	return d.Host.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
+		runtime.KeepAlive(&value)
+		if errno != 0 {
+			return errno
+		}
+		return nil
+	})
+}
+
+// SetReceiveCPU has the packets that the device receives handled on one processor (receive packet steering). Without it a
+// veth's packets are handled on the sender's. A negative cpu turns steering off.
+func (d *Dev) SetReceiveCPU(cpu int) error {
+	mask := 0
+	if cpu >= 0 {
+		mask = 1 << cpu
+	}
+	// /sys shows the devices of the namespace it was mounted in, so this is written by a program that has its own.
+	return d.Host.Run("sh", "-c", fmt.Sprintf("echo %x > /sys/class/net/%s/queues/rx-0/rps_cpus", mask, d.Name))
+}
+
+// Received returns the number of packets that the device has received since it was made.
+func (d *Dev) Received() (uint64, error) {
+	link, err := d.Host.links.LinkByIndex(d.Index)
+	if err != nil {
+		return 0, d.wrap("statistics", err)
+	}
+	return link.Attrs().Statistics.RxPackets, nil
+}

@@ -1,0 +1,159 @@
+package testnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// Host is one network namespace.
+type Host struct {
+	Name string // as given, such as "relay"
+
+	net    *Net
+	nsName string // as known to iproute2
+	ns     netns.NsHandle
+	links  *netlink.Handle
+}
+
+// Host adds a host to the network. Its loopback device is up; IPv6 addresses are usable at once (no duplicate address
+// detection), and nothing is forwarded until SetForwarding says so.
+func (n *Net) Host(name string) (*Host, error) {
+	h := &Host{Name: name, net: n, nsName: n.prefix + name, ns: netns.None()}
+	if err := h.create(); err != nil {
+		_ = h.close()
+		return nil, fmt.Errorf("making host %s: %w", name, err)
+	}
+	n.mu.Lock()
+	n.hosts = append(n.hosts, h)
+	n.mu.Unlock()
+	return h, nil
+}
+
+func (h *Host) create() error {
+	path := filepath.Join(runDir, h.nsName)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
+	if err != nil {
+		return err
+	}
+	f.Close()
+	// The thread that makes the namespace binds it to the name and then goes back to where it came from.
+	err = onThread(netns.None(), func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("unshare: %w", err)
+		}
+		return unix.Mount("/proc/thread-self/ns/net", path, "", unix.MS_BIND, "")
+	})
+	if err != nil {
+		return err
+	}
+	if h.ns, err = netns.GetFromPath(path); err != nil {
+		return err
+	}
+	if h.links, err = netlink.NewHandleAt(h.ns); err != nil {
+		return err
+	}
+	lo, err := h.links.LinkByName("lo")
+	if err != nil {
+		return err
+	}
+	if err := h.links.LinkSetUp(lo); err != nil {
+		return err
+	}
+	for _, s := range [][2]string{
+		{"net/ipv6/conf/all/accept_dad", "0"},
+		{"net/ipv6/conf/default/accept_dad", "0"},
+		{"net/ipv6/conf/default/router_solicitations", "0"},
+		{"net/ipv4/conf/all/rp_filter", "0"},
+		{"net/ipv4/conf/default/rp_filter", "0"},
+	} {
+		if err := h.Sysctl(s[0], s[1]); err != nil {
+			return err
+		}
+	}
+	return h.SetForwarding(false)
+}
+
+func (h *Host) close() error {
+	if h.links != nil {
+		h.links.Close()
+		h.links = nil
+	}
+	if h.ns.IsOpen() {
+		_ = h.ns.Close()
+	}
+	return removeNamespace(h.nsName)
+}
+
+// Do runs f on a thread that is in the host's namespace. Sockets made in f belong to the host. Goroutines started in f do
+// not: they run on other threads.
+func (h *Host) Do(f func() error) error { return onThread(h.ns, f) }
+
+// onThread runs f on a locked thread, in the namespace ns if that is open, and restores the thread's namespace. A thread that can't be
+// restored is given up: it stays locked, and Go ends it with the goroutine.
+func onThread(ns netns.NsHandle, f func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		home, err := netns.Get()
+		if err != nil {
+			done <- err
+			return
+		}
+		defer home.Close()
+		if ns.IsOpen() {
+			if err := netns.Set(ns); err != nil {
+				done <- fmt.Errorf("entering the namespace: %w", err)
+				return
+			}
+		}
+		err = f()
+		if back := netns.Set(home); back != nil {
+			done <- errors.Join(err, fmt.Errorf("leaving the namespace: %w", back))
+			return
+		}
+		runtime.UnlockOSThread()
+		done <- err
+	}()
+	return <-done
+}
+
+// Command prepares a program that runs in the host's namespace, with a /sys of its own. It is killed with this process.
+func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", h.nsName, name}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// Run runs a program in the host's namespace to its end. The error holds what it printed.
+func (h *Host) Run(name string, args ...string) error {
+	out, err := h.Command(context.Background(), name, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %s %s: %w: %s", h.Name, name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// Sysctl sets a kernel parameter of the host, such as "net/ipv4/ip_forward".
+func (h *Host) Sysctl(name, value string) error {
+	return h.Do(func() error { return os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0) })
+}
+
+// SetForwarding says whether the host is a router, for IPv4 and IPv6.
+func (h *Host) SetForwarding(on bool) error {
+	value := "0"
+	if on {
+		value = "1"
+	}
+	return errors.Join(h.Sysctl("net/ipv4/ip_forward", value), h.Sysctl("net/ipv6/conf/all/forwarding", value))
+}

@@ -1,0 +1,18 @@
+package testnet
+
+import (
+	"fmt"
+	"time"
+)
+
+// Until waits for a condition, for at most the given time; what describes the condition in the error.
+func Until(limit time.Duration, what string, holds func() bool) error {
+	deadline := time.Now().Add(limit)
+	for !holds() {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("not within %v: %s", limit, what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+	return nil
+}
