@@ -1,0 +1,60 @@
+# make help lists what there is. Everything runs on Debian as root; tools/ensure installs what is missing.
+
+GO       ?= go
+BIN      := bin/fastrelay-gen
+EXAMPLES := turn gate paths
+TIME     ?= 60s
+N        ?= 500
+
+# Two packages at a time: most tests wait for the kernel, and some measure.
+TESTFLAGS ?= -p 2 -timeout 15m
+
+.PHONY: help build generate golden check test test-kernels bench demo fuzz fuzz-specs tools clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+tools:
+	@tools/ensure build
+
+build: tools ## the command line, in bin/
+	@$(GO) build -o $(BIN) ./cmd/fastrelay-gen
+
+generate: build ## the examples' packages and docs/language.md, anew
+	@for e in $(EXAMPLES); do $(BIN) build -q examples/$$e/spec.cue || exit 1; done
+	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^TestLanguage' ./docs >/dev/null
+
+golden: build ## the golden files, anew; look at what changed before you commit it
+	@FASTRELAY_UPDATE=1 $(GO) test -count=1 ./golden/...
+
+check: build ## formatting, vet, and generated files that are up to date
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
+	@$(GO) vet ./...
+	@for e in $(EXAMPLES); do $(BIN) build -q --check examples/$$e/spec.cue || exit 1; done
+
+test: check ## everything, with the kernel; CI runs this
+	@tools/ensure test root
+	@$(GO) test -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
+
+test-kernels: build ## the examples on Debian's kernels from 5.10 on, in virtual machines
+	@tools/ensure kernels root
+	@$(GO) test -count=1 -timeout 30m ./internal/testkernel/... -args -kernels
+
+bench: build ## the numbers of the README, as ratios measured in one run
+	@tools/ensure test root
+	@$(GO) run ./bench
+
+demo: build ## the same traffic through user space, and through the kernel
+	@tools/ensure root
+	@$(GO) run ./examples/turn/demo
+
+fuzz: build ## random packets through the model and the kernel for TIME=60s
+	@tools/ensure root
+	@$(GO) test -count=1 ./internal/fuzz -args -time $(TIME)
+
+fuzz-specs: build ## N=500 random specs, compiled and compared
+	@tools/ensure root
+	@$(GO) test -count=1 ./internal/fuzz -args -specs $(N)
+
+clean: ## what was built here
+	@rm -rf bin .cache fastrelay-failure-*
