@@ -1,0 +1,238 @@
+package gen
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass cuts headers into pieces: runs of 1, 2, 4 or 8 bytes that a processor reads or writes at once, or a field made of
+// bytes. Bit fields that share bytes come together in one piece. The pieces that change are the cells of the rewrite, and the
+// summands by which checksums change.
+
+// piece is a part of a header, before and after.
+type piece struct {
+	off     ir.Off // in the packet that leaves
+	was     ir.Off // in the packet that came; only where old is not nil
+	size    int
+	little  bool
+	now     ir.Expr // nil: a checksum, which is computed last
+	old     ir.Expr // nil: there was nothing
+	changed bool
+	link    bool // the link-layer's addresses
+	field   *spec.Field
+	note    string
+}
+
+// unit is a field with its place: bits from the start of its base.
+type unit struct {
+	f        *spec.Field
+	pl       *place // nil: pushed
+	from, to int    // bits, in the packet that leaves
+	now      ir.Expr
+	changed  bool
+}
+
+// atomic units are not put together with others.
+func (u *unit) atomic() bool {
+	return u.f.Kind == spec.FieldBytes || u.f.Checksum != nil || u.f.Little
+}
+
+// pieces cuts a header that leaves.
+func (w *rewriter) pieces(o *outHeader) []piece {
+	var out []piece
+	runs := map[int][]*unit{}
+	shift := 0 // bits by which a header that came has moved
+	if o.old != nil {
+		shift = (o.off.Const - o.old.off.Const) * 8
+	}
+	if o.old == nil {
+		bits := o.off.Const * 8
+		for _, f := range o.h.Fields {
+			n := f.Bits
+			if f.Kind == spec.FieldBytes {
+				n = f.Bytes * 8
+			}
+			runs[0] = append(runs[0], &unit{f: f, from: bits, to: bits + n, now: o.vals[f.Name.Value], changed: true})
+			bits += n
+		}
+		return cut(runs[0], o.off.Base, nil, 0)
+	}
+	var segments []int
+	bases := map[int]*ir.Var{}
+	for _, pl := range o.old.order {
+		if pl.segment < 0 {
+			continue
+		}
+		n := pl.f.Bits
+		if pl.f.Kind == spec.FieldBytes {
+			n = pl.f.Bytes * 8
+		}
+		u := &unit{f: pl.f, pl: pl, from: pl.off.Const*8 + pl.bit + shift, now: pl.load}
+		u.to = u.from + n
+		if v := o.vals[pl.f.Name.Value]; v != nil {
+			u.now, u.changed = v, true
+		}
+		if runs[pl.segment] == nil {
+			segments = append(segments, pl.segment)
+			bases[pl.segment] = pl.off.Base
+		}
+		runs[pl.segment] = append(runs[pl.segment], u)
+	}
+	for _, s := range segments {
+		out = append(out, cut(runs[s], bases[s], o.old, shift/8)...)
+	}
+	return out
+}
+
+// cut makes pieces of a run of fields. moved is by how many bytes the header that came has moved.
+func cut(run []*unit, base *ir.Var, old *inst, moved int) []piece {
+	var out []piece
+	for i := 0; i < len(run); {
+		u := run[i]
+		at := ir.Off{Base: base, Const: u.from / 8}
+		if u.atomic() {
+			out = append(out, whole(u, at, old, moved)...)
+			i++
+			continue
+		}
+		stop := len(run)
+		if j := slices.IndexFunc(run[i:], (*unit).atomic); j >= 0 {
+			stop = i + j
+		}
+		end := run[stop-1].to / 8
+		for b := u.from / 8; b < end; {
+			size := pieceSize(run[i:stop], b, end)
+			out = append(out, together(run[i:stop], ir.Off{Base: base, Const: b}, size, old, moved))
+			b += size
+		}
+		i = stop
+	}
+	return out
+}
+
+// pieceSize returns how many bytes from byte b on make the next piece: two where a field ends there, since a store of two costs
+// as much as one of one; else the fewest that end with a field; else one.
+func pieceSize(run []*unit, b, end int) int {
+	for _, size := range []int{2, 4, 8, 1} {
+		if b+size > end {
+			continue
+		}
+		if slices.ContainsFunc(run, func(u *unit) bool { return u.to == (b+size)*8 }) {
+			return size
+		}
+	}
+	return 1
+}
+
+// together makes one piece of all that lies in size bytes at off.
+func together(run []*unit, off ir.Off, size int, old *inst, moved int) piece {
+	p := piece{off: off, was: plus(off, -moved), size: size}
+	from, to := off.Const*8, (off.Const+size)*8
+	var names []string
+	var now ir.Expr = num(0)
+	for _, u := range run {
+		lo, hi := max(u.from, from), min(u.to, to)
+		if lo >= hi {
+			continue
+		}
+		names = append(names, u.f.Name.Value)
+		p.changed = p.changed || u.changed
+		p.field = u.f
+		if u.now == nil {
+			continue
+		}
+		v := u.now
+		if s := u.to - hi; s > 0 {
+			v = bin(ir.Shr, v, num(uint64(s)))
+		}
+		if lo > u.from {
+			v = bin(ir.And, v, num(maxOf(hi-lo)))
+		}
+		if s := to - hi; s > 0 {
+			v = bin(ir.Shl, v, num(uint64(s)))
+		}
+		now = bin(ir.Or, now, v)
+	}
+	p.note = strings.Join(names, " ")
+	if old != nil {
+		p.old = &ir.Load{Off: p.was, Bits: size * 8, Field: old.h.Name.Value + "." + strings.Join(names, "+")}
+		if !p.changed {
+			now = p.old
+		}
+	}
+	p.now = now
+	return p
+}
+
+// whole makes pieces of one atomic field.
+func whole(u *unit, off ir.Off, old *inst, moved int) []piece {
+	p := piece{off: off, was: plus(off, -moved), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f, note: u.f.Name.Value}
+	p.link = strings.HasPrefix(u.f.Role.Value, "link_")
+	if old != nil {
+		p.old = u.pl.load
+	}
+	switch {
+	case u.f.Checksum != nil:
+		if !u.changed || u.now == nil {
+			p.now = nil
+		}
+		return []piece{p}
+	case u.f.Kind == spec.FieldBytes && u.changed:
+		return []piece{p}
+	}
+	var out []piece
+	for done := 0; done < p.size; {
+		n := 8
+		for n > p.size-done {
+			n /= 2
+		}
+		q := p
+		q.off, q.was, q.size = plus(p.off, done), plus(p.was, done), n
+		if old != nil {
+			q.old = &ir.Load{Off: q.was, Bits: n * 8, Field: old.h.Name.Value + "." + u.f.Name.Value}
+			q.now = q.old
+		}
+		if u.f.Little && u.changed {
+			q.little = true
+			q.now = u.now
+			if done > 0 {
+				q.now = bin(ir.Shr, q.now, num(uint64(done*8)))
+			}
+			if done+n < p.size {
+				q.now = bin(ir.And, q.now, num(maxOf(n*8)))
+			}
+		}
+		out = append(out, q)
+		done += n
+	}
+	return out
+}
+
+// cells returns what has to be written: all of the front, or what changes.
+func (w *rewriter) cells(full, sent bool) ([]ir.Cell, bool) {
+	var out []ir.Cell
+	for _, o := range w.hdrs {
+		if full && o.size < 0 {
+			w.fail(codeResize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
+			return nil, false
+		}
+		for _, p := range w.pieces(o) {
+			moved := o.old != nil && p.off != p.was
+			switch {
+			case p.now == nil || !(full || p.changed || moved):
+				continue
+			case sent && p.link && p.off.Base == nil && p.off.Const < 12:
+				continue
+			}
+			out = append(out, ir.Cell{Off: p.off, Size: p.size, Little: p.little, Value: p.now, Note: o.h.Name.Value + ": " + p.note, Pos: p.field.Name.Pos})
+		}
+	}
+	if full {
+		slices.SortFunc(out, func(a, b ir.Cell) int { return cmp.Compare(a.Off.Const, b.Off.Const) })
+	}
+	return out, true
+}

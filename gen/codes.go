@@ -1,0 +1,61 @@
+package gen
+
+import "github.com/fastrelay/fastrelay-gen/internal/diag"
+
+var (
+	codeUnknownName = diag.Define("FR0201", "unknown name",
+		"A name in an expression, a key, a stack or an action is not declared. Names are those of headers in the stack (or what the\nstack calls them), of their fields and parts, of lookups, and `setting.NAME`.",
+		`lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.chanel"]`, `lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"]`)
+	codeType = diag.Define("FR0202", "types don't fit",
+		"A value is used where another type is wanted: an integer for an address, a condition for an integer, an endpoint for a port.",
+		`when: "ip.src == 5"`, `match: "ip.src": "192.0.2.1"`)
+	codeRange = diag.Define("FR0203", "a value may not fit",
+		"A value is stored in a field or member that is narrower than the value may be. Say which bits are meant with low(x, n), or make the\nvalue provably small.",
+		`do: [{set: "ip.dscp": "udp.src_port"}, "pass"]`, `do: [{set: "ip.dscp": "low(udp.src_port, 6)"}, "pass"]`)
+	codeBadType = diag.Define("FR0204", "unknown or unfit type",
+		"Types are u1 to u64, bool, bytesN, mac, ip, endpoint, prefix, next_hop, counter. Some have no place in a key, a setting or a session.",
+		`settings: way: type: "next_hop"`, `tables: ways: {key: dst: "prefix", value: way: "next_hop"}`)
+	codeTable = diag.Define("FR0205", "a table that can't be",
+		"A table's kind, key and value have to fit together: an lpm table has one key of type prefix, an array one key of an integer type, rows of\nsessions go to tables of their own.",
+		`tables: routes: {kind: "lpm", key: dst: "ip", value: way: "next_hop"}`, `tables: routes: {kind: "lpm", key: dst: "prefix", value: way: "next_hop"}`)
+	codeStack = diag.Define("FR0206", "a stack that can't be",
+		"Every header in a stack has to be able to follow the one in front of it. What identifies a header is declared with it, in `after`.",
+		`stack: ["eth", "udp"]`, `stack: ["eth", "ip", "udp"]`)
+	codePaths = diag.Define("FR0207", "too many paths",
+		"Alternatives and optional headers multiply: a stack may stand for at most 64 sequences of headers.", "", "")
+	codeKey = diag.Define("FR0208", "a key that doesn't fit its table",
+		"A lookup gives one expression for each member of the table's key, in its order and of its type.",
+		`lookup: ch: by_peer: ["udp.src"]`, `lookup: ch: by_peer: ["udp.src", "udp.dst"]`)
+	codeMaybe = diag.Define("FR0209", "a row that may be missing",
+		"A member of an optional lookup (`name?`) is used where the row may be missing. Ask for it first: `row && row.member > 1`.",
+		`when: "conn.packets > 5"`, `when: "conn && conn.packets > 5"`)
+	codeAction = diag.Define("FR0210", "actions that don't go together",
+		"A rule ends in at most one of send, drop and pass, as its last action; drop excludes changes to the packet.",
+		`do: [{drop: "bad"}, {set: "ip.dscp": 0}]`, `do: [{drop: "bad"}]`)
+	codeTarget = diag.Define("FR0211", "a field that can't be written",
+		"Lengths, checksums, fixed fields and fields that identify the next header follow from the rest of the packet; addresses of a packet that\nis sent are the business of send.",
+		`do: [{set: "udp.length": 8}, "pass"]`, "")
+	codePush = diag.Define("FR0212", "a header that can't be pushed or popped here",
+		"A pushed header needs a value for each of its fields that nothing else determines; a popped one has to be in the stack; what follows has to be\nallowed behind what is in front of it.",
+		`do: [{push: channel_data: {}}, {send: {from: "ch.server", to: "ch.client"}}]`, `do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}]`)
+	codeResize = diag.Define("FR0213", "the packet can't be resized safely here",
+		"Room in a packet is made or closed where the kernel's pending checksum stays right: behind IP, and behind a transport header whose checksum the\nspec knows. Headers of variable length that stay in front of the change limit what can be done.", "", "")
+	codeSend = diag.Define("FR0214", "a packet that can't be sent so",
+		"`send` needs a network header in the stack, and either `to` (with `from`) or `via`. from and to are endpoints or addresses; via is a next hop of a row.",
+		`do: [{send: {from: "ch.relayed"}}]`, `do: [{send: {from: "ch.relayed", to: "ch.peer"}}]`)
+	codeKernel = diag.Define("FR0215", "needs a newer kernel",
+		"The spec demands that it runs on an older kernel (`kernel`) than what it uses needs.", `kernel: "5.4"`, `kernel: "5.10"`)
+	codeHeader = diag.Define("FR0216", "a header that can't be laid out",
+		"The fields of a header have to add up: whole bytes in the end, byte alignment for bytes, varints and little-endian integers, expressions over\nearlier fields only, 16 bits for a checksum.",
+		`fields: [{name: "a", bits: 4}]`, `fields: [{name: "a", bits: 4}, {name: "b", bits: 4}]`)
+	codeConstraint = diag.Define("FR0217", "a constraint that can't hold",
+		"The values of a match or `is` have to be values that the field can have.", `match: "ip.ttl": 300`, `match: "ip.ttl": <=30`)
+	codeDivide = diag.Define("FR0218", "division or shift by a value that isn't fixed",
+		"The divisor of / and % is a constant that is not 0; the right side of << and >> is a constant below 64.", `when: "udp.length / ch.n > 3"`, `when: "udp.length > 3 * ch.n"`)
+	codeLearn = diag.Define("FR0219", "a table that can't be learned into",
+		"`learn` writes rows of hash and lru tables of their own: not rows of sessions, not next hops, counters or per-CPU tables.", "", "")
+	codeVariable = diag.Define("FR0220", "a field without a fixed place",
+		"The field stands behind fields of variable length or is one itself, and this use needs a fixed place or size.", "", "")
+	codeUnused = diag.Define("FR0221", "declared in vain",
+		"A rule behind one without conditions can never run.", `rules: [{do: ["pass"]}, {do: [{drop: "late"}]}]`, `rules: [{do: ["pass"]}]`)
+)

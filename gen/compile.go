@@ -1,0 +1,69 @@
+// Package gen is the compiler: it turns a typed spec into the plan. Compile is pure; its passes run in this order, one file
+// each:
+//
+//	state.go    settings, tables and sessions: types, layouts, hidden members
+//	program.go  one program: its stack becomes a tree of paths, one for each sequence of headers
+//	parse.go    one header on one path: where its fields are, what has to hold
+//	expr.go     expressions: names, types, ranges
+//	match.go    constraints as conditions
+//	rules.go    lookups, rules, actions
+//	rewrite.go  the packet that leaves: lengths, checksums, cells
+//	check.go    what the plan needs of a kernel, and the invariants of its shape
+//
+// A pass that finds a mistake in the spec reports it and goes on with the next independent piece, so that a person sees all
+// mistakes at once.
+package gen
+
+import (
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// Compile makes the plan of a spec. Where the list is not empty, the plan is nil.
+func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
+	c := &compiler{
+		spec:     s,
+		diags:    &diag.List{},
+		plan:     &ir.Plan{Name: s.Name.Value, Pos: s.Name.Pos},
+		headers:  map[string]*spec.Header{},
+		groups:   map[string]*spec.Group{},
+		settings: map[string]*ir.Setting{},
+		tables:   map[string]*ir.Table{},
+		counters: map[string]*ir.Counter{},
+	}
+	for _, h := range s.Headers {
+		if _, shadowed := c.headers[h.Name.Value]; !shadowed {
+			c.headers[h.Name.Value] = h
+		}
+	}
+	for _, g := range s.Groups {
+		if _, shadowed := c.groups[g.Name.Value]; !shadowed {
+			c.groups[g.Name.Value] = g
+		}
+	}
+	c.checkHeaders()
+	c.state()
+	for _, p := range s.Programs {
+		c.program(p)
+	}
+	c.kernel()
+	if c.diags.Len() == 0 {
+		checkPlan(c.plan)
+	}
+	if c.diags.Len() > 0 {
+		return nil, c.diags
+	}
+	return c.plan, c.diags
+}
+
+type compiler struct {
+	spec     *spec.Spec
+	diags    *diag.List
+	plan     *ir.Plan
+	headers  map[string]*spec.Header
+	groups   map[string]*spec.Group
+	settings map[string]*ir.Setting
+	tables   map[string]*ir.Table
+	counters map[string]*ir.Counter
+}

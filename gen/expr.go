@@ -1,0 +1,634 @@
+package gen
+
+import (
+	"maps"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass gives the names in an expression their meaning, checks types, and lowers the expression. Every integer carries an
+// upper bound of its value, so that a store into a narrower field can be proven. A row of an optional lookup may only be read
+// where the condition in front of it has made sure that the row is there ("facts").
+
+// scope is where names are looked up: the headers of a path, the rows found so far, and what is known of them.
+type scope struct {
+	*program
+	path  []*inst
+	self  *inst // whose fields can be named without the header; nil outside of header declarations
+	rows  map[string]*ir.Row
+	facts map[*ir.Row]bool // rows known to be there
+	quiet bool             // don't report: the caller only wants to know
+}
+
+// val is a typed value.
+type val struct {
+	t       ir.Type
+	x       ir.Expr // endpoint: the address
+	port    ir.Expr // endpoint
+	max     uint64  // integers
+	row     *ir.Row // a row as a condition, or the row of a member
+	member  *ir.Member
+	inst    *inst // a header
+	absent  bool  // a header that is not on this path
+	place   *place
+	portAt  *place // endpoint made of fields
+	pos     diag.Pos
+	counter bool
+}
+
+func (pl *place) value_() val {
+	v := val{x: pl.load, max: pl.max, place: pl, pos: pl.f.Name.Pos}
+	if pl.load != nil {
+		v.t = pl.load.Type()
+	}
+	if v.t.Kind == ir.Uint {
+		v.t = ir.UintType(max(1, bits.Len64(pl.max)))
+		if pl.f.Kind == spec.FieldUint {
+			v.t = ir.UintType(pl.f.Bits)
+		}
+	}
+	return v
+}
+
+func typeName(t ir.Type) string {
+	switch t.Kind {
+	case ir.Uint:
+		return "an integer"
+	case ir.Bool:
+		return "a condition"
+	case ir.Mac:
+		return "a link-layer address"
+	case ir.Addr:
+		return "an IP address"
+	case ir.Endpoint:
+		return "an endpoint (address and port)"
+	case ir.Prefix:
+		return "a prefix"
+	case ir.NextHop:
+		return "a next hop"
+	case ir.Ctr:
+		return "a counter"
+	}
+	return "bytes"
+}
+
+func (s *scope) fail(code diag.Code, pos diag.Pos, format string, args ...any) *diag.Diagnostic {
+	if s.quiet {
+		return &diag.Diagnostic{}
+	}
+	return s.diags.Add(code, pos, format, args...)
+}
+
+// cond lowers a condition.
+func (s *scope) cond(e *spec.Expr) (ir.Expr, bool) {
+	v, ok := s.value(e)
+	if !ok {
+		return nil, false
+	}
+	if v.t.Kind != ir.Bool {
+		s.fail(codeType, e.Pos, "this is %s, where a condition is wanted", typeName(v.t)).WithHint("compare it with something: … != 0")
+		return nil, false
+	}
+	return v.x, true
+}
+
+// integer lowers an expression that has to be an integer.
+func (s *scope) integer(e *spec.Expr) (val, bool) {
+	v, ok := s.value(e)
+	if !ok {
+		return v, false
+	}
+	if v.t.Kind != ir.Uint {
+		d := s.fail(codeType, e.Pos, "this is %s, where an integer is wanted", typeName(v.t))
+		if v.t.Kind == ir.Endpoint {
+			d.WithHint("an endpoint has the parts .addr and .port")
+		}
+		return v, false
+	}
+	return v, true
+}
+
+// value lowers any expression.
+func (s *scope) value(e *spec.Expr) (val, bool) {
+	switch e.Op {
+	case spec.OpInt:
+		return val{t: ir.UintType(64), x: num(e.Int), max: e.Int, pos: e.Pos}, true
+	case spec.OpBool:
+		return val{t: ir.BoolType, x: boolean(e.Int != 0), pos: e.Pos}, true
+	case spec.OpName:
+		v, ok := s.name(e)
+		v.pos = e.Pos
+		return v, ok
+	case spec.OpIndex:
+		return s.index(e)
+	case spec.OpCall:
+		return s.call(e)
+	case spec.OpNot:
+		x, ok := s.cond(e.Args[0])
+		if !ok {
+			return val{}, false
+		}
+		return val{t: ir.BoolType, x: not(x), pos: e.Pos}, true
+	case spec.OpInv:
+		v, ok := s.integer(e.Args[0])
+		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Xor, v.x, num(^uint64(0))) }), max: ^uint64(0), pos: e.Pos}, ok
+	case spec.OpNeg:
+		v, ok := s.integer(e.Args[0])
+		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Sub, num(0), v.x) }), max: ^uint64(0), pos: e.Pos}, ok
+	case spec.OpLand, spec.OpLor:
+		return s.logical(e)
+	}
+	return s.binary(e)
+}
+
+func orNil(ok bool, f func() ir.Expr) ir.Expr {
+	if !ok {
+		return nil
+	}
+	return f()
+}
+
+// logical lowers && and ||; the right side is read with what the left side has made sure of.
+func (s *scope) logical(e *spec.Expr) (val, bool) {
+	x, ok := s.cond(e.Args[0])
+	if !ok {
+		return val{}, false
+	}
+	isAnd := e.Op == spec.OpLand
+	if v, c := constant(x); c && (v != 0) != isAnd {
+		return val{t: ir.BoolType, x: x, pos: e.Pos}, true // the right side doesn't matter on this path
+	}
+	right := *s
+	right.facts = maps.Clone(s.facts)
+	known(e.Args[0], s, isAnd, right.facts)
+	y, ok := right.cond(e.Args[1])
+	if !ok {
+		return val{}, false
+	}
+	if isAnd {
+		return val{t: ir.BoolType, x: and(x, y), pos: e.Pos}, true
+	}
+	return val{t: ir.BoolType, x: or(x, y), pos: e.Pos}, true
+}
+
+// known adds to facts the rows that are there when e has the given truth.
+func known(e *spec.Expr, s *scope, truth bool, facts map[*ir.Row]bool) {
+	switch e.Op {
+	case spec.OpName:
+		if r := s.rows[e.Path[0].Value]; r != nil && len(e.Path) == 1 && truth {
+			facts[r] = true
+		}
+	case spec.OpNot:
+		known(e.Args[0], s, !truth, facts)
+	case spec.OpLand, spec.OpLor:
+		if (e.Op == spec.OpLand) == truth {
+			known(e.Args[0], s, truth, facts)
+			known(e.Args[1], s, truth, facts)
+		}
+	}
+}
+
+var binOps = map[spec.ExprOp]ir.BinOp{
+	spec.OpMul: ir.Mul, spec.OpDiv: ir.Div, spec.OpRem: ir.Rem, spec.OpShl: ir.Shl, spec.OpShr: ir.Shr, spec.OpAnd: ir.And,
+	spec.OpAdd: ir.Add, spec.OpSub: ir.Sub, spec.OpOr: ir.Or, spec.OpXor: ir.Xor, spec.OpEq: ir.Eq, spec.OpNe: ir.Ne,
+	spec.OpLt: ir.Lt, spec.OpLe: ir.Le, spec.OpGt: ir.Gt, spec.OpGe: ir.Ge,
+}
+
+func (s *scope) binary(e *spec.Expr) (val, bool) {
+	if e.Op == spec.OpEq || e.Op == spec.OpNe {
+		return s.equality(e)
+	}
+	x, ok1 := s.integer(e.Args[0])
+	y, ok2 := s.integer(e.Args[1])
+	if !ok1 || !ok2 {
+		return val{}, false
+	}
+	if e.Op == spec.OpAndNot {
+		return val{t: ir.UintType(64), x: bin(ir.And, x.x, bin(ir.Xor, y.x, num(^uint64(0)))), max: x.max, pos: e.Pos}, true
+	}
+	op := binOps[e.Op]
+	c, fixed := constant(y.x)
+	switch op {
+	case ir.Div, ir.Rem:
+		if !fixed || c == 0 {
+			s.fail(codeDivide, e.Args[1].Pos, "the divisor has to be a constant other than 0")
+			return val{}, false
+		}
+	case ir.Shl, ir.Shr:
+		if !fixed || c > 63 {
+			s.fail(codeDivide, e.Args[1].Pos, "the number of bits to shift by has to be a constant below 64")
+			return val{}, false
+		}
+	}
+	if op >= ir.Eq {
+		return val{t: ir.BoolType, x: bin(op, x.x, y.x), pos: e.Pos}, true
+	}
+	return val{t: ir.UintType(64), x: bin(op, x.x, y.x), max: upper(op, x.max, y.max, c), pos: e.Pos}, true
+}
+
+// upper returns an upper bound of an operation on values up to a and b; c is the right side where it is constant.
+func upper(op ir.BinOp, a, b, c uint64) uint64 {
+	const all = ^uint64(0)
+	switch op {
+	case ir.Add:
+		if sum, carry := bits.Add64(a, b, 0); carry == 0 {
+			return sum
+		}
+	case ir.Mul:
+		if hi, lo := bits.Mul64(a, b); hi == 0 {
+			return lo
+		}
+	case ir.Div:
+		return a / c
+	case ir.Rem:
+		return min(a, c-1)
+	case ir.And:
+		return min(a, b)
+	case ir.Or, ir.Xor:
+		return maxOf(max(bits.Len64(a), bits.Len64(b)))
+	case ir.Shr:
+		return a >> c
+	case ir.Shl:
+		if bits.Len64(a)+int(c) <= 64 {
+			return a << c
+		}
+	}
+	return all
+}
+
+// equality compares two values of one type.
+func (s *scope) equality(e *spec.Expr) (val, bool) {
+	x, ok1 := s.value(e.Args[0])
+	y, ok2 := s.value(e.Args[1])
+	if !ok1 || !ok2 {
+		return val{}, false
+	}
+	var eq ir.Expr
+	switch {
+	case x.t.Kind == ir.Uint && y.t.Kind == ir.Uint, x.t.Kind == ir.Bool && y.t.Kind == ir.Bool:
+		eq = bin(ir.Eq, x.x, y.x)
+	case x.t.Kind == ir.Endpoint && y.t.Kind == ir.Endpoint:
+		eq = and(&ir.BytesEq{X: x.x, Y: y.x}, bin(ir.Eq, x.port, y.port))
+	case x.t.Kind == y.t.Kind && x.t.Size == y.t.Size && x.x != nil && y.x != nil && x.t.Kind <= ir.Addr:
+		eq = &ir.BytesEq{X: x.x, Y: y.x}
+	default:
+		s.fail(codeType, e.Pos, "%s can't be compared with %s", typeName(x.t), typeName(y.t))
+		return val{}, false
+	}
+	if e.Op == spec.OpNe {
+		eq = not(eq)
+	}
+	return val{t: ir.BoolType, x: eq, pos: e.Pos}, true
+}
+
+// index is one byte of bytes.
+func (s *scope) index(e *spec.Expr) (val, bool) {
+	v, ok := s.value(e.Args[0])
+	if !ok {
+		return v, false
+	}
+	i, fixed := uint64(0), false
+	if e.Args[1].Op == spec.OpInt {
+		i, fixed = e.Args[1].Int, true
+	}
+	if v.x == nil || v.t.Kind < ir.Bytes || v.t.Kind > ir.Addr || !fixed || i >= uint64(v.t.Size) {
+		s.fail(codeType, e.Pos, "an index is a constant, inside the %d bytes of what it follows", v.t.Size)
+		return val{}, false
+	}
+	return val{t: ir.UintType(8), x: &ir.ByteAt{X: v.x, Index: int(i)}, max: 255, pos: e.Pos}, true
+}
+
+var functions = []string{"len", "low"}
+
+func (s *scope) call(e *spec.Expr) (val, bool) {
+	args := func(n int) bool {
+		if len(e.Args) != n {
+			s.fail(codeType, e.Pos, "%s takes %d arguments, not %d", e.Fn.Value, n, len(e.Args))
+			return false
+		}
+		return true
+	}
+	switch e.Fn.Value {
+	case "low":
+		if !args(2) {
+			return val{}, false
+		}
+		v, ok := s.integer(e.Args[0])
+		if !ok {
+			return v, false
+		}
+		n := e.Args[1]
+		if n.Op != spec.OpInt || n.Int < 1 || n.Int > 64 {
+			s.fail(codeType, n.Pos, "low(x, n) takes a constant number of bits, 1 to 64")
+			return val{}, false
+		}
+		m := maxOf(int(n.Int))
+		if v.max <= m {
+			return v, true
+		}
+		return val{t: ir.UintType(int(n.Int)), x: bin(ir.And, v.x, num(m)), max: m, pos: e.Pos}, true
+	case "len":
+		if !args(1) {
+			return val{}, false
+		}
+		return s.length(e.Args[0])
+	}
+	s.fail(codeUnknownName, e.Fn.Pos, "no function %q", e.Fn.Value).WithLabel("%s", didYouMean(e.Fn.Value, functions)).
+		WithHint("functions are len(HEADER), len(HEADER.payload), len(HEADER.FIELD) and low(x, n)")
+	return val{}, false
+}
+
+// length is len(x) in bytes: of a header with what follows it, of a header's payload, or of a field.
+func (s *scope) length(e *spec.Expr) (val, bool) {
+	if e.Op == spec.OpName {
+		if in, _ := s.find(e.Path[0].Value); in != nil {
+			switch {
+			case len(e.Path) == 1:
+				return val{t: ir.UintType(64), x: bin(ir.Sub, in.inner0(), offExpr(in.off)), max: 0xFFFF_FFFF, pos: e.Pos}, true
+			case len(e.Path) == 2 && e.Path[1].Value == "payload" && in.fields["payload"] == nil:
+				return val{t: ir.UintType(64), x: bin(ir.Sub, in.payload, offExpr(in.end)), max: 0xFFFF_FFFF, pos: e.Pos}, true
+			}
+		}
+	}
+	quiet := *s
+	v, ok := quiet.value(e)
+	if !ok {
+		return v, false
+	}
+	switch {
+	case v.place != nil && v.place.size != nil:
+		return val{t: ir.UintType(64), x: v.place.size, max: maxVariable, pos: e.Pos}, true
+	case v.place != nil && v.place.f.Kind == spec.FieldBytes:
+		return val{t: ir.UintType(64), x: num(uint64(v.place.f.Bytes)), max: uint64(v.place.f.Bytes), pos: e.Pos}, true
+	}
+	s.fail(codeType, e.Pos, "len takes a header, HEADER.payload, or a field made of bytes")
+	return val{}, false
+}
+
+// inner0 is where what the header encloses ends; while the header itself is parsed, where the enclosing one says so.
+func (in *inst) inner0() ir.Expr {
+	if in.inner != nil {
+		return in.inner
+	}
+	return in.limit
+}
+
+// find returns the header that a name stands for: what the stack calls it, its own name, or its group's. known is false
+// where no path of the program has it.
+func (s *scope) find(name string) (in *inst, known bool) {
+	for _, is := range []func(*inst) bool{
+		func(in *inst) bool { return in.entry == name },
+		func(in *inst) bool { return in.h.Name.Value == name },
+		func(in *inst) bool { return s.inGroup(in.h, name) },
+	} {
+		for i := range s.path {
+			at := i
+			if s.self != nil { // inside a header's declaration: the nearest one in front
+				at = len(s.path) - 1 - i
+			}
+			if is(s.path[at]) {
+				return s.path[at], true
+			}
+		}
+	}
+	for _, e := range s.src.Stack {
+		hs := s.choices(e)
+		for _, h := range hs {
+			if e.Var.Value == name || h.Name.Value == name || s.inGroup(h, name) {
+				return nil, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// name resolves a dotted name.
+func (s *scope) name(e *spec.Expr) (val, bool) {
+	first := e.Path[0]
+	if s.self != nil {
+		if pl := s.self.fields[first.Value]; pl != nil && len(e.Path) == 1 {
+			return pl.value_(), true
+		}
+	}
+	switch first.Value {
+	case "setting":
+		return s.settingRef(e)
+	case "skb":
+		return s.skb(e)
+	}
+	if r, ok := s.rows[first.Value]; ok {
+		return s.member(r, e)
+	}
+	in, ok := s.find(first.Value)
+	if !ok {
+		s.fail(codeUnknownName, first.Pos, "no header, lookup or setting is called %q here", first.Value).
+			WithLabel("%s", didYouMean(first.Value, s.visible()))
+		return val{}, false
+	}
+	if len(e.Path) == 1 {
+		return val{t: ir.BoolType, x: boolean(in != nil), inst: in, absent: in == nil}, true
+	}
+	if in == nil {
+		s.fail(codeUnknownName, first.Pos, "header %q is not in every packet that comes here", first.Value).
+			WithHint("ask for it first: %s && …", first.Value)
+		return val{absent: true}, false
+	}
+	return s.fieldOf(in, e, e.Path[1:])
+}
+
+// visible returns the names that an expression can begin with.
+func (s *scope) visible() []string {
+	names := []string{"setting", "skb"}
+	for n := range s.rows {
+		names = append(names, n)
+	}
+	for _, e := range s.src.Stack {
+		names = append(names, e.Var.Value)
+	}
+	for _, in := range s.path {
+		names = append(names, in.h.Name.Value)
+	}
+	if s.self != nil {
+		for _, f := range s.self.h.Fields {
+			names = append(names, f.Name.Value)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// fieldOf resolves what follows a header's name.
+func (s *scope) fieldOf(in *inst, e *spec.Expr, rest []spec.Name) (val, bool) {
+	n := rest[0]
+	var v val
+	if pl := in.fields[n.Value]; pl != nil {
+		v = pl.value_()
+		if v.x == nil && len(rest) == 1 {
+			return v, true // bytes of variable length: only len() can use them
+		}
+	} else if part := partOf(in.h, n.Value); part != nil {
+		inside := &scope{program: s.program, path: s.upTo(in), self: in, quiet: s.quiet}
+		if part.Alias != nil {
+			a, ok := inside.value(part.Alias)
+			if !ok {
+				return a, false
+			}
+			v = a
+		} else {
+			a, ok1 := inside.value(part.Addr)
+			p, ok2 := inside.value(part.Port)
+			if !ok1 || !ok2 {
+				return val{}, false
+			}
+			v = val{t: ir.Type{Kind: ir.Endpoint, Size: 18}, x: a.x, port: p.x, place: a.place, portAt: p.place, max: p.max}
+		}
+	} else {
+		var names []string
+		for _, f := range in.h.Fields {
+			names = append(names, f.Name.Value)
+		}
+		for _, p := range in.h.Parts {
+			names = append(names, p.Name.Value)
+		}
+		label := didYouMean(n.Value, names)
+		s.fail(codeUnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value).WithLabel("%s", label).
+			WithRelated(in.h.Name.Pos, "the header is declared here")
+		return val{}, false
+	}
+	return s.part(v, e, rest)
+}
+
+// part resolves .addr and .port behind an endpoint.
+func (s *scope) part(v val, e *spec.Expr, rest []spec.Name) (val, bool) {
+	if len(rest) == 1 {
+		return v, true
+	}
+	if v.t.Kind == ir.Endpoint && len(rest) == 2 {
+		switch rest[1].Value {
+		case "addr":
+			return val{t: ir.AddrType, x: v.x, place: v.place, row: v.row, member: v.member}, true
+		case "port":
+			return val{t: ir.UintType(16), x: v.port, max: 0xFFFF, place: v.portAt, row: v.row, member: v.member}, true
+		}
+	}
+	s.fail(codeUnknownName, rest[1].Pos, "%s has no part %q", typeName(v.t), rest[1].Value).WithHint("only endpoints have parts: .addr and .port")
+	return val{}, false
+}
+
+func (s *scope) upTo(in *inst) []*inst {
+	i := slices.Index(s.path, in)
+	return s.path[:i+1]
+}
+
+func partOf(h *spec.Header, name string) *spec.Part {
+	for _, p := range h.Parts {
+		if p.Name.Value == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *scope) settingRef(e *spec.Expr) (val, bool) {
+	if len(e.Path) != 2 {
+		s.fail(codeUnknownName, e.Pos, "a setting is written setting.NAME")
+		return val{}, false
+	}
+	n := e.Path[1]
+	set := s.settings[n.Value]
+	if set == nil {
+		var names []string
+		for _, x := range s.spec.Settings {
+			names = append(names, x.Name.Value)
+		}
+		if slices.Contains(names, n.Value) {
+			return val{}, false // its declaration is reported
+		}
+		s.fail(codeUnknownName, n.Pos, "no setting %q", n.Value).WithLabel("%s", didYouMean(n.Value, names))
+		return val{}, false
+	}
+	return val{t: set.Type, x: &ir.SettingRef{Setting: set}, max: set.Max}, true
+}
+
+var skbNames = map[string]ir.MetaKind{"len": ir.FrameLen, "mark": ir.SKBMark, "priority": ir.SKBPrio}
+
+func (s *scope) skb(e *spec.Expr) (val, bool) {
+	if len(e.Path) == 2 {
+		if k, ok := skbNames[e.Path[1].Value]; ok {
+			return val{t: ir.UintType(32), x: &ir.Meta{Kind: k}, max: 0xFFFF_FFFF}, true
+		}
+	}
+	s.fail(codeUnknownName, e.Pos, "no such fact about a packet").WithHint("skb.len, skb.mark and skb.priority are the ones there are")
+	return val{}, false
+}
+
+// member resolves ROW or ROW.MEMBER.
+func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
+	if len(e.Path) == 1 {
+		if !r.Optional {
+			return val{t: ir.BoolType, x: boolean(true), row: r}, true
+		}
+		return val{t: ir.BoolType, x: &ir.RowHas{Row: r}, row: r}, true
+	}
+	n := e.Path[1]
+	m := member(&r.Table.Value, n.Value)
+	if m == nil {
+		var names []string
+		for _, m := range r.Table.Value.Members {
+			if !m.Hidden {
+				names = append(names, m.Name)
+			}
+		}
+		s.fail(codeUnknownName, n.Pos, "table %q has no value %q", r.Table.Name, n.Value).WithLabel("%s", didYouMean(n.Value, names)).
+			WithRelated(r.Table.Pos, "the table is declared here")
+		return val{}, false
+	}
+	if r.Optional && !s.facts[r] {
+		s.fail(codeMaybe, e.Pos, "row %q may be missing here", e.Path[0].Value).WithHint("ask for it first: %s && …", e.Path[0].Value)
+		return val{}, false
+	}
+	v := val{t: m.Type, row: r, member: m, max: maxOf(m.Type.Bits)}
+	switch m.Type.Kind {
+	case ir.Endpoint:
+		v.x = &ir.RowMember{Row: r, Member: m, Part: ir.PartAddr}
+		v.port = &ir.RowMember{Row: r, Member: m, Part: ir.PartPort}
+		v.max = 0xFFFF
+	case ir.Ctr:
+		v.t, v.x, v.max, v.counter = ir.UintType(64), &ir.CounterValue{Row: r, Member: m}, ^uint64(0), true
+	case ir.NextHop:
+	default:
+		v.x = &ir.RowMember{Row: r, Member: m}
+	}
+	return s.part(v, e, e.Path[1:])
+}
+
+// member returns the visible member of a struct with a name, or nil.
+func member(st *ir.Struct, name string) *ir.Member {
+	for _, m := range st.Members {
+		if m.Name == name && !m.Hidden {
+			return m
+		}
+	}
+	return nil
+}
+
+// fits checks that an integer fits so many bits.
+func (s *scope) fits(v val, width int, what string) bool {
+	if v.max <= maxOf(width) {
+		return true
+	}
+	s.fail(codeRange, v.pos, "the value may be up to %d, but %s has %d bits", v.max, what, width).WithHint("say which bits are meant: low(…, %d)", width)
+	return false
+}
+
+func didYouMean(word string, words []string) string {
+	if n := nearest(word, words); n != "" {
+		return "did you mean \"" + strings.TrimSpace(n) + "\"?"
+	}
+	return ""
+}

@@ -1,0 +1,182 @@
+package gen
+
+import (
+	"encoding/hex"
+	"net"
+	"net/netip"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass turns constraints into conditions. A match on a header that a path doesn't have is not an error: such a packet
+// doesn't match.
+
+// match lowers FIELD: CONSTRAINT to a condition.
+func (s *scope) match(m *spec.FieldMatch) ir.Expr {
+	if _, row := s.rows[m.Field.Path[0].Value]; row || m.Field.Path[0].Value == "setting" {
+		s.fail(codeType, m.Field.Pos, "a match is about the packet, not about state").WithHint("write it as a condition: when: \"…\"")
+		return boolean(false)
+	}
+	if len(m.Field.Path) > 1 {
+		if in, known := s.find(m.Field.Path[0].Value); in == nil && known {
+			return boolean(false)
+		}
+	}
+	v, ok := s.value(m.Field)
+	if !ok {
+		return boolean(false)
+	}
+	cond := s.constraint(v, m.Is)
+	if cond == nil {
+		return boolean(true)
+	}
+	return cond
+}
+
+// constraint lowers what a value has to be; nil means that it always is.
+func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
+	switch v.t.Kind {
+	case ir.Uint:
+		if !s.intLiterals(k) {
+			return boolean(false)
+		}
+		limit := maxOf(64)
+		if v.place != nil {
+			limit = v.max
+		}
+		rs := ranges(k, limit)
+		if len(rs) == 0 {
+			s.fail(codeConstraint, k.Pos, "no value of %d bits can be this", v.t.Bits)
+			return boolean(false)
+		}
+		var cond ir.Expr
+		for i, r := range rs {
+			c := within(v.x, r, limit)
+			if i == 0 {
+				cond = c
+				continue
+			}
+			cond = or(cond, c)
+		}
+		return cond
+	case ir.Bool:
+		if k.Op == spec.IsEq && k.Value.Kind == spec.LitBool {
+			if k.Value.Bool {
+				return v.x
+			}
+			return not(v.x)
+		}
+		s.fail(codeType, k.Pos, "a condition is true or false")
+		return boolean(false)
+	}
+	return s.bytesConstraint(v, k)
+}
+
+// within holds where x is in a range; nil where it always is.
+func within(x ir.Expr, r ir.Range, limit uint64) ir.Expr {
+	if r.Min == r.Max {
+		return bin(ir.Eq, x, num(r.Min))
+	}
+	var cond ir.Expr
+	if r.Min > 0 {
+		cond = bin(ir.Ge, x, num(r.Min))
+	}
+	if r.Max < limit {
+		cond = and(cond, bin(ir.Le, x, num(r.Max)))
+	}
+	return cond
+}
+
+func (s *scope) intLiterals(k *spec.Constraint) bool {
+	ok := true
+	for _, a := range k.Args {
+		ok = s.intLiterals(a) && ok
+	}
+	if len(k.Args) == 0 && k.Value.Kind != spec.LitInt {
+		s.fail(codeType, k.Pos, "this has to be an integer")
+		return false
+	}
+	return ok
+}
+
+// bytesConstraint lowers literals, != and disjunctions on addresses, endpoints and bytes.
+func (s *scope) bytesConstraint(v val, k *spec.Constraint) ir.Expr {
+	switch k.Op {
+	case spec.IsAnd, spec.IsOr:
+		var cond ir.Expr
+		for i, a := range k.Args {
+			c := s.bytesConstraint(v, a)
+			switch {
+			case i == 0:
+				cond = c
+			case k.Op == spec.IsAnd:
+				cond = and(cond, c)
+			default:
+				cond = or(cond, c)
+			}
+		}
+		return cond
+	case spec.IsEq:
+		return s.equals(v, k.Value, k.Pos)
+	case spec.IsNe:
+		return not(s.equals(v, k.Value, k.Pos))
+	}
+	s.fail(codeType, k.Pos, "%s has no order: only values, != and | are possible", typeName(v.t))
+	return boolean(false)
+}
+
+func (s *scope) equals(v val, l spec.Literal, pos diag.Pos) ir.Expr {
+	bad := func(hint string) ir.Expr {
+		s.fail(codeType, pos, "this isn't %s", typeName(v.t)).WithHint("%s", hint)
+		return boolean(false)
+	}
+	if l.Kind != spec.LitString {
+		return bad("write it as a string")
+	}
+	switch v.t.Kind {
+	case ir.Addr:
+		if p, err := netip.ParsePrefix(l.Text); err == nil {
+			return &ir.InPrefix{X: v.x, Prefix: mapped(p)}
+		}
+		a, err := netip.ParseAddr(l.Text)
+		if err != nil || a.Zone() != "" {
+			return bad("addresses are written \"192.0.2.1\", prefixes \"192.0.2.0/24\"")
+		}
+		return &ir.BytesEq{X: v.x, Y: addrConst(a)}
+	case ir.Endpoint:
+		ap, err := netip.ParseAddrPort(l.Text)
+		if err != nil || ap.Addr().Zone() != "" {
+			return bad("endpoints are written \"192.0.2.1:3478\" or \"[2001:db8::1]:3478\"")
+		}
+		return and(&ir.BytesEq{X: v.x, Y: addrConst(ap.Addr())}, bin(ir.Eq, v.port, num(uint64(ap.Port()))))
+	case ir.Mac:
+		m, err := net.ParseMAC(l.Text)
+		if err != nil || len(m) != 6 {
+			return bad("link-layer addresses are written \"02:00:00:00:00:01\"")
+		}
+		return &ir.BytesEq{X: v.x, Y: &ir.BytesConst{B: m, T: ir.MacType}}
+	case ir.Bytes:
+		b, err := hex.DecodeString(l.Text)
+		if v.x == nil || err != nil || len(b) != v.t.Size {
+			return bad("bytes of a fixed size are written as hexadecimal digits, two a byte")
+		}
+		return &ir.BytesEq{X: v.x, Y: &ir.BytesConst{B: b, T: v.t}}
+	}
+	return bad("it can't be compared with a literal")
+}
+
+func addrConst(a netip.Addr) ir.Expr {
+	b := a.As16()
+	return &ir.BytesConst{B: b[:], T: ir.AddrType}
+}
+
+// mapped turns a prefix into one of the 16-byte form.
+func mapped(p netip.Prefix) netip.Prefix {
+	p = p.Masked()
+	if p.Addr().Is4() {
+		return netip.PrefixFrom(netip.AddrFrom16(p.Addr().As16()), p.Bits()+96)
+	}
+	return p
+}

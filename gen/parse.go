@@ -1,0 +1,346 @@
+package gen
+
+import (
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass lays a header out on a path and emits what has to hold for it: enough bytes in the frame and inside the length
+// that encloses it, fixed values, lengths that agree. A header is a list of segments: inside a segment all distances are
+// fixed; a field of variable length or presence ends one. Where a segment begins is then a variable.
+
+const maxVariable = 1024 // bytes that the variable parts of a stack may add up to
+
+// checkHeaders reports headers that can't be laid out at all, whether they are used or not.
+func (c *compiler) checkHeaders() {
+	for _, h := range c.spec.Headers {
+		bits := 0
+		for _, f := range h.Fields {
+			switch f.Kind {
+			case spec.FieldUint:
+				if f.Little && (bits%8 != 0 || f.Bits%8 != 0) {
+					c.diags.Add(codeHeader, f.Name.Pos, "field %q is little endian, but not whole bytes at a byte boundary", f.Name.Value)
+				}
+				if f.When != nil && (bits%8 != 0 || f.Bits%8 != 0) {
+					c.diags.Add(codeHeader, f.Name.Pos, "field %q is conditional, but not whole bytes at a byte boundary", f.Name.Value)
+				}
+				if f.Checksum != nil && (f.Bits != 16 || bits%8 != 0) {
+					c.diags.Add(codeHeader, f.Name.Pos, "checksum %q is not 16 bits at a byte boundary", f.Name.Value)
+				}
+				if f.Counts != nil && f.When != nil {
+					c.diags.Add(codeHeader, f.Name.Pos, "length %q can't be conditional", f.Name.Value)
+				}
+				bits += f.Bits
+			default:
+				if bits%8 != 0 {
+					c.diags.Add(codeHeader, f.Name.Pos, "field %q has to begin at a byte boundary", f.Name.Value).
+						WithHint("the fields in front of it have %d bits", bits)
+					bits = 0
+				}
+			}
+		}
+		if bits%8 != 0 {
+			c.diags.Add(codeHeader, h.Name.Pos, "header %q ends inside a byte: %d bits are missing", h.Name.Value, 8-bits%8)
+		}
+	}
+}
+
+// fixed places a field of fixed size, bits behind the start of a segment.
+func (p *program) fixed(f *spec.Field, seg ir.Off, bits, segment int, in *inst) *place {
+	pl := &place{f: f, off: plus(seg, bits/8), bit: bits % 8, segment: segment, parent: in}
+	name := in.h.Name.Value + "." + f.Name.Value
+	if f.Kind == spec.FieldBytes {
+		pl.load = &ir.LoadBytes{Off: pl.off, N: f.Bytes, T: bytesType(f), Field: name}
+		return pl
+	}
+	pl.load = &ir.Load{Off: pl.off, Bit: pl.bit, Bits: f.Bits, Little: f.Little, Field: name}
+	pl.max = maxOf(f.Bits)
+	return pl
+}
+
+func bytesType(f *spec.Field) ir.Type {
+	switch f.Type {
+	case "ip":
+		return ir.AddrType
+	case "mac":
+		return ir.MacType
+	}
+	return ir.Type{Kind: ir.Bytes, Size: f.Bytes}
+}
+
+// fixedSize returns the size of a header in bytes, or -1 where it varies.
+func fixedSize(h *spec.Header) int {
+	bits := 0
+	for _, f := range h.Fields {
+		switch {
+		case f.When != nil || f.Kind == spec.FieldSized || f.Kind == spec.FieldVarint:
+			return -1
+		case f.Kind == spec.FieldBytes:
+			bits += f.Bytes * 8
+		default:
+			bits += f.Bits
+		}
+	}
+	return bits / 8
+}
+
+// inMetadata returns parent as it looks where header h stands in the packet's metadata: the field that announces h is the
+// tag's protocol there, and its place in the frame belongs to h.
+func inMetadata(parent *inst, h *spec.Header) *inst {
+	q := *parent
+	q.fields = map[string]*place{}
+	q.order = nil
+	for _, pl := range parent.order {
+		if pl == announcer(parent, h) {
+			pl = &place{f: pl.f, load: &ir.Meta{Kind: ir.VLANProto}, max: 0xFFFF, parent: &q, segment: -1}
+		}
+		q.fields[pl.f.Name.Value] = pl
+		q.order = append(q.order, pl)
+	}
+	return &q
+}
+
+// announcer returns the field of parent that says that h follows, or nil.
+func announcer(parent *inst, h *spec.Header) *place {
+	for _, a := range h.After {
+		if a.Parent.Value == parent.h.Name.Value {
+			for _, m := range a.Match {
+				if pl := parent.fields[m.Field.Path[0].Value]; pl != nil {
+					return pl
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// parse lays a header out at off and emits its checks. path is changed where the header stands in the metadata.
+func (p *program) parse(e *spec.StackEntry, a arm, path []*inst, off ir.Off, end ir.Expr, blk *[]ir.Stmt) *inst {
+	in := &inst{entry: e.Var.Value, h: a.h, meta: a.meta, off: off, size: fixedSize(a.h), limit: end, fields: map[string]*place{}}
+	s := &scope{program: p, path: append(path[:len(path):len(path)], in), self: in}
+	if a.meta {
+		parent := path[len(path)-1]
+		typ := announcer(parent, a.h)
+		path[len(path)-1] = inMetadata(parent, a.h)
+		in.size, in.end = 0, off
+		bits := 0
+		for _, f := range a.h.Fields {
+			pl := &place{f: f, max: maxOf(f.Bits), parent: in, segment: -1}
+			if bits < 16 {
+				pl.load = bits16(&ir.Meta{Kind: ir.VLANTCI}, bits, f.Bits)
+			} else {
+				pl.load, pl.off = typ.load, typ.off
+			}
+			bits += f.Bits
+			in.fields[f.Name.Value] = pl
+			in.order = append(in.order, pl)
+		}
+		in.inner, in.payload = end, end
+		p.fixedValues(s, in, 0, blk)
+		return in
+	}
+	seg, bits, segment, first := off, 0, 0, 0
+	need := func(pos diag.Pos) { // the bytes of the segment so far are there
+		if bits == 0 {
+			return
+		}
+		to := plus(seg, bits/8)
+		emit(blk, &ir.NeedBytes{End: to, Reason: p.truncated(pos), Pos: pos})
+		p.pull(to)
+		if !isFrame(end) {
+			emit(blk, &ir.Guard{Cond: bin(ir.Le, offExpr(to), end), Reason: p.truncated(pos), Pos: pos})
+		}
+		p.fixedValues(s, in, first, blk)
+		first = len(in.order)
+	}
+	for _, f := range a.h.Fields {
+		name := in.entry + "_" + f.Name.Value
+		var pl *place
+		if f.When == nil && (f.Kind == spec.FieldUint || f.Kind == spec.FieldBytes) {
+			pl = p.fixed(f, seg, bits, segment, in)
+			if f.Kind == spec.FieldBytes {
+				bits += f.Bytes * 8
+			} else {
+				bits += f.Bits
+			}
+			in.fields[f.Name.Value] = pl
+			in.order = append(in.order, pl)
+			continue
+		}
+		need(f.Name.Pos)
+		at := plus(seg, bits/8)
+		pl = &place{f: f, off: at, segment: -1, parent: in}
+		inner := blk
+		var branch *ir.If
+		if f.When != nil {
+			cond, ok := s.cond(f.When)
+			if !ok {
+				return nil
+			}
+			here := p.let(blk, name+"_present", cond, 1, f.When.Pos)
+			pl.present = &ir.VarRef{Var: here}
+			branch = &ir.If{Cond: pl.present, Pos: f.When.Pos, Note: f.Name.Value}
+			emit(blk, branch)
+			inner = &branch.Then
+		}
+		size := p.newVar(name+"_size", ir.UintType(64), uint64(f.Max))
+		switch f.Kind {
+		case spec.FieldVarint:
+			size.Max = 8
+			pl.value, pl.width, pl.max = p.newVar(name, ir.UintType(64), 1<<62-1), size, 1<<62-1
+			emit(inner, &ir.ReadVarint{Value: pl.value, Size: size, At: at, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
+			p.pull(plus(at, 8))
+			pl.load = &ir.VarRef{Var: pl.value}
+		case spec.FieldSized:
+			v, ok := s.integer(f.Size)
+			if !ok {
+				return nil
+			}
+			emit(inner, &ir.Let{Var: size, Value: v.x, Pos: f.Size.Pos},
+				&ir.Guard{Cond: bin(ir.Le, &ir.VarRef{Var: size}, num(uint64(f.Max))), Reason: p.went(in.h.Name.Value+"_"+f.Name.Value, f.Name.Value+" is longer than the spec allows", f.Name.Pos), Pos: f.Name.Pos})
+		case spec.FieldUint, spec.FieldBytes:
+			n := f.Bytes
+			if f.Kind == spec.FieldUint {
+				n = f.Bits / 8
+			}
+			size.Max = uint64(n)
+			fx := p.fixed(f, at, 0, -1, in)
+			to := plus(at, n)
+			p.pull(to)
+			emit(inner, &ir.NeedBytes{End: to, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
+			pl.value, pl.max = p.newVar(name, fx.load.Type(), fx.max), fx.max
+			emit(inner, &ir.Let{Var: size, Value: num(uint64(n)), Pos: f.Name.Pos}, &ir.Let{Var: pl.value, Value: fx.load, Pos: f.Name.Pos})
+			pl.load = &ir.VarRef{Var: pl.value}
+		}
+		if branch != nil {
+			emit(&branch.Else, &ir.Let{Var: size, Value: num(0), Pos: f.Name.Pos})
+			if pl.value != nil {
+				emit(&branch.Else, &ir.Let{Var: pl.value, Value: zero(pl.value.Type), Pos: f.Name.Pos})
+			}
+		}
+		pl.size = &ir.VarRef{Var: size}
+		limit := size.Max + uint64(at.Const)
+		if at.Base != nil {
+			limit += at.Base.Max
+		}
+		if limit > maxVariable {
+			p.diags.Add(codeVariable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most", f.Name.Value, limit, maxVariable)
+			return nil
+		}
+		next := p.let(blk, name+"_end", bin(ir.Add, offExpr(at), &ir.VarRef{Var: size}), limit, f.Name.Pos)
+		seg, bits = ir.Off{Base: next}, 0
+		segment++
+		emit(blk, &ir.NeedBytes{End: seg, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
+		p.pull(seg)
+		if !isFrame(end) {
+			emit(blk, &ir.Guard{Cond: bin(ir.Le, offExpr(seg), end), Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
+		}
+		in.fields[f.Name.Value] = pl
+		in.order = append(in.order, pl)
+		p.fixedValues(s, in, first, blk)
+		first = len(in.order)
+	}
+	need(a.h.Name.Pos)
+	in.end = plus(seg, bits/8)
+	if !p.lengths(s, in, end, blk) {
+		return nil
+	}
+	return in
+}
+
+// fixedValues emits the checks of the fields from index first on that have to have certain values.
+func (p *program) fixedValues(s *scope, in *inst, first int, blk *[]ir.Stmt) {
+	for _, pl := range in.order[first:] {
+		f := pl.f
+		if f.Is == nil {
+			continue
+		}
+		cond := s.constraint(pl.value_(), f.Is)
+		if cond == nil {
+			continue
+		}
+		if pl.present != nil {
+			cond = or(not(pl.present), cond)
+		}
+		emit(blk, &ir.Guard{Cond: cond, Reason: p.fieldReason(in, f), Pos: f.Is.Pos})
+	}
+}
+
+func (p *program) fieldReason(in *inst, f *spec.Field) int {
+	if f.Reason != nil {
+		return p.went(f.Reason.Value, in.h.Name.Value+": "+f.Name.Value+" has another value", f.Name.Pos)
+	}
+	what := " has another value"
+	if f.Counts != nil {
+		what = " disagrees with the packet"
+	} else if f.Checksum != nil {
+		what = " is 0 where that is invalid"
+	}
+	return p.went(in.h.Name.Value+"_"+f.Name.Value, in.h.Name.Value+": "+f.Name.Value+what, f.Name.Pos)
+}
+
+// lengths emits the checks of the length fields, and finds where what the header encloses ends.
+func (p *program) lengths(s *scope, in *inst, end ir.Expr, blk *[]ir.Stmt) bool {
+	in.inner = end
+	for _, pl := range in.order {
+		f, k := pl.f, pl.f.Counts
+		if k == nil {
+			continue
+		}
+		reason := p.fieldReason(in, f)
+		guard := func(cond ir.Expr) { emit(blk, &ir.Guard{Cond: cond, Reason: reason, Pos: f.Name.Pos}) }
+		bytes := pl.load
+		limit := pl.max
+		if k.Bias > 0 {
+			guard(bin(ir.Ge, pl.load, num(uint64(k.Bias))))
+			bytes = bin(ir.Sub, bytes, num(uint64(k.Bias)))
+		} else if k.Bias < 0 {
+			bytes = bin(ir.Add, bytes, num(uint64(-k.Bias)))
+			limit += uint64(-k.Bias)
+		}
+		if k.Unit > 1 {
+			bytes = bin(ir.Mul, bytes, num(uint64(k.Unit)))
+			limit *= uint64(k.Unit)
+		}
+		headerSize := bin(ir.Sub, offExpr(in.end), offExpr(in.off))
+		if k.What == "header" {
+			guard(bin(ir.Eq, bytes, headerSize))
+			continue
+		}
+		from := in.end
+		if k.What == "all" {
+			guard(bin(ir.Ge, bytes, headerSize))
+			from = in.off
+		}
+		if from.Base != nil {
+			limit += from.Base.Max
+		}
+		stop := p.let(blk, in.entry+"_end", bin(ir.Add, offExpr(from), bytes), limit+uint64(from.Const), f.Name.Pos)
+		at := &ir.VarRef{Var: stop}
+		switch {
+		case k.Slack == 0:
+			guard(bin(ir.Eq, at, end))
+		case k.Slack < 0:
+			guard(bin(ir.Le, at, end))
+		default:
+			guard(bin(ir.Le, at, end))
+			guard(bin(ir.Le, bin(ir.Sub, end, at), num(uint64(k.Slack))))
+		}
+		in.inner = at
+	}
+	in.payload = in.inner
+	if t := in.h.Trailer; t > 0 {
+		emit(blk, &ir.Guard{Cond: bin(ir.Ge, in.inner, bin(ir.Add, offExpr(in.end), num(uint64(t)))), Reason: p.truncated(in.h.Name.Pos), Pos: in.h.Name.Pos})
+		in.payload = &ir.VarRef{Var: p.let(blk, in.entry+"_payload_end", bin(ir.Sub, in.inner, num(uint64(t))), 0, in.h.Name.Pos)}
+	}
+	return true
+}
+
+// bits16 takes bits of a 16-bit value, counted from its most significant one.
+func bits16(x ir.Expr, from, n int) ir.Expr {
+	if shift := 16 - from - n; shift > 0 {
+		x = bin(ir.Shr, x, num(uint64(shift)))
+	}
+	return bin(ir.And, x, num(maxOf(n)))
+}

@@ -1,0 +1,400 @@
+package gen
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass turns a program's stack into a tree. Where the stack leaves a choice (IPv4 or IPv6, a tag or none) the tree
+// branches, and everything behind the branch is compiled once for each way, so that offsets and sizes are as fixed as they
+// can be. A leaf of the tree is a path: one sequence of headers, and the rules compiled for it.
+
+const maxPaths = 64
+
+// program is one program being compiled.
+type program struct {
+	*compiler
+	src   *spec.Program
+	out   *ir.Program
+	names map[string]int // how often a name of a variable or row was taken
+	dead  bool           // too many paths: stop
+}
+
+// inst is a header on a path.
+type inst struct {
+	entry string // what the stack calls it
+	h     *spec.Header
+	meta  bool // it stands in the packet's metadata
+	off   ir.Off
+	end   ir.Off // behind its last field
+	size  int    // of the header in the frame in bytes; -1 where it varies
+	limit ir.Expr
+	// inner is the offset at which what the header encloses ends (a trailer included), from its length where it has one.
+	inner   ir.Expr
+	payload ir.Expr // where the payload ends: inner without the trailer
+	fields  map[string]*place
+	order   []*place
+}
+
+// place is a field on a path.
+type place struct {
+	f       *spec.Field
+	off     ir.Off  // of its first byte
+	bit     int     // of its first bit in that byte
+	segment int     // fields of one segment have fixed distances
+	present ir.Expr // nil: always
+	size    ir.Expr // bytes of a field of variable length; nil: fixed
+	load    ir.Expr // its value; nil for bytes of variable length
+	max     uint64  // upper bound of an integer
+	width   *ir.Var // varint: its size
+	value   *ir.Var // varint, conditional: its value
+	parent  *inst
+}
+
+func (c *compiler) program(src *spec.Program) {
+	base := 0
+	for _, p := range c.plan.Programs {
+		base = max(base, p.Base+len(p.Reasons))
+	}
+	p := &program{compiler: c, src: src, names: map[string]int{}, out: &ir.Program{
+		Name: src.Name.Value, Hook: src.Hook, Base: base, Pos: src.Name.Pos,
+	}}
+	p.reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
+	p.reason("pass", ir.Passed, "passed on, as the spec says", src.Name.Pos)
+	inactive := p.went("inactive", "the relay's lease has lapsed", src.Name.Pos)
+	errors := c.diags.Len()
+	p.checkRules()
+	blk := &p.out.Body
+	emit(blk, &ir.Guard{Cond: &ir.Meta{Kind: ir.LeaseValid}, Reason: inactive, Pos: src.Name.Pos})
+	if !p.mayTag() {
+		emit(blk, p.untagged(src.HookPos))
+	}
+	p.walkStack(0, nil, ir.Off{}, &ir.Meta{Kind: ir.FrameLen}, blk)
+	if c.diags.Len() > errors {
+		return
+	}
+	c.plan.Programs = append(c.plan.Programs, p.out)
+}
+
+func emit(blk *[]ir.Stmt, s ...ir.Stmt) { *blk = append(*blk, s...) }
+
+// reason returns the index of a reason, which is added when it is new.
+func (p *program) reason(name string, kind ir.ReasonKind, doc string, pos diag.Pos) int {
+	for i, r := range p.out.Reasons {
+		if r.Name == name && r.Kind == kind {
+			return i
+		}
+	}
+	for _, r := range p.out.Reasons {
+		if r.Name == name {
+			name += "_" + map[ir.ReasonKind]string{ir.Sent: "sent", ir.Passed: "passed", ir.Dropped: "dropped", ir.Went: "up", ir.Fault: "fault"}[kind]
+			return p.reason(name, kind, doc, pos)
+		}
+	}
+	p.out.Reasons = append(p.out.Reasons, &ir.Reason{Name: name, Kind: kind, Doc: doc, Pos: pos})
+	return len(p.out.Reasons) - 1
+}
+
+func (p *program) went(name, doc string, pos diag.Pos) int { return p.reason(name, ir.Went, doc, pos) }
+
+// unique makes a name for a variable or a row that no other has.
+func (p *program) unique(name string) string {
+	p.names[name]++
+	if n := p.names[name]; n > 1 {
+		return p.unique(fmt.Sprintf("%s_%d", name, n))
+	}
+	return name
+}
+
+func (p *program) newVar(name string, t ir.Type, limit uint64) *ir.Var {
+	v := &ir.Var{Name: p.unique(name), Type: t, Max: limit}
+	p.out.Vars = append(p.out.Vars, v)
+	return v
+}
+
+// let gives a name to a value.
+func (p *program) let(blk *[]ir.Stmt, name string, x ir.Expr, limit uint64, pos diag.Pos) *ir.Var {
+	v := p.newVar(name, x.Type(), limit)
+	emit(blk, &ir.Let{Var: v, Value: x, Pos: pos})
+	return v
+}
+
+func (p *program) untagged(pos diag.Pos) ir.Stmt {
+	return &ir.Guard{Cond: not(&ir.Meta{Kind: ir.VLANTag}), Reason: p.went("vlan_tag", "a VLAN tag that the stack doesn't have", pos), Pos: pos}
+}
+
+// choices returns the headers that a stack entry stands for.
+func (p *program) choices(e *spec.StackEntry) (hs []*spec.Header) {
+	for _, n := range e.Headers {
+		if h := p.headers[n.Value]; h != nil {
+			hs = append(hs, h)
+			continue
+		}
+		if g := p.groups[n.Value]; g != nil {
+			for _, m := range g.Headers {
+				if h := p.headers[m.Value]; h != nil {
+					hs = append(hs, h)
+				} else {
+					p.diags.Add(codeUnknownName, m.Pos, "no header %q", m.Value).WithLabel("%s", didYouMean(m.Value, p.headerNames()))
+				}
+			}
+			continue
+		}
+		p.diags.Add(codeUnknownName, n.Pos, "no header %q", n.Value).WithLabel("%s", didYouMean(n.Value, p.headerNames()))
+	}
+	return hs
+}
+
+func (p *program) headerNames() []string {
+	var names []string
+	for _, h := range p.spec.Headers {
+		names = append(names, h.Name.Value)
+	}
+	for _, g := range p.spec.Groups {
+		names = append(names, g.Name.Value)
+	}
+	return names
+}
+
+// mayTag reports whether the stack has a place for a tag in the metadata.
+func (p *program) mayTag() bool {
+	for _, e := range p.src.Stack {
+		for _, n := range e.Headers {
+			if h := p.headers[n.Value]; h != nil && h.Metadata == "vlan" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// arm is one way on from a place in the stack.
+type arm struct {
+	h    *spec.Header
+	meta bool
+	cond ir.Expr // nil: always
+}
+
+// walkStack compiles the stack from entry i on, behind the headers in path; end is where the enclosing header says that its
+// content ends.
+func (p *program) walkStack(i int, path []*inst, off ir.Off, end ir.Expr, blk *[]ir.Stmt) {
+	if p.dead {
+		return
+	}
+	if i == len(p.src.Stack) {
+		p.leaf(path, blk)
+		return
+	}
+	e := p.src.Stack[i]
+	var parent *inst
+	if len(path) > 0 {
+		parent = path[len(path)-1]
+	} else {
+		p.out.L2 = p.isLink(e)
+	}
+	arms, tagged := p.arms(e, path, parent, off, end, blk)
+	if len(arms) == 0 {
+		return // reported
+	}
+	missing := func(blk *[]ir.Stmt) {
+		if e.Optional {
+			if tagged {
+				emit(blk, p.untagged(e.Pos))
+			}
+			p.walkStack(i+1, path, off, end, blk)
+			return
+		}
+		emit(blk, &ir.Up{Reason: p.notThis(e), Pos: e.Pos})
+	}
+	if len(arms) == 1 && !e.Optional {
+		a := arms[0]
+		if a.cond != nil {
+			emit(blk, &ir.Guard{Cond: a.cond, Reason: p.notThis(e), Pos: e.Pos})
+		}
+		p.enter(i, a, path, off, end, blk)
+		return
+	}
+	for n, a := range arms {
+		if a.cond == nil {
+			p.enter(i, a, path, off, end, blk)
+			return
+		}
+		s := &ir.If{Cond: a.cond, Pos: e.Pos, Note: note(a)}
+		emit(blk, s)
+		p.enter(i, a, path, off, end, &s.Then)
+		blk = &s.Else
+		if n == len(arms)-1 {
+			missing(blk)
+		}
+	}
+}
+
+func note(a arm) string {
+	if a.meta {
+		return a.h.Name.Value + " in the metadata"
+	}
+	return a.h.Name.Value
+}
+
+func (p *program) notThis(e *spec.StackEntry) int {
+	return p.went("not_"+e.Var.Value, "no "+e.Var.Value+" header here", e.Pos)
+}
+
+func (p *program) isLink(e *spec.StackEntry) bool {
+	hs := p.choices(e)
+	return len(hs) > 0 && slices.ContainsFunc(hs[0].Fields, func(f *spec.Field) bool { return f.Role.Value == "link_destination" })
+}
+
+func (p *program) enter(i int, a arm, path []*inst, off ir.Off, end ir.Expr, blk *[]ir.Stmt) {
+	path = slices.Clone(path)
+	in := p.parse(p.src.Stack[i], a, path, off, end, blk)
+	if in == nil {
+		return
+	}
+	p.walkStack(i+1, append(path, in), in.end, in.payload, blk)
+}
+
+// arms returns the ways on at a stack entry: each header with the condition under which it is the one that follows.
+func (p *program) arms(e *spec.StackEntry, path []*inst, parent *inst, off ir.Off, end ir.Expr, blk *[]ir.Stmt) (out []arm, tagged bool) {
+	hs := p.choices(e)
+	firstTag := !slices.ContainsFunc(path, func(in *inst) bool { return in.h.Metadata == "vlan" })
+	choice := len(hs) > 1 || e.Optional
+	var needed int
+	for i, h := range hs {
+		var cond ir.Expr
+		if parent != nil {
+			c, ok := p.follows(h, parent)
+			if !ok {
+				p.diags.Add(codeStack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there", h.Name.Value, parent.h.Name.Value).
+					WithRelated(h.Name.Pos, "the header is declared here").WithHint("declare it: after: %s: FIELD: VALUE", parent.h.Name.Value)
+				return nil, false
+			}
+			cond = c
+		}
+		if h.Metadata == "vlan" && firstTag && parent != nil {
+			tagged = true
+			tag := &ir.Meta{Kind: ir.VLANTag}
+			mc, _ := p.follows(h, inMetadata(parent, h))
+			out = append(out, arm{h, true, and(tag, mc)})
+			cond = and(not(tag), cond)
+		}
+		if cond == nil && choice {
+			c, bytes := p.discriminator(h, parent, off, end)
+			if c == nil && (i < len(hs)-1 || e.Optional) {
+				p.diags.Add(codeStack, e.Pos, "nothing tells header %q from the alternatives", h.Name.Value).
+					WithRelated(h.Name.Pos, "the header is declared here").WithHint("give one of its first fields a value (is), or declare what it comes after")
+				return nil, false
+			}
+			cond = c
+			needed = max(needed, bytes)
+		}
+		out = append(out, arm{h, false, cond})
+	}
+	if needed > 0 {
+		emit(blk, &ir.NeedBytes{End: plus(off, needed), Reason: p.truncated(e.Pos), Pos: e.Pos})
+		p.pull(plus(off, needed))
+	}
+	return out, tagged
+}
+
+func (p *program) truncated(pos diag.Pos) int {
+	return p.went("truncated", "the packet ends inside a header", pos)
+}
+
+// follows returns the condition under which h follows parent (nil: none is needed), and whether it can.
+func (p *program) follows(h *spec.Header, parent *inst) (ir.Expr, bool) {
+	if len(h.After) == 0 {
+		return nil, true
+	}
+	var cond ir.Expr
+	found := false
+	for _, a := range h.After {
+		if a.Parent.Value != parent.h.Name.Value {
+			continue
+		}
+		s := &scope{program: p, path: []*inst{parent}, self: parent}
+		var all ir.Expr
+		for _, m := range a.Match {
+			all = and(all, s.match(m))
+		}
+		if !found || cond == nil || all == nil {
+			cond, found = all, true
+			continue
+		}
+		cond = or(cond, all)
+	}
+	return cond, found
+}
+
+// discriminator is the condition that the fixed fields at the start of h make, for headers that nothing in front of them
+// identifies. It reads the packet in front of the header's own checks; the caller makes sure of the bytes.
+func (p *program) discriminator(h *spec.Header, parent *inst, off ir.Off, end ir.Expr) (ir.Expr, int) {
+	var cond ir.Expr
+	bits, needed := 0, 0
+	probe := &inst{h: h, fields: map[string]*place{}}
+	for _, f := range h.Fields {
+		if f.When != nil || f.Kind == spec.FieldSized || f.Kind == spec.FieldVarint {
+			break
+		}
+		pl := p.fixed(f, off, bits, 0, probe)
+		probe.fields[f.Name.Value] = pl
+		if f.Kind == spec.FieldBytes {
+			bits += f.Bytes * 8
+		} else {
+			bits += f.Bits
+		}
+		if f.Is != nil {
+			s := &scope{program: p, self: probe}
+			cond = and(cond, s.constraint(pl.value_(), f.Is))
+			needed = (bits + 7) / 8
+		}
+	}
+	return cond, needed
+}
+
+// leaf compiles the rules for one path.
+func (p *program) leaf(path []*inst, blk *[]ir.Stmt) {
+	if len(p.out.Paths) == maxPaths {
+		p.dead = true
+		p.diags.Add(codePaths, p.src.Name.Pos, "program %q has more than %d sequences of headers", p.out.Name, maxPaths)
+		return
+	}
+	var names []string
+	segmented := true
+	for _, in := range path {
+		n := in.h.Name.Value
+		if in.meta {
+			n += "(metadata)"
+		}
+		names = append(names, n)
+		segmented = segmented && in.h.Segmented
+	}
+	p.out.Paths = append(p.out.Paths, strings.Join(names, " "))
+	s := &scope{program: p, path: path, rows: map[string]*ir.Row{}, facts: map[*ir.Row]bool{}}
+	if !segmented {
+		emit(blk, s.ordinary(p.src.HookPos))
+	}
+	if last := path[len(path)-1]; last.h.Closed {
+		emit(blk, &ir.Guard{Cond: bin(ir.Eq, offExpr(last.end), last.payload), Reason: p.went(last.h.Name.Value+"_trailing", "bytes follow where none may", last.h.Name.Pos), Pos: last.h.Name.Pos})
+	}
+	s.rules(blk)
+}
+
+// ordinary declines super-packets.
+func (s *scope) ordinary(pos diag.Pos) ir.Stmt {
+	return &ir.Guard{Cond: bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0)), Reason: s.went("super_packet", "several datagrams in one buffer (GSO, GRO)", pos), Pos: pos}
+}
+
+// pull notes how many bytes from the start of the frame the program reads.
+func (p *program) pull(end ir.Off) {
+	n := end.Const
+	if end.Base != nil {
+		n += int(end.Base.Max)
+	}
+	p.out.Pull = max(p.out.Pull, n)
+}

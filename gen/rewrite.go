@@ -1,0 +1,643 @@
+package gen
+
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass compares the packet that came with the packet that leaves. A rewriter starts with the headers of the path, the
+// actions take some out, put some in and give fields values; from the two lists follow what the lengths become, which
+// checksums change and by what (sums.go), which bytes have to be written (cells.go), and how room is made.
+
+// outHeader is a header of the packet that leaves.
+type outHeader struct {
+	h     *spec.Header
+	entry string
+	old   *inst // the header that came; nil: pushed, or made in place of one of another family
+	index int   // in the path, of the header that came or in whose place this one is; -1: pushed
+	vals  map[string]ir.Expr
+	off   ir.Off
+	end   ir.Off
+	size  int // bytes; -1: varies (kept, in its old place)
+	pos   diag.Pos
+}
+
+// rewriter makes a Forward from a rule's actions.
+type rewriter struct {
+	*scope
+	blk      *[]ir.Stmt
+	pos      diag.Pos
+	hdrs     []*outHeader
+	resized  bool // headers were taken out or put in
+	popTag   bool
+	popInner bool
+	family   int
+	priority ir.Expr
+	mark_    ir.Expr
+	guards   []ir.Stmt
+}
+
+func (s *scope) newRewriter(blk *[]ir.Stmt, pos diag.Pos) *rewriter {
+	w := &rewriter{scope: s, blk: blk, pos: pos}
+	for i, in := range s.path {
+		if in.meta {
+			continue
+		}
+		w.hdrs = append(w.hdrs, &outHeader{h: in.h, entry: in.entry, old: in, index: i, vals: map[string]ir.Expr{}, size: in.size, pos: pos})
+	}
+	return w
+}
+
+// fork copies the rewriter for another way on.
+func (w *rewriter) fork(blk *[]ir.Stmt) *rewriter {
+	c := *w
+	c.blk = blk
+	c.guards = slices.Clone(w.guards)
+	c.hdrs = make([]*outHeader, len(w.hdrs))
+	for i, h := range w.hdrs {
+		d := *h
+		d.vals = map[string]ir.Expr{}
+		for k, v := range h.vals {
+			d.vals[k] = v
+		}
+		c.hdrs[i] = &d
+	}
+	return &c
+}
+
+func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
+	if !isTrue(cond) {
+		w.guards = append(w.guards, &ir.Guard{Cond: cond, Reason: reason, Pos: pos})
+	}
+}
+
+// header returns the header that leaves which stands for a place's header.
+func (w *rewriter) header(in *inst) *outHeader {
+	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old == in })
+	if i < 0 {
+		return nil
+	}
+	return w.hdrs[i]
+}
+
+// set gives fields of the stack values.
+func (w *rewriter) set(a *spec.Action) {
+	for _, as := range a.Set {
+		target, ok := w.value(as.Target)
+		if !ok {
+			continue
+		}
+		v, ok := w.value(as.Value)
+		if !ok {
+			continue
+		}
+		if target.t.Kind == ir.Endpoint && target.place != nil && target.portAt != nil {
+			if v.t.Kind != ir.Endpoint {
+				w.fail(codeType, as.Value.Pos, "this is %s, where an endpoint is wanted", typeName(v.t))
+				continue
+			}
+			w.store(target.place, val{t: ir.AddrType, x: v.x, pos: v.pos}, as)
+			w.store(target.portAt, val{t: ir.UintType(16), x: v.port, max: 0xFFFF, pos: v.pos}, as)
+			continue
+		}
+		if target.place == nil {
+			w.fail(codeTarget, as.Target.Pos, "only fields of headers can be set")
+			continue
+		}
+		w.store(target.place, v, as)
+	}
+}
+
+// store gives one field a value.
+func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
+	f := pl.f
+	no := func(why, hint string) {
+		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
+	}
+	o := w.header(pl.parent)
+	switch {
+	case pl.parent.meta || pl.segment < 0 && pl.value == nil && pl.size == nil:
+		no("it stands in the packet's metadata", "send removes the tag")
+		return
+	case o == nil:
+		no("its header is popped", "")
+		return
+	case f.Counts != nil:
+		no("it is a length, which follows from the packet", "leave it out: lengths are always right")
+		return
+	case f.Checksum != nil:
+		no("it is a checksum, which follows from the packet", "leave it out: checksums are always right")
+		return
+	case pl.segment < 0:
+		w.fail(codeVariable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
+		return
+	case w.announces(pl):
+		no("it says which header follows", "push and pop headers instead")
+		return
+	}
+	switch f.Kind {
+	case spec.FieldUint:
+		if v.t.Kind != ir.Uint {
+			w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
+			return
+		}
+		if !w.fits(v, f.Bits, "field \""+f.Name.Value+"\"") {
+			return
+		}
+	default:
+		if v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil {
+			w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", typeName(v.t), f.Name.Value, typeName(bytesType(f)))
+			return
+		}
+		if f.Type == "ip" {
+			w.guard(bin(ir.Eq, &ir.IsV4{X: v.x}, boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
+		}
+	}
+	if f.Is != nil {
+		if c, ok := constant(v.x); !ok || !slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
+			no("it has to keep the value that its header declares", "")
+			return
+		}
+	}
+	o.vals[f.Name.Value] = v.x
+}
+
+// announces reports whether the field says which header of the path follows its own.
+func (w *rewriter) announces(pl *place) bool {
+	i := slices.Index(w.path, pl.parent)
+	return i >= 0 && i+1 < len(w.path) && announcer(pl.parent, w.path[i+1].h) == pl
+}
+
+func (w *rewriter) mark(a *spec.Action) {
+	for _, as := range a.Set {
+		name := as.Target.Path[0].Value
+		v, ok := w.integer(as.Value)
+		if !ok {
+			continue
+		}
+		switch name {
+		case "priority", "mark":
+			if !w.fits(v, 32, name) {
+				continue
+			}
+			if name == "priority" {
+				w.priority = v.x
+			} else {
+				w.mark_ = v.x
+			}
+		default: // dscp, ecn
+			i := slices.IndexFunc(w.path, func(in *inst) bool { return in.fields[name] != nil && in.fields[name].load != nil })
+			if i < 0 {
+				w.fail(codeAction, as.Target.Pos, "no header of the stack has a field %q", name)
+				continue
+			}
+			w.store(w.path[i].fields[name], v, as)
+		}
+	}
+}
+
+// pop takes a header out.
+func (w *rewriter) pop(a *spec.Action) {
+	in, known := w.find(a.Header.Value)
+	if in == nil {
+		if !known {
+			w.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithLabel("%s", didYouMean(a.Header.Value, w.visible()))
+		}
+		return // an optional header that isn't there
+	}
+	w.remove(in, a.Header.Pos)
+}
+
+func (w *rewriter) remove(in *inst, pos diag.Pos) {
+	if in.meta {
+		w.popTag = true
+		return
+	}
+	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old == in })
+	if i < 0 {
+		w.fail(codePush, pos, "header %q is popped twice", in.entry)
+		return
+	}
+	for _, pl := range in.order {
+		if k := pl.f.Checksum; k != nil && k.Offloaded {
+			// A pending checksum would be written into what follows when its header is gone: only packets without one.
+			w.guard(bin(ir.Eq, pl.load, num(0)), w.fieldReason(in, pl.f), pos)
+		}
+	}
+	w.hdrs = slices.Delete(slices.Clone(w.hdrs), i, i+1)
+	if in.h.Metadata == "vlan" && i == 1 && in.off.Base == nil {
+		w.popInner = true
+		return
+	}
+	w.resized = true
+}
+
+// push puts a header in.
+func (w *rewriter) push(a *spec.Action) {
+	h := w.headers[a.Header.Value]
+	if h == nil {
+		w.fail(codeUnknownName, a.Header.Pos, "no header %q", a.Header.Value).WithLabel("%s", didYouMean(a.Header.Value, w.headerNames()))
+		return
+	}
+	if fixedSize(h) < 0 {
+		w.fail(codeVariable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
+		return
+	}
+	o := &outHeader{h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, size: fixedSize(h), pos: a.Pos}
+	at := len(w.hdrs)
+	if a.Before != nil {
+		in, _ := w.find(a.Before.Value)
+		at = slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return in != nil && o.old == in })
+		if at <= 0 {
+			w.fail(codePush, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value).WithLabel("%s", didYouMean(a.Before.Value, w.visible()))
+			return
+		}
+	}
+	given := map[string]bool{}
+	for _, as := range a.Set {
+		name := as.Target.Path[0].Value
+		given[name] = true
+		i := slices.IndexFunc(h.Fields, func(f *spec.Field) bool { return f.Name.Value == name })
+		if i < 0 {
+			var names []string
+			for _, f := range h.Fields {
+				names = append(names, f.Name.Value)
+			}
+			w.fail(codeUnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value).WithLabel("%s", didYouMean(name, names)).
+				WithRelated(h.Name.Pos, "the header is declared here")
+			continue
+		}
+		w.pushed(o, h.Fields[i], as)
+	}
+	next := (*spec.Header)(nil)
+	if at < len(w.hdrs) {
+		next = w.hdrs[at].h
+	}
+	for _, f := range h.Fields {
+		if !given[f.Name.Value] {
+			w.determined(o, f, next, a)
+		}
+	}
+	w.hdrs = slices.Insert(slices.Clone(w.hdrs), at, o)
+	w.resized = true
+}
+
+// pushed gives a field of a pushed header the value that the spec gives.
+func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
+	v, ok := w.value(as.Value)
+	if !ok {
+		return
+	}
+	switch {
+	case f.Counts != nil || f.Checksum != nil:
+		w.fail(codeTarget, as.Target.Pos, "field %q follows from the packet", f.Name.Value).WithHint("leave it out: lengths and checksums are always right")
+		return
+	case f.Kind == spec.FieldUint:
+		if v.t.Kind != ir.Uint {
+			w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
+			return
+		}
+		if !w.fits(v, f.Bits, "field \""+f.Name.Value+"\"") {
+			return
+		}
+	default:
+		if v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil {
+			w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", typeName(v.t), f.Name.Value, typeName(bytesType(f)))
+			return
+		}
+		if f.Type == "ip" {
+			w.guard(bin(ir.Eq, &ir.IsV4{X: v.x}, boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
+		}
+	}
+	if f.Is != nil && f.Kind == spec.FieldUint {
+		rs := ranges(f.Is, maxOf(f.Bits))
+		if c, fixed := constant(v.x); fixed {
+			if !slices.ContainsFunc(rs, func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
+				w.fail(codeConstraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).WithRelated(f.Is.Pos, "its values are declared here")
+			}
+		} else if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos}, f.Is); cond != nil {
+			w.guard(cond, w.went(o.h.Name.Value+"_"+f.Name.Value, "a value that "+o.h.Name.Value+"."+f.Name.Value+" can't have", f.Name.Pos), as.Value.Pos)
+		}
+	}
+	o.vals[f.Name.Value] = v.x
+}
+
+// determined gives a field of a new header the value that nothing but its declaration determines, or reports that it has none.
+func (w *rewriter) determined(o *outHeader, f *spec.Field, next *spec.Header, a *spec.Action) {
+	switch {
+	case f.Counts != nil || f.Checksum != nil:
+		return // computed
+	case f.Is != nil && f.Is.Op == spec.IsEq && f.Kind == spec.FieldUint && f.Is.Value.Kind == spec.LitInt:
+		o.vals[f.Name.Value] = num(f.Is.Value.Int)
+	case f.Origin != nil && f.Kind == spec.FieldUint:
+		o.vals[f.Name.Value] = num(*f.Origin)
+	case next != nil && announced(o.h, next, f) != nil:
+		o.vals[f.Name.Value] = announced(o.h, next, f)
+	default:
+		w.fail(codePush, a.Header.Pos, "field %q of the pushed header %q needs a value", f.Name.Value, o.h.Name.Value).
+			WithRelated(f.Name.Pos, "the field is declared here")
+	}
+}
+
+// announced returns the value that field f of parent has where next follows, or nil.
+func announced(parent, next *spec.Header, f *spec.Field) ir.Expr {
+	for _, a := range next.After {
+		if a.Parent.Value != parent.Name.Value {
+			continue
+		}
+		for _, m := range a.Match {
+			if m.Field.Path[0].Value == f.Name.Value && m.Is.Op == spec.IsEq && m.Is.Value.Kind == spec.LitInt {
+				return num(m.Is.Value.Int)
+			}
+			if m.Field.Path[0].Value == f.Name.Value && m.Is.Op == spec.IsOr && m.Is.Args[0].Op == spec.IsEq {
+				return num(m.Is.Args[0].Value.Int) // the first of several
+			}
+		}
+	}
+	return nil
+}
+
+// announce makes neighbours that are new to each other fit: the field in front says what follows.
+func (w *rewriter) announce() bool {
+	for i := 1; i < len(w.hdrs); i++ {
+		a, b := w.hdrs[i-1], w.hdrs[i]
+		if a.old != nil && b.old != nil && b.index == a.index+1 {
+			continue
+		}
+		if len(b.h.After) == 0 {
+			continue
+		}
+		found := false
+		for _, f := range a.h.Fields {
+			if x := announced(a.h, b.h, f); x != nil {
+				if _, set := a.vals[f.Name.Value]; !set || a.old != nil {
+					a.vals[f.Name.Value] = x
+				}
+				found = true
+			}
+		}
+		if !found {
+			w.fail(codePush, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).WithRelated(b.h.Name.Pos, "what it comes after is declared here")
+			return false
+		}
+	}
+	return true
+}
+
+// place gives the headers that leave their offsets. It returns the index of the first one that is not where and what it was,
+// and false where the packet can't be laid out.
+func (w *rewriter) placeHeaders() (first int, ok bool) {
+	first = len(w.hdrs)
+	off := ir.Off{}
+	for i, o := range w.hdrs {
+		o.off = off
+		same := o.old != nil && o.old.off == off
+		if !same && first == len(w.hdrs) {
+			first = i
+		}
+		switch {
+		case same:
+			off = o.old.end
+		case o.size < 0:
+			w.fail(codeResize, w.pos, "header %q has a variable length and would have to move", o.entry)
+			return 0, false
+		case off.Base != nil && o.old != nil:
+			w.fail(codeResize, w.pos, "header %q would have to move behind one of variable length", o.entry)
+			return 0, false
+		default:
+			off = plus(off, o.size)
+		}
+		o.end = off
+	}
+	return first, true
+}
+
+// finish emits the guards, the state changes and the Forward. hop is nil where the packet goes on.
+func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
+	if !w.announce() {
+		return
+	}
+	first, ok := w.placeHeaders()
+	if !ok {
+		return
+	}
+	last := w.path[len(w.path)-1]
+	oldFront, newFront := last.end, w.hdrs[len(w.hdrs)-1].end
+	moved := w.resized || w.family != 0 || w.popInner
+	end := last.payload
+	if last.h.Trailer > 0 && w.header(last) != nil {
+		end = last.inner
+	}
+	for i, in := range w.path[:len(w.path)-1] {
+		if in.h.Trailer > 0 && moved {
+			w.fail(codeResize, pos, "header %q has a trailer, and headers behind it change", in.entry).WithRelated(w.path[i+1].h.Name.Pos, "behind it")
+			return
+		}
+	}
+	rw := &ir.Rewrite{Family: w.family, PopTag: w.popTag, PopInner: w.popInner, OldFront: oldFront, NewFront: newFront, Priority: w.priority, Mark: w.mark_, Pos: pos}
+	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
+	if net >= 0 {
+		rw.L2 = w.hdrs[net].off.Const
+	}
+	payload := bin(ir.Sub, end, offExpr(oldFront))
+	if _, fixed := constant(payload); !fixed {
+		if isFrame(end) {
+			w.guard(bin(ir.Le, end, num(0xFFFF)), w.went("too_big", "larger than the MTU of the way out", pos), pos)
+		}
+		payload = &ir.VarRef{Var: w.let(&w.guards, "payload_len", payload, 0xFFFF, pos)}
+	}
+	rw.Payload = payload
+	if !segmentedOnly(w.path) {
+		// declined already
+	} else if moved {
+		w.guards = append([]ir.Stmt{w.ordinary(pos)}, w.guards...)
+	}
+	if moved {
+		rw.Trim = !isFrame(end)
+		w.newLengths(newFront, payload, hop != nil, pos)
+		if !w.resizeKind(rw, first, pos) {
+			return
+		}
+	}
+	sums, ok := w.sums(rw, end)
+	if !ok {
+		return
+	}
+	rw.Sums = sums
+	full := rw.Resize == ir.MoveHeaders || rw.Resize == ir.MoveEither || w.family != 0 || w.popInner
+	cells, ok := w.cells(full, hop != nil)
+	if !ok {
+		return
+	}
+	rw.Cells = cells
+	if len(rw.Cells) == 0 && len(rw.Sums) == 0 && !moved && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
+		rw = nil
+	}
+	f := &ir.Forward{Rewrite: rw, Hop: hop, Fault: -1, NoRoom: -1, Pos: pos}
+	if rw != nil {
+		f.NoRoom = w.went("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos)
+		f.Fault = w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos)
+	}
+	f.Reason = w.reason("pass", ir.Passed, "", pos)
+	emit(w.blk, w.guards...)
+	if hop != nil {
+		f.Reason = w.reason("sent", ir.Sent, "", pos)
+		length := bin(ir.Add, num(uint64(newFront.Const-rw.L2)), payload)
+		if newFront.Base != nil {
+			length = bin(ir.Add, &ir.VarRef{Var: newFront.Base}, length)
+		}
+		if !moved {
+			n := w.hdrs[net].old
+			length = bin(ir.Sub, n.inner, offExpr(n.off))
+		}
+		emit(w.blk, w.checkHop(hop, length, pos))
+	}
+	for _, r := range w.out.Rows {
+		for _, mine := range w.rows {
+			if mine == r && r.Table.Session != nil && (!r.Optional || w.facts[r]) {
+				f.Usage = append(f.Usage, r)
+			}
+		}
+	}
+	emit(w.blk, state...)
+	emit(w.blk, f)
+}
+
+func segmentedOnly(path []*inst) bool {
+	return !slices.ContainsFunc(path, func(in *inst) bool { return !in.h.Segmented })
+}
+
+func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) ir.Stmt {
+	c := &ir.CheckHop{Hop: hop, Length: length, Pos: pos, TooBig: w.went("too_big", "larger than the MTU of the way out", pos)}
+	none := w.went("no_route", "no way out is known", pos)
+	c.Reasons = [ir.HopStates]int{
+		ir.HopNone: none, ir.HopDirect: -1, ir.HopNeighbour: -1,
+		ir.HopLocal:       w.went("local", "the destination is this host", pos),
+		ir.HopUnreachable: w.went("unreachable", "the route says unreachable", pos),
+		ir.HopBlackhole:   w.went("blackhole", "the route says blackhole", pos),
+		ir.HopProhibit:    w.went("prohibit", "the route says prohibit", pos),
+	}
+	return c
+}
+
+// newLengths gives the length fields of the headers that leave their values.
+func (w *rewriter) newLengths(front ir.Off, payload ir.Expr, sent bool, pos diag.Pos) {
+	for _, o := range w.hdrs {
+		for _, f := range o.h.Fields {
+			k := f.Counts
+			if k == nil || (k.What == "header" && o.old != nil) {
+				continue
+			}
+			var bytes ir.Expr
+			switch k.What {
+			case "header":
+				bytes = num(uint64(o.size))
+			case "payload":
+				bytes = bin(ir.Add, payload, distance(front, o.end))
+			default:
+				bytes = bin(ir.Add, payload, distance(front, o.off))
+			}
+			reason := func() int { return w.went("length", "a length that doesn't fit its field", f.Name.Pos) }
+			if k.Unit > 1 {
+				w.guard(bin(ir.Eq, bin(ir.Rem, bytes, num(uint64(k.Unit))), num(0)), reason(), pos)
+				bytes = bin(ir.Div, bytes, num(uint64(k.Unit)))
+			}
+			bytes = bin(ir.Add, bytes, num(uint64(k.Bias)))
+			if !sent || f.Bits < 16 {
+				w.guard(bin(ir.Le, bytes, num(maxOf(f.Bits))), reason(), pos)
+			}
+			o.vals[f.Name.Value] = bytes
+		}
+	}
+}
+
+// distance is to - from in bytes.
+func distance(to, from ir.Off) ir.Expr { return bin(ir.Sub, offExpr(to), offExpr(from)) }
+
+// resizeKind decides how room is made. The kernel remembers where a pending checksum begins (csum_start), and that doesn't
+// follow a header that moves inside the packet; so a header whose checksum may be pending stays where it is.
+func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
+	grown := rw.NewFront.Const - rw.OldFront.Const
+	switch {
+	case w.family == 4:
+		grown += 20
+	case w.family == 6:
+		grown -= 20
+	}
+	if w.popInner {
+		grown += 4
+	}
+	if rw.NewFront.Base == rw.OldFront.Base && grown == 0 {
+		rw.Resize = ir.InPlace
+		return true
+	}
+	change := len(w.hdrs) // index of the first header that is not one of the packet that came, or that others in front of it left
+	last := -1
+	for i, o := range w.hdrs {
+		if w.skipsOnlyTags(last, o.index) {
+			last = o.index - 1
+		}
+		if o.index != last+1 {
+			change = i
+			break
+		}
+		last = o.index
+	}
+	pending, static := false, true
+	for _, o := range w.hdrs[:change] {
+		if slices.ContainsFunc(o.h.Fields, func(f *spec.Field) bool { return f.Checksum != nil && f.Checksum.Offloaded }) {
+			pending = true
+		}
+		static = static && o.size >= 0
+	}
+	for _, o := range w.hdrs {
+		static = static && o.size >= 0
+	}
+	ip := slices.ContainsFunc(w.path, func(in *inst) bool { return in.h.Std && (in.h.Name.Value == "ipv4" || in.h.Name.Value == "ipv6") })
+	stays := slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return o.h.Std && (o.h.Name.Value == "ipv4" || o.h.Name.Value == "ipv6") })
+	headers := ip && stays && static
+	switch {
+	case pending && headers:
+		rw.Resize = ir.MoveEither
+	case pending && w.family == 0 && !w.popInner && change == len(w.hdrs):
+		rw.Resize = ir.MovePayload
+	case !pending && headers:
+		rw.Resize = ir.MoveHeaders
+	default:
+		why := "no transport header whose checksum the spec knows is in front of the change"
+		if !static {
+			why = "a header of variable length is in front of the change or behind it"
+		} else if !ip || !stays {
+			why = "the packet is not IP"
+		}
+		w.fail(codeResize, pos, "the packet can't be resized safely here: %s", why)
+		return false
+	}
+	return true
+}
+
+// skipsOnlyTags reports whether all headers of the path between two indices are tags that have gone away by other means.
+func (w *rewriter) skipsOnlyTags(from, to int) bool {
+	if from < 0 || to <= from+1 {
+		return false
+	}
+	for _, in := range w.path[from+1 : to] {
+		if in.h.Metadata != "vlan" || !(in.meta || w.popInner) {
+			return false
+		}
+	}
+	return true
+}
+
+// role returns the field of a header that has a role, or nil.
+func role(h *spec.Header, name string) *spec.Field {
+	for _, f := range h.Fields {
+		if f.Role.Value == name {
+			return f
+		}
+	}
+	return nil
+}

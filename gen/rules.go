@@ -1,0 +1,357 @@
+package gen
+
+import (
+	"maps"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass compiles what a program does with a packet whose headers are known: match, lookups, rules, actions. The first
+// rule that applies runs. Its actions are put in an order of their own: whatever can fail, then state (learn, count), then
+// the packet.
+
+// checkRules reports what is wrong with a program's rules whatever the path.
+func (p *program) checkRules() {
+	for i, r := range p.src.Rules {
+		if i < len(p.src.Rules)-1 && len(r.Match) == 0 && r.When == nil && len(r.Lookups) == 0 {
+			p.diags.Add(codeUnused, p.src.Rules[i+1].Pos, "this rule can never run: the one in front of it has no conditions").
+				WithRelated(r.Pos, "the rule in front")
+		}
+		for j, a := range r.Do {
+			last := j == len(r.Do)-1
+			switch a.Kind {
+			case spec.ActSend, spec.ActDrop, spec.ActPass:
+				if !last {
+					p.diags.Add(codeAction, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
+				}
+			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActMark:
+				if r.Do[len(r.Do)-1].Kind == spec.ActDrop {
+					p.diags.Add(codeAction, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
+				}
+			}
+		}
+	}
+}
+
+// rules compiles all that a program does on one path. The block ends in a terminal.
+func (s *scope) rules(blk *[]ir.Stmt) {
+	src := s.src
+	if done := s.require(s.matches(src.Match), src.HookPos, blk); done {
+		return
+	}
+	early := src.When != nil && !s.mentions(src.When, src.Lookups)
+	if early && s.when(src.When, blk) {
+		return
+	}
+	s.lookups(src.Lookups, blk)
+	if src.When != nil && !early && s.when(src.When, blk) {
+		return
+	}
+	for _, r := range src.Rules {
+		if s.rule(r, blk) {
+			return
+		}
+	}
+	emit(blk, &ir.Up{Reason: s.went("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
+}
+
+func (s *scope) matches(ms []*spec.FieldMatch) ir.Expr {
+	var cond ir.Expr
+	for _, m := range ms {
+		cond = and(cond, s.match(m))
+	}
+	return cond
+}
+
+func (s *scope) noMatch(pos diag.Pos) int {
+	return s.went("no_match", "not what the program is for", pos)
+}
+
+// require continues only if cond holds. It returns true where the block has ended.
+func (s *scope) require(cond ir.Expr, pos diag.Pos, blk *[]ir.Stmt) bool {
+	switch {
+	case cond == nil || isTrue(cond):
+		return false
+	case isFalse(cond):
+		emit(blk, &ir.Up{Reason: s.noMatch(pos), Pos: pos})
+		return true
+	}
+	emit(blk, &ir.Guard{Cond: cond, Reason: s.noMatch(pos), Pos: pos})
+	return false
+}
+
+func (s *scope) when(e *spec.Expr, blk *[]ir.Stmt) bool {
+	cond, ok := s.cond(e)
+	if !ok {
+		cond = boolean(true)
+	}
+	done := s.require(cond, e.Pos, blk)
+	known(e, s, true, s.facts)
+	return done
+}
+
+// mentions reports whether an expression reads a row that one of the lookups finds.
+func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
+	if e.Op == spec.OpName {
+		for _, l := range ls {
+			if l.Var.Value == e.Path[0].Value {
+				return true
+			}
+		}
+	}
+	for _, a := range e.Args {
+		if s.mentions(a, ls) {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *scope) lookups(ls []*spec.Lookup, blk *[]ir.Stmt) {
+	for _, l := range ls {
+		t := s.tables[l.Table.Value]
+		if t == nil {
+			var names []string
+			for _, t := range s.plan.Tables {
+				names = append(names, t.Name)
+			}
+			s.diags.Add(codeUnknownName, l.Table.Pos, "no table %q", l.Table.Value).WithLabel("%s", didYouMean(l.Table.Value, names))
+			continue
+		}
+		row := &ir.Row{Name: s.unique(l.Var.Value), Table: t, Optional: l.Optional}
+		key, ok := s.values(t, &t.Key, l.Key, l.Pos, "key")
+		s.rows[l.Var.Value] = row
+		if !ok {
+			continue
+		}
+		miss := -1
+		if !l.Optional {
+			miss = s.went("no_"+t.Name, "no row in "+t.Name, l.Pos)
+		}
+		s.out.Rows = append(s.out.Rows, row)
+		emit(blk, &ir.Lookup{Row: row, Key: key, Miss: miss, Pos: l.Pos})
+		s.narrow(t, l.Key)
+	}
+}
+
+// narrow takes over into a session's fields what a header says of the field that they are looked up with, so that a row that
+// no packet can find is refused when the session is opened.
+func (s *scope) narrow(t *ir.Table, key []*spec.Expr) {
+	if t.Session == nil {
+		return
+	}
+	row := t.Session.Rows[t.Row]
+	for i, e := range key {
+		v, ok := s.value(e)
+		if !ok || v.place == nil || v.t.Kind != ir.Uint || v.place.f.Is == nil {
+			continue
+		}
+		f := t.Session.Fields[row.Key[i]]
+		if f.Type.Kind == ir.Uint {
+			f.Is = ranges(v.place.f.Is, v.max)
+		}
+	}
+}
+
+// values checks expressions against the visible members of a struct and pairs them up.
+func (s *scope) values(t *ir.Table, st *ir.Struct, es []*spec.Expr, pos diag.Pos, what string) ([]ir.MemberValue, bool) {
+	var members []*ir.Member
+	for _, m := range st.Members {
+		if !m.Hidden {
+			members = append(members, m)
+		}
+	}
+	if len(members) != len(es) {
+		s.diags.Add(codeKey, pos, "the %s of table %q has %d members, not %d", what, t.Name, len(members), len(es)).
+			WithRelated(t.Pos, "the table is declared here")
+		return nil, false
+	}
+	ok := true
+	var out []ir.MemberValue
+	for i, m := range members {
+		v, good := s.value(es[i])
+		if !good {
+			ok = false
+			continue
+		}
+		mv, good := s.memberValue(m, v, "member \""+m.Name+"\" of table \""+t.Name+"\"")
+		ok = ok && good
+		out = append(out, mv...)
+	}
+	return out, ok
+}
+
+func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue, bool) {
+	mismatch := func() ([]ir.MemberValue, bool) {
+		d := s.fail(codeType, v.pos, "this is %s, but %s is %s", typeName(v.t), what, typeName(m.Type))
+		if v.t.Kind == ir.Endpoint {
+			d.WithHint("an endpoint has the parts .addr and .port")
+		}
+		return nil, false
+	}
+	switch m.Type.Kind {
+	case ir.Uint:
+		if v.t.Kind != ir.Uint {
+			return mismatch()
+		}
+		if !s.fits(v, m.Type.Bits, what) {
+			return nil, false
+		}
+	case ir.Endpoint:
+		if v.t.Kind != ir.Endpoint {
+			return mismatch()
+		}
+		return []ir.MemberValue{{Member: m, Part: ir.PartAddr, Value: v.x}, {Member: m, Part: ir.PartPort, Value: v.port}}, true
+	case ir.Prefix:
+		if v.t.Kind != ir.Addr {
+			return mismatch()
+		}
+	default:
+		if v.t.Kind != m.Type.Kind || v.t.Size != m.Type.Size || v.x == nil {
+			return mismatch()
+		}
+	}
+	return []ir.MemberValue{{Member: m, Value: v.x}}, true
+}
+
+// rule compiles one rule; it returns true where the block has ended with it.
+func (s *scope) rule(r *spec.Rule, outer *[]ir.Stmt) bool {
+	cond := s.matches(r.Match)
+	if isFalse(cond) && cond != nil {
+		return false
+	}
+	in := *s
+	in.rows, in.facts = maps.Clone(s.rows), maps.Clone(s.facts)
+	blk := outer
+	nest := func(c ir.Expr, pos diag.Pos) {
+		i := &ir.If{Cond: c, Pos: pos, Note: "rule"}
+		emit(blk, i)
+		blk = &i.Then
+	}
+	always := true
+	if cond != nil && !isTrue(cond) {
+		nest(cond, r.Pos)
+		always = false
+	}
+	in.lookups(r.Lookups, blk)
+	if r.When != nil {
+		w, ok := in.cond(r.When)
+		if ok && isFalse(w) && always && len(r.Lookups) == 0 {
+			return false
+		}
+		if ok && !isTrue(w) {
+			nest(w, r.When.Pos)
+			always = false
+		}
+		known(r.When, &in, true, in.facts)
+	}
+	in.actions(r, blk)
+	return always
+}
+
+// actions compiles a rule's actions and ends the block.
+func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
+	errors := s.diags.Len()
+	w := s.newRewriter(blk, r.Pos)
+	var learns, counts []ir.Stmt
+	var end *spec.Action
+	for _, a := range r.Do {
+		switch a.Kind {
+		case spec.ActSet:
+			w.set(a)
+		case spec.ActPush:
+			w.push(a)
+		case spec.ActPop:
+			w.pop(a)
+		case spec.ActMark:
+			w.mark(a)
+		case spec.ActLearn:
+			learns = append(learns, s.learn(a)...)
+		case spec.ActCount:
+			counts = append(counts, s.count(a)...)
+		default:
+			end = a
+		}
+	}
+	if s.diags.Len() > errors {
+		return
+	}
+	state := append(learns, counts...)
+	switch {
+	case end != nil && end.Kind == spec.ActDrop:
+		emit(blk, state...)
+		emit(blk, &ir.Drop{Reason: s.reason(end.Reason.Value, ir.Dropped, "dropped, as the spec says", end.Reason.Pos), Pos: end.Pos})
+	case end != nil && end.Kind == spec.ActSend:
+		w.send(end, state)
+	default:
+		pos := r.Pos
+		if end != nil {
+			pos = end.Pos
+		}
+		w.finish(nil, state, pos)
+	}
+}
+
+func (s *scope) learn(a *spec.Action) []ir.Stmt {
+	t := s.tables[a.Table.Value]
+	if t == nil {
+		s.diags.Add(codeUnknownName, a.Table.Pos, "no table %q", a.Table.Value)
+		return nil
+	}
+	bad := func(why string) []ir.Stmt {
+		s.diags.Add(codeLearn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).WithRelated(t.Pos, "the table is declared here")
+		return nil
+	}
+	switch {
+	case t.Session != nil:
+		return bad("its rows belong to session \"" + t.Session.Name + "\"")
+	case t.Kind == "lpm" || t.Kind == "array":
+		return bad("its kind is " + t.Kind)
+	case t.PerCPU:
+		return bad("it is per CPU")
+	}
+	for _, m := range t.Value.Members {
+		if m.Hidden || m.Type.Kind == ir.NextHop || m.Type.Kind == ir.Ctr {
+			return bad("its value \"" + m.Name + "\" is kept by user space")
+		}
+	}
+	key, ok1 := s.values(t, &t.Key, a.Key, a.Pos, "key")
+	value, ok2 := s.values(t, &t.Value, a.Value, a.Pos, "value")
+	if !ok1 || !ok2 {
+		return nil
+	}
+	return []ir.Stmt{&ir.Learn{Table: t, Key: key, Value: value, Full: s.went("full_"+t.Name, t.Name+" is full", a.Pos), Pos: a.Pos}}
+}
+
+func (s *scope) count(a *spec.Action) []ir.Stmt {
+	by := val{x: num(1)}
+	if a.By != nil {
+		v, ok := s.integer(a.By)
+		if !ok {
+			return nil
+		}
+		by = v
+	}
+	e := a.Counter
+	if len(e.Path) == 1 {
+		name := e.Path[0].Value
+		c := s.counters[name]
+		if c == nil {
+			c = &ir.Counter{Name: name, Index: len(s.plan.Counters), Pos: e.Pos}
+			s.counters[name] = c
+			s.plan.Counters = append(s.plan.Counters, c)
+		}
+		return []ir.Stmt{&ir.Count{Counter: c, By: by.x, Pos: a.Pos}}
+	}
+	v, ok := s.value(e)
+	if !ok {
+		return nil
+	}
+	if !v.counter {
+		s.diags.Add(codeType, e.Pos, "this is %s, where a counter is wanted", typeName(v.t)).WithHint("declare the value with type \"counter\", or count by a name of its own: {count: \"NAME\"}")
+		return nil
+	}
+	return []ir.Stmt{&ir.Count{Row: v.row, Member: v.member, By: by.x, Pos: a.Pos}}
+}

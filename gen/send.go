@@ -1,0 +1,239 @@
+package gen
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass compiles send. `from` and `to` originate a datagram, as a user-space relay would: addresses and ports are the
+// spec's, the fields with an origin get it (hop limit 64, no fragmentation), DSCP and ECN stay (RFC 8656 §14), and where the
+// destination is of the other family the network header is made anew. `via` routes: one hop less, everything else stays.
+// VLAN tags belong to the link that the packet came from, and go away.
+
+func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
+	for _, in := range w.path {
+		if in.h.Metadata == "vlan" && (in.meta || w.header(in) != nil) {
+			w.remove(in, a.Pos)
+		}
+	}
+	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
+	if net < 0 || w.hdrs[net].old == nil {
+		w.fail(codeSend, a.Pos, "send needs an IP header in the stack")
+		return
+	}
+	if a.Via != nil {
+		w.via(a, net, state)
+		return
+	}
+	if a.To == nil {
+		w.fail(codeSend, a.Pos, "send needs a destination: to, or via")
+		return
+	}
+	to, ok1 := w.address(a.To)
+	from, ok2 := val{}, true
+	if a.From != nil {
+		from, ok2 = w.address(a.From)
+	}
+	if !ok1 || !ok2 {
+		return
+	}
+	if to.port != nil && a.From == nil {
+		w.fail(codeSend, a.Pos, "send to an endpoint needs from, too")
+		return
+	}
+	o := w.hdrs[net]
+	have := role(o.h, "destination").Bytes
+	other := w.sibling(o)
+	family := w.went("address_family", "an address of the other family", a.Pos)
+	toV4 := ir.Expr(&ir.IsV4{X: to.x})
+	if from.x != nil {
+		w.guard(bin(ir.Eq, &ir.IsV4{X: from.x}, toV4), family, a.Pos)
+	}
+	same := toV4
+	if have == 16 {
+		same = not(toV4)
+	}
+	if other == nil || from.x == nil {
+		w.guard(same, family, a.Pos)
+		w.originate(a, net, nil, from, to, state)
+		return
+	}
+	emit(w.blk, w.guards...)
+	w.guards = nil
+	branch := &ir.If{Cond: same, Pos: a.Pos, Note: o.h.Name.Value + " stays"}
+	emit(w.blk, branch)
+	w.fork(&branch.Then).originate(a, net, nil, from, to, state)
+	w.fork(&branch.Else).originate(a, net, other, from, to, state)
+}
+
+// address lowers what send takes: an endpoint or an IP address.
+func (w *rewriter) address(e *spec.Expr) (val, bool) {
+	v, ok := w.value(e)
+	if ok && v.t.Kind != ir.Endpoint && v.t.Kind != ir.Addr {
+		w.fail(codeSend, e.Pos, "this is %s, where an endpoint or an IP address is wanted", typeName(v.t))
+		return v, false
+	}
+	return v, ok
+}
+
+// sibling returns the header of the other family that the stack allows in a header's place.
+func (w *rewriter) sibling(o *outHeader) *spec.Header {
+	for _, e := range w.src.Stack {
+		if e.Var.Value != o.entry {
+			continue
+		}
+		hs := w.choices(e)
+		for _, h := range hs {
+			if d := role(h, "destination"); h != o.h && d != nil && d.Bytes != role(o.h, "destination").Bytes {
+				return h
+			}
+		}
+	}
+	return nil
+}
+
+// originate finishes a packet with addresses; other is the network header that replaces the one that came, or nil.
+func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, to val, state []ir.Stmt) {
+	o := w.hdrs[net]
+	if other != nil {
+		w.verify(o, a)
+		o = w.replace(net, other)
+	}
+	if other == nil {
+		for _, f := range o.h.Fields {
+			if f.Origin != nil && f.Kind == spec.FieldUint {
+				o.vals[f.Name.Value] = num(*f.Origin)
+			}
+		}
+	}
+	dst, src := role(o.h, "destination"), role(o.h, "source")
+	o.vals[dst.Name.Value] = to.x
+	if from.x != nil && src != nil {
+		o.vals[src.Name.Value] = from.x
+	}
+	for _, end := range []struct {
+		v    val
+		role string
+	}{{from, "source"}, {to, "destination"}} {
+		if end.v.port == nil {
+			continue
+		}
+		t, f := w.port(net, end.role)
+		if f == nil {
+			w.fail(codeSend, a.Pos, "no header behind %q has ports", o.entry).WithHint("send from and to addresses: ….addr")
+			return
+		}
+		t.vals[f.Name.Value] = end.v.port
+	}
+	hop := &ir.HopRef{From: from.x, To: to.x, Family: 4}
+	if dst.Bytes == 16 {
+		hop.Family = 6
+	}
+	if to.row != nil && !to.row.Table.PerCPU {
+		var fm *ir.Member
+		if from.row == to.row {
+			fm = from.member
+		}
+		if m := hopOf(to.row.Table, to.member, fm); m != nil && len(a.To.Path) == 2 {
+			hop.Row, hop.Member, hop.From, hop.To = to.row, m, nil, nil
+		}
+	}
+	w.finish(hop, state, a.Pos)
+}
+
+// port returns the transport header's field for a port: the one that an endpoint of it ties to the address with that role.
+func (w *rewriter) port(net int, roleName string) (*outHeader, *spec.Field) {
+	for _, o := range w.hdrs[net+1:] {
+		for _, p := range o.h.Parts {
+			if p.Addr == nil || p.Port == nil {
+				continue
+			}
+			addr := p.Addr.Path[len(p.Addr.Path)-1].Value
+			if f := role(w.hdrs[net].h, roleName); f == nil || f.Name.Value != addr {
+				continue
+			}
+			port := p.Port.Path[len(p.Port.Path)-1].Value
+			i := slices.IndexFunc(o.h.Fields, func(f *spec.Field) bool { return f.Name.Value == port })
+			if i >= 0 {
+				return o, o.h.Fields[i]
+			}
+		}
+	}
+	return nil, nil
+}
+
+// verify makes sure of the checksum of a header that is about to be replaced: nothing behind would notice that it was wrong.
+func (w *rewriter) verify(o *outHeader, a *spec.Action) {
+	for _, f := range o.h.Fields {
+		if f.Checksum != nil && f.Checksum.Covers == "header" && o.size > 0 {
+			w.guard(&ir.SumOK{Off: o.old.off, Len: o.size}, w.went(o.h.Name.Value+"_"+f.Name.Value, o.h.Name.Value+": "+f.Name.Value+" is wrong", f.Name.Pos), a.Pos)
+		}
+	}
+}
+
+// replace puts a network header of the other family in a header's place. Fields of the same name keep their values.
+func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
+	o := w.hdrs[net]
+	n := &outHeader{h: h, entry: o.entry, index: o.index, vals: map[string]ir.Expr{}, size: fixedSize(h), pos: o.pos}
+	var next *spec.Header
+	if net+1 < len(w.hdrs) {
+		next = w.hdrs[net+1].h
+	}
+	for _, f := range h.Fields {
+		name := f.Name.Value
+		switch {
+		case f.Counts != nil || f.Checksum != nil || f.Role.Value == "source" || f.Role.Value == "destination":
+		case f.Is != nil && f.Is.Op == spec.IsEq && f.Kind == spec.FieldUint:
+			n.vals[name] = num(f.Is.Value.Int)
+		case f.Origin != nil && f.Kind == spec.FieldUint:
+			n.vals[name] = num(*f.Origin)
+		case next != nil && announced(h, next, f) != nil:
+			n.vals[name] = announced(h, next, f)
+		case o.vals[name] != nil:
+			n.vals[name] = o.vals[name]
+		case o.old.fields[name] != nil && o.old.fields[name].load != nil:
+			n.vals[name] = o.old.fields[name].load
+		case f.Kind == spec.FieldUint:
+			n.vals[name] = num(0)
+		}
+	}
+	w.hdrs = slices.Clone(w.hdrs)
+	w.hdrs[net] = n
+	w.family = 4
+	if role(h, "destination").Bytes == 16 {
+		w.family = 6
+	}
+	return n
+}
+
+// via routes the packet to a next hop.
+func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
+	v, ok := w.value(a.Via)
+	if !ok {
+		return
+	}
+	if v.t.Kind != ir.NextHop {
+		w.fail(codeSend, a.Via.Pos, "this is %s, where a next hop is wanted", typeName(v.t)).WithHint("declare the value with type \"next_hop\"")
+		return
+	}
+	if a.From != nil || a.To != nil {
+		w.fail(codeSend, a.Pos, "via routes a packet as it is: it excludes from and to")
+		return
+	}
+	o := w.hdrs[net]
+	family := 4
+	if role(o.h, "destination").Bytes == 16 {
+		family = 6
+	}
+	if f := role(o.h, "hop_limit"); f != nil {
+		limit := o.old.fields[f.Name.Value].load
+		w.guard(bin(ir.Gt, limit, num(1)), w.went("hop_limit", "the hop limit is used up", a.Pos), a.Pos)
+		vals := maps.Clone(o.vals)
+		vals[f.Name.Value] = bin(ir.Sub, limit, num(1))
+		o.vals = vals
+	}
+	w.finish(&ir.HopRef{Row: v.row, Member: v.member, Family: family}, state, a.Pos)
+}

@@ -1,0 +1,3 @@
+package gen
+
+func nearest(word string, words []string) string { return "" }

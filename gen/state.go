@@ -1,0 +1,523 @@
+package gen
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass gives settings, tables and sessions their types and layouts. A layout is decided here once; C, Go and the model
+// all take it from the plan. Rows get hidden members: the hop of every endpoint that a program sends to (so that the kernel
+// needs no route lookup a packet), and the slot and generation that tie a session's row to its session.
+
+const defaultSize = 1024
+
+var typeWords = []string{"bool", "mac", "ip", "endpoint", "prefix", "next_hop", "counter"}
+
+// typ turns a type's word into a type.
+func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
+	switch ref.Text {
+	case "bool":
+		return ir.BoolType, true
+	case "mac":
+		return ir.MacType, true
+	case "ip":
+		return ir.AddrType, true
+	case "endpoint":
+		return ir.Type{Kind: ir.Endpoint, Size: 18}, true
+	case "prefix":
+		return ir.Type{Kind: ir.Prefix, Size: 20}, true
+	case "next_hop":
+		return ir.Type{Kind: ir.NextHop, Size: 36}, true
+	case "counter":
+		return ir.Type{Kind: ir.Ctr, Size: 4}, true
+	}
+	if n, ok := number(ref.Text, "u"); ok && n >= 1 && n <= 64 {
+		return ir.UintType(n), true
+	}
+	if n, ok := number(ref.Text, "bytes"); ok && n >= 1 && n <= 64 {
+		return ir.Type{Kind: ir.Bytes, Size: n}, true
+	}
+	c.diags.Add(codeBadType, ref.Pos, "no type %q", ref.Text).
+		WithLabel("%s", didYouMean(ref.Text, typeWords)).WithHint("types are u1 to u64, bytes1 to bytes64, %s", strings.Join(typeWords, ", "))
+	return ir.Type{}, false
+}
+
+func number(s, prefix string) (int, bool) {
+	rest, ok := strings.CutPrefix(s, prefix)
+	if !ok || rest == "" || len(rest) > 2 || rest[0] == '0' {
+		return 0, false
+	}
+	n, err := strconv.Atoi(rest)
+	return n, err == nil
+}
+
+func (c *compiler) state() {
+	for _, s := range c.spec.Settings {
+		c.setting(s)
+	}
+	for _, t := range c.spec.Tables {
+		c.table(t)
+	}
+	for _, s := range c.spec.Sessions {
+		c.session(s)
+	}
+	for _, p := range c.spec.Programs {
+		c.hops(p)
+	}
+	for _, t := range c.plan.Tables {
+		if t.Session != nil {
+			u32 := ir.UintType(32)
+			t.Value.Members = append(t.Value.Members,
+				&ir.Member{Name: "slot", Type: u32, Hidden: true, Pos: t.Pos}, &ir.Member{Name: "gen", Type: u32, Hidden: true, Pos: t.Pos})
+		}
+		layOut(&t.Key, 4)
+		layOut(&t.Value, 8)
+	}
+	for _, t := range c.plan.Tables {
+		for _, m := range t.Value.Members {
+			if m.Type.Kind == ir.Ctr {
+				c.plan.Shared += t.Size
+			}
+		}
+	}
+	if c.plan.Shared > 0 {
+		c.plan.Shared++ // entry 0 means none
+	}
+}
+
+func (c *compiler) setting(s *spec.Setting) {
+	t, ok := c.typ(s.Type)
+	if !ok {
+		return
+	}
+	out := &ir.Setting{Name: s.Name.Value, Type: t, Doc: s.Doc, Pos: s.Name.Pos}
+	switch t.Kind {
+	case ir.Uint:
+		out.Max = maxOf(t.Bits)
+		if s.Is != nil {
+			lo, hi, ok := bounds(s.Is, out.Max)
+			if !ok {
+				c.diags.Add(codeConstraint, s.Is.Pos, "the range of setting %q holds no value of type %s", s.Name.Value, s.Type.Text)
+				return
+			}
+			out.Min, out.Max = lo, hi
+		}
+	case ir.Bool, ir.Addr, ir.Mac:
+	default:
+		c.diags.Add(codeBadType, s.Type.Pos, "a setting can't be of type %s", s.Type.Text).WithHint("settings are integers, bool, ip or mac")
+		return
+	}
+	if s.Default != nil {
+		v, err := encode(t, *s.Default)
+		if err != "" {
+			c.diags.Add(codeType, s.Default.Pos, "the default of setting %q %s", s.Name.Value, err)
+			return
+		}
+		if t.Kind == ir.Uint && (s.Default.Int < out.Min || s.Default.Int > out.Max) {
+			c.diags.Add(codeConstraint, s.Default.Pos, "the default of setting %q is outside its range %d to %d", s.Name.Value, out.Min, out.Max)
+			return
+		}
+		out.Default = v
+	}
+	c.settings[out.Name] = out
+	c.plan.Settings = append(c.plan.Settings, out)
+}
+
+// encode gives a literal the bytes of a type: integers little endian, addresses in network order.
+func encode(t ir.Type, l spec.Literal) (b []byte, problem string) {
+	switch t.Kind {
+	case ir.Uint:
+		if l.Kind != spec.LitInt {
+			return nil, "has to be an integer"
+		}
+		if l.Int > maxOf(t.Bits) {
+			return nil, "doesn't fit " + strconv.Itoa(t.Bits) + " bits"
+		}
+		b = binary.LittleEndian.AppendUint64(nil, l.Int)[:t.Size]
+	case ir.Bool:
+		if l.Kind != spec.LitBool {
+			return nil, "has to be true or false"
+		}
+		b = []byte{0}
+		if l.Bool {
+			b[0] = 1
+		}
+	case ir.Addr:
+		a, err := netip.ParseAddr(l.Text)
+		if l.Kind != spec.LitString || err != nil || a.Zone() != "" {
+			return nil, "has to be an IP address such as \"192.0.2.1\""
+		}
+		a16 := a.As16()
+		b = a16[:]
+	case ir.Mac:
+		m, err := net.ParseMAC(l.Text)
+		if l.Kind != spec.LitString || err != nil || len(m) != 6 {
+			return nil, "has to be a link-layer address such as \"02:00:00:00:00:01\""
+		}
+		b = m
+	default:
+		return nil, "has a type without literals"
+	}
+	return b, ""
+}
+
+func (c *compiler) members(ms []*spec.Member, fit func(ir.Kind) bool, where string) []*ir.Member {
+	var out []*ir.Member
+	for _, m := range ms {
+		t, ok := c.typ(m.Type)
+		if !ok {
+			continue
+		}
+		if !fit(t.Kind) {
+			c.diags.Add(codeBadType, m.Type.Pos, "type %s has no place in %s", m.Type.Text, where)
+			continue
+		}
+		out = append(out, &ir.Member{Name: m.Name.Value, Type: t, Pos: m.Name.Pos})
+	}
+	return out
+}
+
+func keyKind(k ir.Kind) bool { return k <= ir.Endpoint }
+func valueKind(k ir.Kind) bool {
+	return k != ir.Prefix && k != ir.Hop
+}
+func sessionKind(k ir.Kind) bool { return k <= ir.Endpoint }
+
+func (c *compiler) table(t *spec.Table) {
+	out := &ir.Table{Name: t.Name.Value, Kind: string(t.Kind), PerCPU: t.PerCPU, Size: t.Size, Pos: t.Name.Pos}
+	if out.Kind == "" {
+		out.Kind = "hash"
+	}
+	if out.Size == 0 {
+		out.Size = defaultSize
+	}
+	kind := keyKind
+	if out.Kind == "lpm" {
+		kind = func(k ir.Kind) bool { return k == ir.Prefix }
+	}
+	errors := c.diags.Len()
+	out.Key.Members = c.members(t.Key, kind, "the key of a table of kind "+out.Kind)
+	out.Value.Members = c.members(t.Value, valueKind, "the value of a table")
+	if c.diags.Len() > errors {
+		return
+	}
+	switch out.Kind {
+	case "lpm":
+		if len(out.Key.Members) != 1 {
+			c.diags.Add(codeTable, out.Pos, "an lpm table has exactly one key, of type prefix")
+			return
+		}
+		if out.PerCPU {
+			c.diags.Add(codeTable, out.Pos, "an lpm table can't be per CPU")
+			return
+		}
+	case "array":
+		if len(out.Key.Members) != 1 || out.Key.Members[0].Type.Kind != ir.Uint || out.Key.Members[0].Type.Bits > 32 {
+			c.diags.Add(codeTable, out.Pos, "an array has exactly one key, an integer of at most 32 bits")
+			return
+		}
+		out.Key.Members[0].Type = ir.Type{Kind: ir.Uint, Bits: out.Key.Members[0].Type.Bits, Size: 4}
+	}
+	if len(out.Key.Members) == 0 || len(out.Value.Members) == 0 {
+		c.diags.Add(codeTable, out.Pos, "table %q needs a key and a value", out.Name)
+		return
+	}
+	for _, m := range out.Value.Members {
+		if out.PerCPU && (m.Type.Kind == ir.Ctr || m.Type.Kind == ir.NextHop) {
+			c.diags.Add(codeTable, m.Pos, "a per-CPU table can't hold counters or next hops")
+			return
+		}
+		if m.Type.Kind == ir.Ctr && (out.Kind == "lru" || out.Kind == "array") {
+			c.diags.Add(codeTable, m.Pos, "a table of kind %s can't hold counters: its rows come and go without user space", out.Kind)
+			return
+		}
+	}
+	c.tables[out.Name] = out
+	c.plan.Tables = append(c.plan.Tables, out)
+}
+
+func (c *compiler) session(s *spec.Session) {
+	out := &ir.Session{Name: s.Name.Value, Size: s.Size, Pos: s.Name.Pos}
+	if out.Size == 0 {
+		out.Size = defaultSize
+	}
+	if s.Lifetime != nil {
+		out.Lifetime = s.Lifetime.Value
+	}
+	if s.Idle != nil {
+		out.Idle = s.Idle.Value
+	}
+	errors := c.diags.Len()
+	fields := c.members(s.Fields, sessionKind, "a session")
+	if c.diags.Len() > errors {
+		return
+	}
+	index := map[string]int{}
+	var names []string
+	for i, f := range fields {
+		index[f.Name] = i
+		names = append(names, f.Name)
+		out.Fields = append(out.Fields, &ir.Field{Name: f.Name, Type: f.Type})
+	}
+	for i, r := range s.Rows {
+		t := &ir.Table{Name: r.Table.Value, Kind: "hash", Size: out.Size, Session: out, Row: i, Pos: r.Table.Pos}
+		if other := c.tables[t.Name]; other != nil {
+			c.diags.Add(codeTable, t.Pos, "table %q is declared twice", t.Name).WithRelated(other.Pos, "also declared here").
+				WithHint("rows of a session go to a table of their own, which the session declares")
+			continue
+		}
+		row := &ir.SessionRow{Table: t}
+		pick := func(names_ []spec.Name, into *ir.Struct) (indices []int) {
+			for _, n := range names_ {
+				j, ok := index[n.Value]
+				if !ok {
+					c.diags.Add(codeUnknownName, n.Pos, "session %q has no field %q", out.Name, n.Value).WithLabel("%s", didYouMean(n.Value, names))
+					continue
+				}
+				indices = append(indices, j)
+				into.Members = append(into.Members, &ir.Member{Name: n.Value, Type: fields[j].Type, Pos: n.Pos})
+			}
+			return indices
+		}
+		row.Key = pick(r.Key, &t.Key)
+		row.Value = pick(r.Value, &t.Value)
+		if len(r.Key) == 0 {
+			c.diags.Add(codeTable, t.Pos, "row %q of session %q has no key", t.Name, out.Name)
+			continue
+		}
+		out.Rows = append(out.Rows, row)
+		c.tables[t.Name] = t
+		c.plan.Tables = append(c.plan.Tables, t)
+	}
+	c.plan.Sessions = append(c.plan.Sessions, out)
+	c.plan.Slots += out.Size
+	c.plan.Usages = max(c.plan.Usages, len(out.Rows))
+}
+
+// hops finds the endpoints of rows that a program sends to, and gives the rows a hop for each.
+func (c *compiler) hops(p *spec.Program) {
+	vars := map[string]*ir.Table{}
+	for _, l := range p.Lookups {
+		vars[l.Var.Value] = c.tables[l.Table.Value]
+	}
+	for _, r := range p.Rules {
+		for _, l := range r.Lookups {
+			vars[l.Var.Value] = c.tables[l.Table.Value]
+		}
+		for _, a := range r.Do {
+			if a.Kind != spec.ActSend || a.To == nil {
+				continue
+			}
+			t, to := rowMember(vars, a.To)
+			if to == nil || (to.Type.Kind != ir.Endpoint && to.Type.Kind != ir.Addr) || t.PerCPU || t.Kind == "array" || t.Kind == "lru" {
+				continue // the kernel looks the route up
+			}
+			var from *ir.Member
+			if a.From != nil {
+				if ft, m := rowMember(vars, a.From); ft == t && sameRow(a.From, a.To) {
+					from = m
+				}
+			}
+			if hopOf(t, to, from) == nil {
+				t.Value.Members = append(t.Value.Members, &ir.Member{
+					Name: "hop_" + to.Name, Type: ir.Type{Kind: ir.Hop, Size: 20}, Hidden: true, To: to, From: from, Pos: to.Pos,
+				})
+			}
+		}
+	}
+}
+
+func sameRow(a, b *spec.Expr) bool { return a.Path[0].Value == b.Path[0].Value }
+
+// rowMember resolves an expression of the form ROW.MEMBER.
+func rowMember(vars map[string]*ir.Table, e *spec.Expr) (*ir.Table, *ir.Member) {
+	if e.Op != spec.OpName || len(e.Path) != 2 {
+		return nil, nil
+	}
+	t := vars[e.Path[0].Value]
+	if t == nil {
+		return nil, nil
+	}
+	return t, member(&t.Value, e.Path[1].Value)
+}
+
+// hopOf returns the hidden member that holds the hop to an endpoint.
+func hopOf(t *ir.Table, to, from *ir.Member) *ir.Member {
+	i := slices.IndexFunc(t.Value.Members, func(m *ir.Member) bool {
+		return m.Type.Kind == ir.Hop && m.To == to && m.From == from
+	})
+	if i < 0 {
+		return nil
+	}
+	return t.Value.Members[i]
+}
+
+// layOut gives members their offsets: natural alignment for integers and hops, 2 for what is made of bytes. Sizes are
+// rounded up so that keys hash in whole words.
+func layOut(s *ir.Struct, round int) {
+	off := 0
+	for _, m := range s.Members {
+		a := 2
+		switch m.Type.Kind {
+		case ir.Uint:
+			a = m.Type.Size
+		case ir.Bool:
+			a = 1
+		case ir.Hop, ir.NextHop, ir.Ctr, ir.Prefix:
+			a = 4
+		}
+		off = (off + a - 1) / a * a
+		m.Off = off
+		off += m.Type.Size
+	}
+	s.Size = (off + round - 1) / round * round
+	if len(s.Members) == 1 && s.Members[0].Type.Kind == ir.Prefix {
+		s.Size = s.Members[0].Type.Size
+	}
+}
+
+func maxOf(bits int) uint64 {
+	if bits >= 64 {
+		return ^uint64(0)
+	}
+	return 1<<bits - 1
+}
+
+// bounds returns the smallest and largest value that a constraint on an integer allows, up to limit.
+func bounds(k *spec.Constraint, limit uint64) (lo, hi uint64, ok bool) {
+	rs := ranges(k, limit)
+	if len(rs) == 0 {
+		return 0, 0, false
+	}
+	return rs[0].Min, rs[len(rs)-1].Max, true
+}
+
+// ranges returns the values that a constraint on an integer allows, as sorted, disjoint ranges up to limit.
+func ranges(k *spec.Constraint, limit uint64) []ir.Range {
+	clip := func(lo, hi uint64) []ir.Range {
+		hi = min(hi, limit)
+		if lo > hi {
+			return nil
+		}
+		return []ir.Range{{Min: lo, Max: hi}}
+	}
+	v := k.Value.Int
+	switch k.Op {
+	case spec.IsEq:
+		return clip(v, v)
+	case spec.IsNe:
+		var rs []ir.Range
+		if v > 0 {
+			rs = clip(0, v-1)
+		}
+		if v < limit {
+			rs = append(rs, clip(v+1, limit)...)
+		}
+		return rs
+	case spec.IsLt:
+		if v == 0 {
+			return nil
+		}
+		return clip(0, v-1)
+	case spec.IsLe:
+		return clip(0, v)
+	case spec.IsGt:
+		if v == ^uint64(0) {
+			return nil
+		}
+		return clip(v+1, limit)
+	case spec.IsGe:
+		return clip(v, limit)
+	case spec.IsOr:
+		var rs []ir.Range
+		for _, a := range k.Args {
+			rs = append(rs, ranges(a, limit)...)
+		}
+		return normalise(rs)
+	case spec.IsAnd:
+		rs := clip(0, limit)
+		for _, a := range k.Args {
+			rs = intersect(rs, ranges(a, limit))
+		}
+		return rs
+	}
+	return nil
+}
+
+func normalise(rs []ir.Range) []ir.Range {
+	slices.SortFunc(rs, func(a, b ir.Range) int {
+		switch {
+		case a.Min < b.Min:
+			return -1
+		case a.Min > b.Min:
+			return 1
+		}
+		return 0
+	})
+	var out []ir.Range
+	for _, r := range rs {
+		if n := len(out); n > 0 && (r.Min <= out[n-1].Max || r.Min == out[n-1].Max+1) {
+			out[n-1].Max = max(out[n-1].Max, r.Max)
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func intersect(a, b []ir.Range) []ir.Range {
+	var out []ir.Range
+	for _, x := range a {
+		for _, y := range b {
+			if lo, hi := max(x.Min, y.Min), min(x.Max, y.Max); lo <= hi {
+				out = append(out, ir.Range{Min: lo, Max: hi})
+			}
+		}
+	}
+	return normalise(out)
+}
+
+// kernel derives the kernel that the plan needs, and checks it against the floor that the spec demands.
+func (c *compiler) kernel() {
+	need := func(major, minor int, what string, pos diag.Pos) {
+		c.plan.Needs = append(c.plan.Needs, ir.Need{Version: ir.Version{Major: major, Minor: minor}, What: what, Pos: pos})
+	}
+	need(5, 10, "the oldest kernel that the runtime supports", c.plan.Pos)
+	for _, p := range c.plan.Programs {
+		walk(p.Body, func(s ir.Stmt) {
+			if f, ok := s.(*ir.Forward); ok && f.Hop != nil {
+				need(5, 10, "send (bpf_redirect_neigh)", f.Pos)
+			}
+		})
+	}
+	for _, n := range c.plan.Needs {
+		if less(c.plan.Kernel, n.Version) {
+			c.plan.Kernel = n.Version
+		}
+	}
+	k := c.spec.Kernel
+	if k == nil {
+		return
+	}
+	floor := ir.Version{Major: k.Major, Minor: k.Minor}
+	for _, n := range c.plan.Needs {
+		if less(floor, n.Version) {
+			d := c.diags.Add(codeKernel, n.Pos, "the spec demands Linux %d.%d, but this needs %d.%d: %s", k.Major, k.Minor, n.Version.Major, n.Version.Minor, n.What)
+			d.WithRelated(k.Pos, "demanded here")
+			return
+		}
+	}
+	c.plan.Kernel = floor
+}
+
+func less(a, b ir.Version) bool {
+	return a.Major < b.Major || a.Major == b.Major && a.Minor < b.Minor
+}
