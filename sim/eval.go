@@ -36,7 +36,12 @@ func (r *run) offset(o ir.Off) int {
 	if o.Base == nil {
 		return o.Const
 	}
-	return int(r.variable(o.Base).u) + o.Const
+	v := r.variable(o.Base).u
+	if o.Base.Max != 0 && v > o.Base.Max {
+		r.fail("variable %q: %d is used as an offset, over its bound of %d", o.Base.Name, v, o.Base.Max)
+		return 0
+	}
+	return int(v) + o.Const
 }
 
 func (r *run) variable(v *ir.Var) value {
@@ -48,7 +53,7 @@ func (r *run) variable(v *ir.Var) value {
 	return r.vars[i]
 }
 
-// assign sets a variable, and holds the plan to what it says of its values.
+// assign sets a variable, and holds the plan to its type. Its bound may come from a guard that follows.
 func (r *run) assign(v *ir.Var, val value) {
 	i, ok := r.prog.vars[v]
 	switch {
@@ -59,8 +64,6 @@ func (r *run) assign(v *ir.Var, val value) {
 		r.fail("variable %q: %d bytes stored in %d", v.Name, len(val.b), v.Type.Size)
 	case !isBytes(v.Type) && !fits(val.u, v.Type.Bits):
 		r.fail("variable %q: %d doesn't fit into %d bits", v.Name, val.u, v.Type.Bits)
-	case v.Max != 0 && val.u > v.Max:
-		r.fail("variable %q: %d is over its bound of %d", v.Name, val.u, v.Max)
 	}
 	r.vars[i], r.set[i] = val, true
 }

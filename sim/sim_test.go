@@ -233,7 +233,7 @@ func TestContradictions(t *testing.T) {
 			b := tp.plan.Programs[0].Body
 			tp.plan.Programs[0].Body = append(b[:14:14], b[15])
 		}},
-		{"bound", "over its bound of 4", func(tp *turnPlan) { tp.plan.Programs[0].Vars[0].Max = 4 }},
+		{"bound", "over its bound of 4", func(tp *turnPlan) { tp.plan.Programs[0].Vars[1].Max = 4 }},
 		{"no end", "without a terminal", func(tp *turnPlan) {
 			b := tp.plan.Programs[0].Body
 			tp.plan.Programs[0].Body = b[:15]

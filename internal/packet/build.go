@@ -1,0 +1,259 @@
+package packet
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// Layer is one header of a packet with the fields that are given, or (Header nil) raw bytes.
+type Layer struct {
+	Header *spec.Header
+	Values map[string]Value // by field
+	Raw    []byte
+}
+
+// Frame is a frame that was built, and where its headers stand.
+type Frame struct {
+	Data  []byte
+	Spans []*Span
+}
+
+// Options choose how a frame is built.
+type Options struct {
+	Pending bool // checksums that may be left to a device hold the sum of their pseudo-header only
+}
+
+// Addresses that a frame has which gives none.
+var (
+	DefaultSource      = [6]byte{2, 0, 0, 0, 0, 1}
+	DefaultDestination = [6]byte{2, 0, 0, 0, 0, 2}
+)
+
+// Build puts a frame together. It is an error if a field is given that the frame doesn't have, or if a length can't be
+// expressed in its unit.
+func (hs *Headers) Build(layers []Layer, opt Options) (*Frame, error) {
+	b := &builder{hs: hs, layers: layers}
+	for i, l := range layers {
+		if l.Header == nil {
+			b.data = append(b.data, l.Raw...)
+			continue
+		}
+		if err := b.header(i); err != nil {
+			return nil, err
+		}
+	}
+	for _, sp := range b.spans {
+		b.data = append(b.data, make([]byte, sp.Header.Trailer)...)
+	}
+	if err := b.lengths(); err != nil {
+		return nil, err
+	}
+	limit := len(b.data)
+	for _, sp := range b.spans {
+		sp.bound(b.data, limit)
+		limit = sp.Payload()
+	}
+	for i, sp := range slices.Backward(b.spans) {
+		s := &scope{hs, b.data, b.spans[:i+1]}
+		for _, p := range sp.Places {
+			if p.Field.Checksum == nil || b.given(i, p.Field) || !p.There {
+				continue
+			}
+			sum, err := s.checksum(&p, opt.Pending)
+			if err != nil {
+				return nil, fmt.Errorf("%s.%s: %w", sp.Name(), p.Field.Name.Value, err)
+			}
+			p.Put(b.data, Uint(uint64(sum)))
+		}
+	}
+	return &Frame{Data: b.data, Spans: b.spans}, nil
+}
+
+type builder struct {
+	hs      *Headers
+	layers  []Layer
+	data    []byte
+	spans   []*Span
+	layerOf []int // index of each span's layer
+}
+
+func (b *builder) given(span int, f *spec.Field) bool {
+	_, ok := b.layers[b.layerOf[span]].Values[f.Name.Value]
+	return ok
+}
+
+// header appends a header with all fields but lengths and checksums that are not given.
+func (b *builder) header(layer int) error {
+	l := b.layers[layer]
+	sp := &Span{Header: l.Header, Start: len(b.data)}
+	b.spans = append(b.spans, sp)
+	b.layerOf = append(b.layerOf, layer)
+	span := len(b.spans) - 1
+	bit := 8 * sp.Start
+	for _, f := range l.Header.Fields {
+		name := sp.Name() + "." + f.Name.Value
+		s := &scope{b.hs, b.data, b.spans}
+		value, given := l.Values[f.Name.Value]
+		p := Place{Field: f, Bit: bit, There: true}
+		if f.When != nil {
+			v, err := s.eval(f.When)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			p.There = v != 0
+		}
+		if !p.There {
+			if given {
+				return fmt.Errorf("%s is given, but its condition doesn't hold", name)
+			}
+			sp.Places = append(sp.Places, p)
+			continue
+		}
+		if !given {
+			value = b.fallback(layer, f)
+		}
+		switch f.Kind {
+		case spec.FieldUint:
+			p.Bits = f.Bits
+		case spec.FieldBytes:
+			p.Bits = 8 * f.Bytes
+		case spec.FieldVarint:
+			if value.Bytes == nil {
+				value = Bytes(varint(value.Int))
+			}
+			p.Bits = 8 * len(value.Bytes)
+		case spec.FieldSized:
+			n, err := b.size(s, span, f, value, given)
+			if err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+			p.Bits = 8 * n
+		}
+		bit += p.Bits
+		b.data = append(b.data, make([]byte, max(0, (bit+7)/8-len(b.data)))...)
+		p.Put(b.data, value)
+		sp.Places = append(sp.Places, p)
+	}
+	sp.End = (bit + 7) / 8
+	return nil
+}
+
+// size returns the size of a field whose length others give. Where its bytes are given and the field that gives the length
+// is not, that field is set to what fits.
+func (b *builder) size(s *scope, span int, f *spec.Field, value Value, given bool) (int, error) {
+	free := b.free(s, span, f.Size)
+	if !given {
+		if free != nil && free.Field.Counts != nil {
+			return 0, nil // the length will say that there is nothing
+		}
+		n, err := s.eval(f.Size)
+		if err != nil {
+			return 0, err
+		}
+		if n > uint64(f.Max) {
+			return 0, fmt.Errorf("a length of %d, its bound is %d", n, f.Max)
+		}
+		return int(n), nil
+	}
+	if free != nil && free.Field.Counts == nil {
+		was := free.Get(s.frame)
+		for v := range uint64(1) << min(free.Bits, 16) {
+			free.Put(s.frame, Uint(v))
+			if n, err := s.eval(f.Size); err == nil && n == uint64(len(value.Bytes)) {
+				return len(value.Bytes), nil
+			}
+		}
+		free.Put(s.frame, was)
+	}
+	return len(value.Bytes), nil
+}
+
+// free returns an integer field of the header itself that an expression depends on and that is not given, or nil.
+func (b *builder) free(s *scope, span int, e *spec.Expr) *Place {
+	if e.Op == spec.OpName {
+		p, sp := s.place(e.Path)
+		if p != nil && sp == b.spans[span] && p.Field.Kind == spec.FieldUint && !b.given(span, p.Field) {
+			return p
+		}
+		return nil
+	}
+	for _, a := range e.Args {
+		if p := b.free(s, span, a); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+// fallback is the value of a field that is not given: see the package comment.
+func (b *builder) fallback(layer int, f *spec.Field) Value {
+	switch f.Role.Value {
+	case "hop_limit":
+		return Uint(64)
+	case "link_source":
+		return Bytes(DefaultSource[:])
+	case "link_destination":
+		return Bytes(DefaultDestination[:])
+	}
+	if v, ok := b.announces(layer, f); ok {
+		return v
+	}
+	if f.Counts == nil && f.Checksum == nil {
+		if v, ok := first(f.Is, f); ok {
+			return v
+		}
+	}
+	switch f.Kind {
+	case spec.FieldBytes:
+		return Bytes(make([]byte, f.Bytes))
+	case spec.FieldSized:
+		return Bytes(nil)
+	}
+	return Uint(0)
+}
+
+// announces returns the value that a field needs for the next header to be recognised.
+func (b *builder) announces(layer int, f *spec.Field) (Value, bool) {
+	if layer+1 >= len(b.layers) || b.layers[layer+1].Header == nil {
+		return Value{}, false
+	}
+	parent := b.layers[layer].Header.Name.Value
+	for _, a := range b.layers[layer+1].Header.After {
+		if a.Parent.Value != parent && !slices.Contains(b.hs.groups[a.Parent.Value], parent) {
+			continue
+		}
+		for _, m := range a.Match {
+			if m.Field.Path[len(m.Field.Path)-1].Value == f.Name.Value {
+				return first(m.Is, f)
+			}
+		}
+	}
+	return Value{}, false
+}
+
+// lengths fills in the lengths that are not given.
+func (b *builder) lengths() error {
+	inner := len(b.data)
+	for i, sp := range b.spans {
+		for _, p := range sp.Places {
+			k := p.Field.Counts
+			if k == nil || b.given(i, p.Field) {
+				continue
+			}
+			n := map[string]int{"header": sp.End - sp.Start, "payload": inner - sp.End, "all": inner - sp.Start}[k.What]
+			unit := max(k.Unit, 1)
+			if n%unit != 0 {
+				return fmt.Errorf("%s.%s: %d bytes are no multiple of its unit, %d", sp.Name(), p.Field.Name.Value, n, unit)
+			}
+			v := int64(n/unit) + k.Bias
+			if v < 0 || p.Bits < 63 && v>>p.Bits != 0 {
+				return fmt.Errorf("%s.%s: a length of %d doesn't fit into its %d bits", sp.Name(), p.Field.Name.Value, v, p.Bits)
+			}
+			p.Put(b.data, Uint(uint64(v)))
+		}
+		inner -= sp.Header.Trailer
+	}
+	return nil
+}
