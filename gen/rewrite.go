@@ -571,7 +571,9 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 		grown += 4
 	}
 	if rw.NewFront.Base == rw.OldFront.Base && grown == 0 {
-		rw.Resize = ir.InPlace
+		if w.family != 0 {
+			rw.Resize = ir.MoveHeaders
+		}
 		return true
 	}
 	change := len(w.hdrs) // index of the first header that is not one of the packet that came, or that others in front of it left

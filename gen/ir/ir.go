@@ -380,10 +380,14 @@ const (
 //	came:   [ front ............ OldFront ) [ payload: Payload bytes ) [ tail: the rest of the frame )
 //	leaves: [ new front ........ NewFront ) [ payload )
 //
-// All values are computed from the packet that came, before the first write. Where Resize is InPlace and Trim is false, the
-// tail stays, and Cells name only what changes. With another Resize, Cells cover the whole new front from byte 0, except
-// checksums. Where the packet is sent (Forward.Hop) and the program begins with a link-layer header, the bytes 0 to 11 are the
-// hop's link-layer addresses, destination first, and no cell covers them; HopNeighbour leaves them to the kernel.
+// All values are computed from the packet that came, before the first write. Cells cover the whole new front from byte 0,
+// except checksums, where Resize is MoveHeaders or MoveEither. With InPlace and MovePayload the bytes of the front stay where
+// they are, and Cells name only what changes or is new. Where Family changes the network header (Resize is then MoveHeaders or
+// MoveEither), bpf_skb_change_proto has made or closed 20 bytes already, and PopInner 4; what room remains to be made may be none.
+// Without Trim, the tail stays (InPlace only).
+//
+// Where the packet is sent (Forward.Hop) and the program begins with a link-layer header, the bytes 0 to 11 are the hop's
+// link-layer addresses, destination first, and no cell covers them; HopNeighbour leaves them to the kernel.
 type Rewrite struct {
 	Resize   Resize
 	Family   int  // 0, or the family that the network header changes to (4, 6): bpf_skb_change_proto first
