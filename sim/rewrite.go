@@ -35,31 +35,30 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 		return out
 	}
 
-	came := r.in
-	if w.PopInner {
-		if len(came) < linkAddresses+tagSize || oldFront < linkAddresses+tagSize {
-			r.fail("a tag is taken out of a frame of %d bytes, front %d", len(came), oldFront)
-			return out
-		}
-		came = append(slices.Clone(came[:linkAddresses]), came[linkAddresses+tagSize:]...)
-		oldFront -= tagSize
+	if w.PopInner && oldFront < linkAddresses+tagSize {
+		r.fail("a tag is taken out of a front of %d bytes", oldFront)
+		return out
 	}
-	var data []byte
-	written := make([]bool, newFront)
+	// kept is how many bytes of the new front are those of the old one unless a cell changes them.
+	front, kept := r.in[:oldFront], 0
 	switch {
+	case w.Family != 0 || w.PopInner || w.Resize == ir.MoveHeaders || w.Resize == ir.MoveEither:
+		if addressed {
+			kept = min(linkAddresses, oldFront, newFront)
+		}
 	case w.Resize == ir.InPlace && oldFront != newFront:
 		r.fail("a front of %d bytes becomes %d in place", oldFront, newFront)
 		return out
-	case w.Resize == ir.InPlace && w.Trim:
-		data = slices.Clone(came[:oldFront+payload])
-	case w.Resize == ir.InPlace:
-		data = slices.Clone(came)
 	default:
-		data = append(make([]byte, newFront), came[oldFront:oldFront+payload]...)
-		if addressed {
-			copy(data, came[:min(linkAddresses, newFront, len(came))])
-		}
+		kept = min(oldFront, newFront)
 	}
+	data := make([]byte, newFront, newFront+len(r.in))
+	copy(data, front[:kept])
+	data = append(data, r.in[oldFront:oldFront+payload]...)
+	if w.Resize == ir.InPlace && !w.Trim {
+		data = append(data, r.in[oldFront+payload:]...)
+	}
+	written := make([]bool, newFront)
 	if addressed {
 		for i := range min(linkAddresses, newFront) {
 			written[i] = true
@@ -84,13 +83,12 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 			return out
 		}
 	}
-	payloadEnd := r.offset(w.OldFront) + payload
 	for _, s := range w.Sums {
-		sum := r.sum(s, payloadEnd)
+		sum := r.sum(s, oldFront+payload)
 		put(r.offset(s.New), []byte{byte(sum >> 8), byte(sum)}, s.Name)
 	}
-	if i := slices.Index(written, false); i >= 0 && w.Resize != ir.InPlace {
-		r.fail("byte %d of the new front is not written", i)
+	if i := slices.Index(written[kept:], false); i >= 0 {
+		r.fail("byte %d of the new front is not written", kept+i)
 	}
 	out.Data = data
 	out.Proto = 0 // what the kernel finds in the new frame
