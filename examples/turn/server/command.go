@@ -1,0 +1,150 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// options are the command line, parsed.
+type options struct {
+	config Config
+	stats  time.Duration
+	json   bool
+}
+
+const usage = `turn is a TURN server that forwards channel data in the kernel.
+
+  sudo turn --listen 0.0.0.0:3478 --user alice=secret
+  sudo turn --listen 192.0.2.1:3478 --user alice=secret --interfaces eth0,eth1 --stats 5s
+
+Flags:
+`
+
+// parse reads the command line. It returns flag.ErrHelp where help was asked for and printed.
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := &options{config: Config{Users: map[string]string{}}}
+	flags := flag.NewFlagSet("turn", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprint(stderr, usage)
+		flags.PrintDefaults()
+	}
+	flags.Func("listen", "`address:port` to listen on; may be repeated; 0.0.0.0 and [::] take all of the host's (default 0.0.0.0:3478)", func(s string) error {
+		addr, err := netip.ParseAddrPort(s)
+		if err == nil {
+			o.config.Listen = append(o.config.Listen, addr)
+		}
+		return err
+	})
+	flags.Func("relay", "`address` for allocations, or LOCAL=PUBLIC behind a NAT; one of each family (default: the one that faces the internet)", func(s string) error {
+		local, public, mapped := strings.Cut(s, "=")
+		addr := RelayAddr{}
+		var err error
+		if addr.Local, err = netip.ParseAddr(local); err != nil {
+			return err
+		}
+		if mapped {
+			addr.Public, err = netip.ParseAddr(public)
+		}
+		o.config.Relay = append(o.config.Relay, addr)
+		return err
+	})
+	flags.Func("user", "`name=password` of a user; may be repeated", func(s string) error {
+		name, password, ok := strings.Cut(s, "=")
+		if !ok || name == "" || password == "" {
+			return errors.New("want name=password")
+		}
+		o.config.Users[name] = password
+		return nil
+	})
+	flags.Func("interfaces", "`devices` that packets come in through, separated by commas (default: all that are up)", func(s string) error {
+		o.config.Interfaces = strings.Split(s, ",")
+		return nil
+	})
+	flags.StringVar(&o.config.Realm, "realm", "fastrelay", "`realm` of the users")
+	flags.BoolVar(&o.config.NoOffload, "no-offload", false, "forward in user space only")
+	flags.DurationVar(&o.config.ChannelLifetime, "channel-lifetime", 0, "`time` after which a channel ends unless refreshed (default 10m)")
+	flags.DurationVar(&o.config.AllocationLifetime, "allocation-lifetime", 0, "`time` that an allocation lasts unless the client asks for another (default 10m)")
+	flags.DurationVar(&o.stats, "stats", 0, "print counters every such `interval`; they are always printed on SIGUSR1")
+	flags.BoolVar(&o.json, "json", false, "print counters as JSON, one object a line")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	if flags.NArg() > 0 {
+		return nil, fmt.Errorf("turn: unexpected argument %q; flags only, see --help", flags.Arg(0))
+	}
+	if len(o.config.Users) == 0 {
+		return nil, errors.New("turn: no user; add --user name=password")
+	}
+	if len(o.config.Listen) == 0 {
+		o.config.Listen = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:3478")}
+	}
+	return o, nil
+}
+
+// Command is the turn command: it runs a server until SIGINT or SIGTERM and returns the exit status.
+func Command(args []string, stdout, stderr io.Writer) int {
+	o, err := parse(args, stderr)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintln(stderr, err)
+		return 2
+	}
+	o.config.Logger = slog.New(slog.NewTextHandler(stderr, nil))
+
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1)
+	s, err := Start(o.config)
+	if err != nil {
+		fmt.Fprintln(stderr, err)
+		return 1
+	}
+	o.config.Logger.Info("listening", "addresses", s.Addrs())
+
+	var tick <-chan time.Time
+	if o.stats > 0 {
+		ticker := time.NewTicker(o.stats)
+		defer ticker.Stop()
+		tick = ticker.C
+	}
+	for {
+		select {
+		case <-tick:
+		case sig := <-signals:
+			if sig != syscall.SIGUSR1 {
+				if err := s.Close(); err != nil {
+					fmt.Fprintln(stderr, err)
+					return 1
+				}
+				return 0
+			}
+		}
+		if err := printStats(stdout, s, o.json); err != nil {
+			o.config.Logger.Error("counters", "error", err)
+		}
+	}
+}
+
+func printStats(w io.Writer, s *Server, asJSON bool) error {
+	stats, err := s.Stats()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return json.NewEncoder(w).Encode(stats)
+	}
+	_, err = fmt.Fprintln(w, stats)
+	return err
+}

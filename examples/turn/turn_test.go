@@ -1,0 +1,154 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+)
+
+func TestMain(m *testing.M) {
+	turnlab.Main()
+	os.Exit(m.Run())
+}
+
+const (
+	turnPort = 3478
+	channel  = 0x4001
+	wait     = 2 * time.Second
+)
+
+// net3 is the line topology with a peer's socket and the addresses of one family towards client and peer.
+func line(t *testing.T) *testnet.Line {
+	t.Helper()
+	l, err := testnet.Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func serve(t *testing.T, host *testnet.Host, flags ...string) *turnlab.Process {
+	t.Helper()
+	p, err := turnlab.Serve(host, flags...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Kill()
+		if t.Failed() {
+			t.Logf("the server's log:\n%s", p.Log())
+		}
+	})
+	return p
+}
+
+// serveLine starts a server that listens and allocates in both families.
+func serveLine(t *testing.T, l *testnet.Line, flags ...string) *turnlab.Process {
+	t.Helper()
+	return serve(t, l.Relay, append([]string{
+		"--listen", at(l.RelayInAddr.V4, turnPort).String(), "--listen", at(l.RelayInAddr.V6, turnPort).String(),
+		"--relay", l.RelayOutAddr.V4.String(), "--relay", l.RelayOutAddr.V6.String(),
+	}, flags...)...)
+}
+
+func at(a netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(a, port) }
+
+func udpSocket(t *testing.T, host *testnet.Host, addr netip.AddrPort) *net.UDPConn {
+	t.Helper()
+	var conn *net.UDPConn
+	err := host.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func addrOf(c *net.UDPConn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+func dial(t *testing.T, host *testnet.Host, local netip.Addr, server netip.AddrPort) *turnlab.Client {
+	t.Helper()
+	c, err := turnlab.Dial(host, local, server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// roundTrip sends a payload from the client to the peer and another back, and wants both to arrive unchanged, from the addresses
+// that they have to come from.
+func roundTrip(t *testing.T, c *turnlab.Client, number uint16, peer *net.UDPConn, size int) {
+	t.Helper()
+	if err := exchange(c, number, peer, size); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exchange(c *turnlab.Client, number uint16, peer *net.UDPConn, size int) error {
+	out, back := turnlab.Payload(size), turnlab.Payload(size)
+	if err := c.Send(number, out); err != nil {
+		return err
+	}
+	buf := make([]byte, 64<<10)
+	if err := peer.SetReadDeadline(time.Now().Add(wait)); err != nil {
+		return err
+	}
+	n, from, err := peer.ReadFromUDPAddrPort(buf)
+	if err != nil {
+		return fmt.Errorf("to the peer: %w", err)
+	}
+	if from = at(from.Addr().Unmap(), from.Port()); from != c.Relayed || !bytes.Equal(buf[:n], out) {
+		return fmt.Errorf("to the peer: %d bytes from %v, want the same %d from %v", n, from, size, c.Relayed)
+	}
+	if _, err := peer.WriteToUDPAddrPort(back, c.Relayed); err != nil {
+		return err
+	}
+	got, payload, err := c.Receive(wait)
+	if err != nil {
+		return fmt.Errorf("to the client: %w", err)
+	}
+	if got != number || !bytes.Equal(payload, back) {
+		return fmt.Errorf("to the client: channel %#x with %d bytes, want %#x with the same %d", got, len(payload), number, size)
+	}
+	return nil
+}
+
+// families are the combinations of the client's and the peer's address family.
+var families = []struct{ client, peer int }{{4, 4}, {6, 6}, {4, 6}, {6, 4}}
+
+// Without the kernel the server is an ordinary TURN server.
+func TestUserSpace(t *testing.T) {
+	l := line(t)
+	p := serveLine(t, l, "--no-offload")
+	for _, f := range families {
+		peer := udpSocket(t, l.Peer, at(l.PeerAddr.Of(f.peer), 0))
+		c := dial(t, l.Client, l.ClientAddr.Of(f.client), at(l.RelayInAddr.Of(f.client), turnPort))
+		check(t, c.Open(channel, addrOf(peer)))
+		for _, size := range []int{0, 1, 2, 3, 4, 1200} {
+			roundTrip(t, c, channel, peer, size)
+		}
+	}
+	stats, err := p.Stats()
+	check(t, err)
+	if stats.Channels != 4 || stats.InKernel != 0 || stats.UserReceived < 48 {
+		t.Errorf("counters: %+v", stats)
+	}
+}
