@@ -1,0 +1,307 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+)
+
+// adopt takes over what a process before this one has pinned. It may have died at any moment, so nothing is taken for
+// granted: sessions are those whose slot is open and whose rows are all there, everything else is removed. Programs are
+// replaced last, each at once; what dies on the way is repaired by the next adoption in the same manner. Nobody else knows
+// the relay yet, so no lock is held.
+func (r *Relay) adopt() error {
+	if r.counters != nil {
+		used, err := r.countersInUse()
+		if err != nil {
+			return err
+		}
+		r.counters.keep(used)
+	}
+	if r.slots != nil {
+		if err := r.adoptSessions(); err != nil {
+			return err
+		}
+	}
+	for _, t := range r.tables {
+		if t.desc.Session < 0 {
+			if err := r.adoptHops(t); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.pins.renew(r.desc, r.coll.Maps); err != nil {
+		return err
+	}
+	if err := r.adoptLinks(); err != nil {
+		return err
+	}
+	if err := r.inNamespace(r.adoptFilters); err != nil {
+		return err
+	}
+	return r.pins.settle(r.desc, r.coll.Maps)
+}
+
+// adoptSessions rebuilds the sessions from their rows.
+func (r *Relay) adoptSessions() error {
+	type id struct {
+		kind      int
+		slot, gen uint32
+	}
+	type part struct {
+		row        int
+		key, value []byte
+	}
+	parts := map[id][]part{}
+	var ids []id
+	for k, sd := range r.desc.Sessions {
+		for i, rd := range sd.Rows {
+			t := r.tables[rd.Table]
+			for key, value := range t.each() {
+				slot, gen := t.slotOf(value)
+				at := id{k, slot, gen}
+				if parts[at] == nil {
+					ids = append(ids, at)
+				}
+				parts[at] = append(parts[at], part{i, key, value})
+			}
+		}
+	}
+	slots := r.coll.Maps["fr_slots"].MaxEntries()
+	for _, at := range ids {
+		sd := &r.desc.Sessions[at.kind]
+		s := &Session{relay: r, desc: sd, kind: at.kind, slot: at.slot, gen: at.gen, queued: -1, done: make(chan struct{})}
+		s.fields = make([][]byte, len(sd.Fields))
+		for i, f := range sd.Fields {
+			s.fields[i] = make([]byte, f.Size)
+		}
+		for _, p := range parts[at] {
+			t := r.tables[sd.Rows[p.row].Table]
+			s.recover(p.key, t.desc.Key, sd.Rows[p.row].Key)
+			s.recover(p.value, t.desc.Value, sd.Rows[p.row].Value)
+		}
+		whole := at.slot < slots && at.gen != 0 && r.slots.mem.load32(at.slot, slotGen) == at.gen &&
+			len(parts[at]) == len(sd.Rows) && s.makeRows() == nil
+		for _, p := range parts[at] {
+			whole = whole && string(s.rows[p.row].key) == string(p.key)
+		}
+		if whole {
+			if err := r.adoptSession(s); err != nil {
+				return err
+			}
+			continue
+		}
+		// It was being opened or closed when its process died.
+		if at.slot < slots && r.slots.mem.load32(at.slot, slotGen) == at.gen {
+			r.slots.mem.store32(at.slot, slotGen, 0)
+		}
+		for _, p := range parts[at] {
+			t := r.tables[sd.Rows[p.row].Table]
+			if err := t.m.Delete(p.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+				return fmt.Errorf("remove a row of a session that was not whole: %w", t.explain(err))
+			}
+		}
+	}
+	r.slots.free = r.slots.free[:0]
+	for i := range slots {
+		if r.sessions[i] == nil {
+			r.slots.mem.store32(i, slotGen, 0)
+			r.slots.free = append(r.slots.free, i)
+		}
+	}
+	return nil
+}
+
+// recover reads fields back out of a key or value.
+func (s *Session) recover(buf []byte, members []MemberDesc, fields []int) {
+	i := 0
+	for _, m := range members {
+		if m.Hidden {
+			continue
+		}
+		f := fields[i]
+		i++
+		at := buf[m.Off : m.Off+m.Size]
+		if m.Kind == KindUint && s.desc.Fields[f].Kind == KindUint {
+			putUint(s.fields[f], getUint(at))
+			continue
+		}
+		copy(s.fields[f], at)
+	}
+}
+
+// adoptSession enters a session that is whole, and brings its hops up to date.
+func (r *Relay) adoptSession(s *Session) error {
+	for _, row := range s.rows {
+		row.link(s.slot, s.gen)
+		if err := r.adoptRow(row); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	deadline := r.slots.mem.load64(s.slot, slotDeadline)
+	lifetime, idle := time.Duration(s.desc.Lifetime), time.Duration(s.desc.Idle)
+	if lifetime > 0 {
+		s.expires = now.Add(lifetime)
+		if end := r.clock.time(deadline); deadline != never && end.Before(s.expires) {
+			s.expires = end
+		}
+	}
+	if idle > 0 {
+		s.idle = now.Add(idle)
+		if last := s.LastUsed(); !last.IsZero() {
+			s.idle = last.Add(idle)
+		}
+	}
+	r.enter(s)
+	return nil
+}
+
+// adoptHops follows the hops in the rows of a table that is no session's.
+func (r *Relay) adoptHops(t *Table) error {
+	for key, value := range t.each() {
+		row := &tableRow{table: t, key: key, value: value[:t.desc.ValueSize]}
+		if row.findHops() != nil || len(row.hops) == 0 {
+			continue
+		}
+		if err := r.adoptRow(row); err != nil {
+			return err
+		}
+		t.rows[string(key)] = row
+	}
+	return nil
+}
+
+// adoptRow resolves a row's hops anew: the network may have changed while nobody looked.
+func (r *Relay) adoptRow(row *tableRow) error {
+	if len(row.hops) == 0 {
+		return nil
+	}
+	r.hops.prepare([]*tableRow{row})
+	r.hops.use(row)
+	if err := row.table.update(row.key, row.value, ebpf.UpdateExist); err != nil {
+		return row.table.explain(err)
+	}
+	return nil
+}
+
+// adoptLinks replaces the programs of the pinned TCX links, and removes those that are of no use any more.
+func (r *Relay) adoptLinks() error {
+	entries, err := os.ReadDir(r.pins.live(""))
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), linkPrefix) {
+			continue
+		}
+		l, err := link.LoadPinnedLink(r.pins.live(e.Name()), nil)
+		if err != nil {
+			return err
+		}
+		a, p := r.adoptable(l, e.Name())
+		if a == nil {
+			if err := errors.Join(os.Remove(r.pins.live(e.Name())), l.Close()); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := l.Update(p.prog); err != nil {
+			l.Close()
+			return fmt.Errorf("replace program %s on %s: %w", p.desc.Name, a.name, err)
+		}
+		r.attachments = append(r.attachments, a)
+	}
+	return nil
+}
+
+// adoptable says what a pinned link attaches; nil where its interface or its program is gone.
+func (r *Relay) adoptable(l link.Link, name string) (*attachment, *Program) {
+	name = strings.TrimPrefix(name, linkPrefix)
+	p := r.Program(name[:max(0, strings.LastIndexByte(name, '_'))])
+	info, err := l.Info()
+	if p == nil || err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
+		return nil, nil
+	}
+	egress := p.desc.Hook == "tc/egress"
+	if egress != (ebpf.AttachType(info.TCX().AttachType) == ebpf.AttachTCXEgress) {
+		return nil, nil
+	}
+	a := &attachment{program: p.desc.Name, index: int(info.TCX().Ifindex), egress: egress, link: l}
+	err = r.inNamespace(func() error {
+		l, err := netlink.LinkByIndex(a.index)
+		if err == nil {
+			a.name = l.Attrs().Name
+		}
+		return err
+	})
+	if err != nil {
+		return nil, nil // the link is in another network namespace, where this relay can't look after it
+	}
+	return a, p
+}
+
+// adoptFilters replaces the programs of the clsact filters that work on the adopted maps.
+func (r *Relay) adoptFilters() error {
+	info, err := r.coll.Maps["fr_lease"].Info()
+	if err != nil {
+		return err
+	}
+	mine, _ := info.ID()
+	all, err := netlink.LinkList()
+	if err != nil {
+		return err
+	}
+	for _, l := range all {
+		for _, egress := range []bool{false, true} {
+			filters, err := netlink.FilterList(l, filterParent(egress))
+			if err != nil {
+				continue // no clsact qdisc
+			}
+			for _, f := range filters {
+				b, ok := f.(*netlink.BpfFilter)
+				if !ok || !strings.HasPrefix(b.Name, r.filterName("")) || !usesMap(ebpf.ProgramID(b.Id), mine) {
+					continue
+				}
+				if err := r.adoptFilter(l, b, egress); err != nil {
+					return fmt.Errorf("replace filter %s on %s: %w", b.Name, l.Attrs().Name, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Relay) adoptFilter(l netlink.Link, f *netlink.BpfFilter, egress bool) error {
+	p := r.Program(strings.TrimPrefix(f.Name, r.filterName("")))
+	if p == nil || egress != (p.desc.Hook == "tc/egress") {
+		return gone(netlink.FilterDel(f))
+	}
+	f.Fd = p.prog.FD()
+	f.DirectAction = true
+	if err := netlink.FilterReplace(f); err != nil {
+		return err
+	}
+	r.attachments = append(r.attachments, &attachment{program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: egress, filter: f})
+	return nil
+}
+
+func usesMap(id ebpf.ProgramID, want ebpf.MapID) bool {
+	m := mapOfProgram(id, "fr_lease")
+	if m == nil {
+		return false
+	}
+	defer m.Close()
+	info, err := m.Info()
+	if err != nil {
+		return false
+	}
+	got, _ := info.ID()
+	return got == want
+}

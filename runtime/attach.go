@@ -1,0 +1,366 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	goruntime "runtime"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+)
+
+// attachment is a program on an interface: a TCX link where the kernel has them (6.6), else a filter of a clsact qdisc.
+// Both let the next program on the device decide where ours doesn't, and both run after those that were there before.
+type attachment struct {
+	program string
+	name    string
+	index   int
+	egress  bool
+	link    link.Link          // TCX
+	filter  *netlink.BpfFilter // clsact
+}
+
+func (a *attachment) how() string {
+	if a.link != nil {
+		return "tcx"
+	}
+	return "clsact"
+}
+
+// inNamespace runs f in the relay's network namespace.
+func (r *Relay) inNamespace(f func() error) error {
+	goruntime.LockOSThread()
+	here, err := netns.Get()
+	if err != nil {
+		goruntime.UnlockOSThread()
+		return err
+	}
+	defer here.Close()
+	if here.Equal(r.ns) {
+		defer goruntime.UnlockOSThread()
+		return f()
+	}
+	if err := netns.Set(r.ns); err != nil {
+		goruntime.UnlockOSThread()
+		return fmt.Errorf("enter the relay's network namespace: %w", err)
+	}
+	err = f()
+	// A thread that can't return stays locked, and ends with its goroutine.
+	if back := netns.Set(here); back != nil {
+		return errors.Join(err, fmt.Errorf("leave the relay's network namespace: %w", back))
+	}
+	goruntime.UnlockOSThread()
+	return err
+}
+
+func (p *Program) attach(name string, index int) error {
+	r := p.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	what := name
+	if name == "" {
+		what = fmt.Sprintf("interface %d", index)
+	}
+	fail := func(err error) error { return fmt.Errorf("attach %s to %s: %w", p.desc.Name, what, err) }
+	if r.closed {
+		return fail(fmt.Errorf("relay: %w", ErrClosed))
+	}
+	err := r.inNamespace(func() error {
+		l, err := findLink(name, index)
+		if err != nil {
+			return err
+		}
+		a := &attachment{program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: p.desc.Hook == "tc/egress"}
+		if p.desc.L2 && !hasEthernet(l.Attrs()) {
+			return fmt.Errorf("its frames have no Ethernet header (%s), and the spec's stack begins with one", l.Attrs().EncapType)
+		}
+		r.forgetGone()
+		if slices.ContainsFunc(r.attachments, func(b *attachment) bool { return b.program == a.program && b.index == a.index }) {
+			return nil
+		}
+		if !r.opt.Clsact {
+			err = r.attachTCX(p, a)
+		}
+		if r.opt.Clsact || errors.Is(err, ebpf.ErrNotSupported) {
+			err = r.attachFilter(p, a)
+		}
+		if err != nil {
+			return err
+		}
+		r.attachments = append(r.attachments, a)
+		return nil
+	})
+	if errors.Is(err, unix.EPERM) {
+		err = &KernelError{Doing: "attach a program", Cause: "this process may not", Fix: "run as root, or with CAP_BPF and CAP_NET_ADMIN", Err: err}
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+func findLink(name string, index int) (netlink.Link, error) {
+	var l netlink.Link
+	var err error
+	if name != "" {
+		l, err = netlink.LinkByName(name)
+	} else {
+		l, err = netlink.LinkByIndex(index)
+	}
+	if err == nil {
+		return l, nil
+	}
+	var missing netlink.LinkNotFoundError
+	if !errors.As(err, &missing) && !errors.Is(err, unix.ENODEV) {
+		return nil, err
+	}
+	text := "there is no such interface"
+	if all, err := netlink.LinkList(); err == nil {
+		var names []string
+		for _, l := range all {
+			names = append(names, l.Attrs().Name)
+		}
+		slices.Sort(names)
+		text += "; this network namespace has " + strings.Join(names, ", ")
+	}
+	return nil, errors.New(text)
+}
+
+func (r *Relay) attachTCX(p *Program, a *attachment) error {
+	at := ebpf.AttachTCXIngress
+	if a.egress {
+		at = ebpf.AttachTCXEgress
+	}
+	l, err := link.AttachTCX(link.TCXOptions{Interface: a.index, Program: p.prog, Attach: at, Anchor: link.Tail()})
+	if err != nil {
+		return err
+	}
+	a.link = l
+	if r.pins != nil {
+		if err := r.pins.addLink(a); err != nil {
+			l.Close()
+			return err
+		}
+	}
+	return nil
+}
+
+// filterPrefix begins the name of each of our filters, so that nobody's else is touched.
+const filterPrefix = "fastrelay:"
+
+func (r *Relay) filterName(program string) string { return filterPrefix + r.desc.Name + ":" + program }
+
+func filterParent(egress bool) uint32 {
+	if egress {
+		return netlink.HANDLE_MIN_EGRESS
+	}
+	return netlink.HANDLE_MIN_INGRESS
+}
+
+// attachFilter adds a clsact filter behind those that are there, so that the order is that of TCX.
+func (r *Relay) attachFilter(p *Program, a *attachment) error {
+	l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: a.index, Name: a.name}}
+	made, err := addClsact(l, a.egress)
+	if err != nil {
+		return err
+	}
+	if made {
+		r.qdiscs[a.index] = true
+	}
+	parent := filterParent(a.egress)
+	filters, err := netlink.FilterList(l, parent)
+	if err != nil {
+		r.dropClsact(a.index)
+		return fmt.Errorf("list its filters: %w", err)
+	}
+	last := 0
+	for _, f := range filters {
+		if b, ok := f.(*netlink.BpfFilter); ok && b.Name == r.filterName(p.desc.Name) && r.dead(b) {
+			if err := netlink.FilterDel(b); err != nil {
+				return fmt.Errorf("remove the filter that a dead process left: %w", err)
+			}
+			continue
+		}
+		last = max(last, int(f.Attrs().Priority))
+	}
+	if last >= 0xfffe {
+		r.dropClsact(a.index)
+		return fmt.Errorf("no filter can come behind the one of priority %d", last)
+	}
+	f := &netlink.BpfFilter{
+		FilterAttrs:  netlink.FilterAttrs{LinkIndex: a.index, Parent: parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: uint16(last + 1)},
+		Fd:           p.prog.FD(),
+		Name:         r.filterName(p.desc.Name),
+		DirectAction: true,
+	}
+	if err := netlink.FilterAdd(f); err != nil {
+		r.dropClsact(a.index)
+		return fmt.Errorf("add a filter: %w", err)
+	}
+	a.filter = f
+	return nil
+}
+
+// addClsact makes sure that the interface has the qdisc, and says whether it is new.
+func addClsact(l netlink.Link, egress bool) (made bool, err error) {
+	q := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
+	switch err = netlink.QdiscAdd(q); {
+	case err == nil:
+		return true, nil
+	case !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBUSY):
+		return false, fmt.Errorf("add a clsact qdisc: %w", err)
+	}
+	all, listErr := netlink.QdiscList(l)
+	if listErr != nil {
+		return false, fmt.Errorf("list its qdiscs: %w", listErr)
+	}
+	for _, q := range all {
+		if q.Attrs().Parent != netlink.HANDLE_CLSACT {
+			continue
+		}
+		// An ingress qdisc would take filters of egress for its own.
+		if q.Type() == "clsact" || q.Type() == "ingress" && !egress {
+			return false, nil
+		}
+		return false, fmt.Errorf("it has a qdisc of type %s, which can't run programs on egress; replace it by clsact", q.Type())
+	}
+	return false, fmt.Errorf("add a clsact qdisc: %w", err)
+}
+
+// dropClsact removes the qdisc if it is ours and has no filters.
+func (r *Relay) dropClsact(index int) error {
+	if !r.qdiscs[index] {
+		return nil
+	}
+	l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: index}}
+	for _, egress := range []bool{false, true} {
+		filters, err := netlink.FilterList(l, filterParent(egress))
+		if err != nil || len(filters) > 0 {
+			return gone(err)
+		}
+	}
+	delete(r.qdiscs, index)
+	return gone(netlink.QdiscDel(&netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}))
+}
+
+// dead says whether a filter belongs to a relay whose lease has lapsed.
+func (r *Relay) dead(f *netlink.BpfFilter) bool {
+	lease := mapOfProgram(ebpf.ProgramID(f.Id), "fr_lease")
+	if lease == nil {
+		return false
+	}
+	defer lease.Close()
+	b, err := lease.LookupBytes(uint32(0))
+	return err == nil && len(b) >= 8 && order.Uint64(b[leaseDeadline:]) <= r.clock.now()
+}
+
+// mapOfProgram opens the map of that name that a loaded program uses; nil where it can't.
+func mapOfProgram(id ebpf.ProgramID, name string) *ebpf.Map {
+	prog, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return nil
+	}
+	defer prog.Close()
+	info, err := prog.Info()
+	if err != nil {
+		return nil
+	}
+	ids, _ := info.MapIDs()
+	for _, id := range ids {
+		m, err := ebpf.NewMapFromID(id)
+		if err != nil {
+			continue
+		}
+		if info, err := m.Info(); err == nil && info.Name == name {
+			return m
+		}
+		m.Close()
+	}
+	return nil
+}
+
+// detach detaches what matches. An interface that is gone took its programs along. r.mu is held.
+func (r *Relay) detach(match func(*attachment) bool) error {
+	if len(r.attachments) == 0 {
+		return nil
+	}
+	return r.inNamespace(func() error {
+		var errs []error
+		var rest []*attachment
+		for _, a := range r.attachments {
+			if !match(a) {
+				rest = append(rest, a)
+				continue
+			}
+			if err := r.detachOne(a); err != nil {
+				errs = append(errs, fmt.Errorf("detach %s from %s: %w", a.program, a.name, err))
+				rest = append(rest, a)
+			}
+		}
+		r.attachments = rest
+		return errors.Join(errs...)
+	})
+}
+
+func (r *Relay) detachOne(a *attachment) error {
+	if a.link != nil {
+		if r.pins != nil {
+			if err := r.pins.dropLink(a); err != nil {
+				return err
+			}
+		}
+		return a.link.Close()
+	}
+	if err := gone(netlink.FilterDel(a.filter)); err != nil {
+		return err
+	}
+	return r.dropClsact(a.index)
+}
+
+// forgetGone drops the attachments whose interface is gone, so that a new interface may have the old one's index. r.mu is
+// held.
+func (r *Relay) forgetGone() {
+	r.attachments = slices.DeleteFunc(r.attachments, func(a *attachment) bool {
+		if a.link != nil {
+			info, err := a.link.Info()
+			if err == nil && info.TCX() != nil && info.TCX().Ifindex == 0 {
+				r.detachOne(a)
+				return true
+			}
+			return false
+		}
+		l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: a.index}}
+		filters, err := netlink.FilterList(l, a.filter.Parent)
+		missing := gone(err) == nil && !slices.ContainsFunc(filters, func(f netlink.Filter) bool {
+			b, ok := f.(*netlink.BpfFilter)
+			return ok && b.Name == a.filter.Name && b.Priority == a.filter.Priority
+		})
+		if missing {
+			delete(r.qdiscs, a.index)
+		}
+		return missing
+	})
+}
+
+// gone forgives errors that mean that something is not there any more.
+func gone(err error) error {
+	if errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+		return nil
+	}
+	return err
+}
+
+// releaseAttachments lets go of the attachments without detaching them. r.mu is held.
+func (r *Relay) releaseAttachments() {
+	for _, a := range r.attachments {
+		if a.link != nil {
+			a.link.Close() // its pin keeps it
+		}
+	}
+	r.attachments = nil
+}

@@ -1,0 +1,319 @@
+package runtime
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"reflect"
+	"strconv"
+	"strings"
+)
+
+// All supported hosts are little endian; the objects are built for bpfel alone.
+var order = binary.LittleEndian
+
+// encode writes v into buf (of the kind's size), checked against its range.
+func encode(buf []byte, kind Kind, bits int, v any) error {
+	switch kind {
+	case KindUint:
+		n, err := toUint(v, bits)
+		if err != nil {
+			return err
+		}
+		putUint(buf, n)
+	case KindBool:
+		b, ok := v.(bool)
+		if !ok {
+			return typeError(v, "bool")
+		}
+		buf[0] = 0
+		if b {
+			buf[0] = 1
+		}
+	case KindBytes:
+		b, ok := toBytes(v)
+		if !ok {
+			return typeError(v, "[]byte")
+		}
+		if len(b) != len(buf) {
+			return fmt.Errorf("has %d bytes, must have %d", len(b), len(buf))
+		}
+		copy(buf, b)
+	case KindMac:
+		b, ok := toBytes(v)
+		if !ok {
+			return typeError(v, "net.HardwareAddr")
+		}
+		if len(b) != 6 {
+			return fmt.Errorf("has %d bytes, must have 6", len(b))
+		}
+		copy(buf, b)
+	case KindAddr:
+		a, ok := v.(netip.Addr)
+		if !ok {
+			return typeError(v, "netip.Addr")
+		}
+		return putAddr(buf, a)
+	case KindEndpoint:
+		ep, ok := v.(netip.AddrPort)
+		if !ok {
+			return typeError(v, "netip.AddrPort")
+		}
+		if err := putAddr(buf, ep.Addr()); err != nil {
+			return err
+		}
+		order.PutUint16(buf[16:], ep.Port())
+	case KindPrefix:
+		p, ok := v.(netip.Prefix)
+		if !ok {
+			return typeError(v, "netip.Prefix")
+		}
+		if !p.IsValid() {
+			return fmt.Errorf("is not a prefix")
+		}
+		n := p.Bits()
+		switch addr := p.Addr(); {
+		case addr.Is4():
+			n += 96
+		case addr.Is4In6() && n < 96:
+			return fmt.Errorf("covers more than the IPv4-mapped addresses; write it as an IPv4 prefix")
+		}
+		if masked := p.Masked(); masked.Addr() != p.Addr() {
+			return fmt.Errorf("has bits set behind its length; did you mean %v?", masked)
+		}
+		order.PutUint32(buf, uint32(n))
+		a := p.Addr().As16()
+		copy(buf[4:], a[:])
+	case KindNextHop:
+		a, ok := v.(netip.Addr)
+		if !ok {
+			return typeError(v, "netip.Addr")
+		}
+		return putAddr(buf[hopSize:], a)
+	default:
+		return fmt.Errorf("can't be given a value")
+	}
+	return nil
+}
+
+// decode reads a value of the kind from buf. KindCounter and hidden kinds have no value of their own.
+func decode(buf []byte, kind Kind) any {
+	switch kind {
+	case KindUint:
+		return getUint(buf)
+	case KindBool:
+		return buf[0] != 0
+	case KindBytes:
+		return append([]byte(nil), buf...)
+	case KindMac:
+		return net.HardwareAddr(append([]byte(nil), buf...))
+	case KindAddr:
+		return getAddr(buf)
+	case KindEndpoint:
+		return netip.AddrPortFrom(getAddr(buf), order.Uint16(buf[16:]))
+	case KindPrefix:
+		addr := netip.AddrFrom16([16]byte(buf[4:20]))
+		n := int(order.Uint32(buf))
+		if addr.Is4In6() && n >= 96 {
+			return netip.PrefixFrom(addr.Unmap(), n-96)
+		}
+		return netip.PrefixFrom(addr, n)
+	case KindNextHop:
+		return getAddr(buf[hopSize:])
+	}
+	return nil
+}
+
+func putAddr(buf []byte, a netip.Addr) error {
+	switch {
+	case !a.IsValid():
+		return fmt.Errorf("is not an address")
+	case a.Zone() != "":
+		return fmt.Errorf("has a zone, which no packet carries")
+	}
+	b := a.As16()
+	copy(buf, b[:])
+	return nil
+}
+
+func getAddr(buf []byte) netip.Addr { return netip.AddrFrom16([16]byte(buf[:16])).Unmap() }
+
+func putUint(buf []byte, n uint64) {
+	switch len(buf) {
+	case 1:
+		buf[0] = byte(n)
+	case 2:
+		order.PutUint16(buf, uint16(n))
+	case 4:
+		order.PutUint32(buf, uint32(n))
+	default:
+		order.PutUint64(buf, n)
+	}
+}
+
+func getUint(buf []byte) uint64 {
+	switch len(buf) {
+	case 1:
+		return uint64(buf[0])
+	case 2:
+		return uint64(order.Uint16(buf))
+	case 4:
+		return uint64(order.Uint32(buf))
+	}
+	return order.Uint64(buf)
+}
+
+// toUint accepts every integer type of Go, since a person writes 3478 and not uint64(3478).
+func toUint(v any, bits int) (uint64, error) {
+	rv := reflect.ValueOf(v)
+	var n uint64
+	switch {
+	case v == nil:
+		return 0, typeError(v, "an integer")
+	case rv.CanUint():
+		n = rv.Uint()
+	case rv.CanInt():
+		if rv.Int() < 0 {
+			return 0, fmt.Errorf("is negative")
+		}
+		n = uint64(rv.Int())
+	default:
+		return 0, typeError(v, "an integer")
+	}
+	if limit := maxUint(bits); n > limit {
+		return 0, fmt.Errorf("doesn't fit in %d bits (at most %d)", bits, limit)
+	}
+	return n, nil
+}
+
+func maxUint(bits int) uint64 {
+	if bits <= 0 || bits >= 64 {
+		return math.MaxUint64
+	}
+	return 1<<bits - 1
+}
+
+func toBytes(v any) ([]byte, bool) {
+	switch b := v.(type) {
+	case []byte:
+		return b, true
+	case net.HardwareAddr:
+		return b, true
+	}
+	// Generated code passes fixed arrays: [8]byte.
+	rv := reflect.ValueOf(v)
+	if rv.IsValid() && rv.Kind() == reflect.Array && rv.Type().Elem().Kind() == reflect.Uint8 {
+		b := make([]byte, rv.Len())
+		reflect.Copy(reflect.ValueOf(b), rv)
+		return b, true
+	}
+	return nil, false
+}
+
+func typeError(v any, want string) error {
+	if v == nil {
+		return fmt.Errorf("is missing, %s is needed", want)
+	}
+	return fmt.Errorf("is a %T, %s is needed", v, want)
+}
+
+// ParseValue reads a value of the kind as a person writes it: 3478, 0x4001, true, 00:11:22:33:44:55, 192.0.2.1,
+// [2001:db8::1]:3478, 203.0.113.0/24; bytes in hexadecimal. A counter takes an integer, its first value.
+func ParseValue(kind Kind, text string) (any, error) {
+	text = strings.TrimSpace(text)
+	var v any
+	var err error
+	what := ""
+	switch kind {
+	case KindUint, KindCounter:
+		v, err = strconv.ParseUint(text, 0, 64)
+		what = "an integer such as 3478 or 0x4001"
+	case KindBool:
+		v, err = strconv.ParseBool(text)
+		what = "true or false"
+	case KindBytes:
+		v, err = hex.DecodeString(strings.TrimPrefix(text, "0x"))
+		what = "bytes in hexadecimal"
+	case KindMac:
+		v, err = net.ParseMAC(text)
+		what = "a link-layer address such as 00:11:22:33:44:55"
+	case KindAddr, KindNextHop:
+		v, err = netip.ParseAddr(text)
+		what = "an address such as 192.0.2.1 or 2001:db8::1"
+	case KindEndpoint:
+		v, err = netip.ParseAddrPort(text)
+		what = "an address and a port such as 192.0.2.1:3478 or [2001:db8::1]:3478"
+	case KindPrefix:
+		v, err = netip.ParsePrefix(text)
+		what = "a prefix such as 203.0.113.0/24"
+	default:
+		return nil, fmt.Errorf("can't be given a value")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%q is not %s", text, what)
+	}
+	return v, nil
+}
+
+// encodeMembers writes values, in the order of the members that are not hidden, into a new buffer.
+func encodeMembers(where string, members []MemberDesc, size int, values []any) ([]byte, error) {
+	if want := visible(members); len(values) != want {
+		return nil, fmt.Errorf("%s: %d values given, %d needed (%s)", where, len(values), want, memberNames(members))
+	}
+	buf := make([]byte, size)
+	i := 0
+	for _, m := range members {
+		if m.Hidden {
+			continue
+		}
+		v := values[i]
+		i++
+		if m.Kind == KindCounter {
+			continue // allocated by the table
+		}
+		if err := encode(buf[m.Off:m.Off+m.Size], m.Kind, m.Bits, v); err != nil {
+			return nil, &ValueError{Where: where + ", " + strconv.Quote(m.Name), Value: v, Reason: err.Error()}
+		}
+	}
+	return buf, nil
+}
+
+// decodeMembers is the inverse of encodeMembers; counter turns the index of a shared counter into its value.
+func decodeMembers(members []MemberDesc, buf []byte, counter func(index uint32) *Counter) []any {
+	var out []any
+	for _, m := range members {
+		if m.Hidden {
+			continue
+		}
+		b := buf[m.Off : m.Off+m.Size]
+		if m.Kind == KindCounter {
+			out = append(out, counter(order.Uint32(b)))
+			continue
+		}
+		out = append(out, decode(b, m.Kind))
+	}
+	return out
+}
+
+func visible(members []MemberDesc) int {
+	n := 0
+	for _, m := range members {
+		if !m.Hidden {
+			n++
+		}
+	}
+	return n
+}
+
+func memberNames(members []MemberDesc) string {
+	var names []string
+	for _, m := range members {
+		if !m.Hidden {
+			names = append(names, m.Name)
+		}
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,106 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Errors that callers tell apart with errors.Is.
+var (
+	// ErrClosed is returned by operations on a relay or session that is closed.
+	ErrClosed = errors.New("closed")
+	// ErrFull is wrapped by a [*FullError].
+	ErrFull = errors.New("full")
+	// ErrNotFound is wrapped where a row doesn't exist.
+	ErrNotFound = errors.New("no such row")
+	// ErrExpired is the cause of a session that ended because its lifetime or idle time passed.
+	ErrExpired = errors.New("expired")
+	// ErrLocked is returned by [Load] where another process holds the pins.
+	ErrLocked = errors.New("in use by another process")
+)
+
+// FullError says which table, kind of session or counter array has no room left.
+type FullError struct {
+	What string // `table "sources"`, `sessions of kind "channel"`, "shared counters"
+	Size int    // entries
+}
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("%s is full: it holds %d entries; raise its size in the spec", e.What, e.Size)
+}
+
+// Is reports whether target is [ErrFull].
+func (e *FullError) Is(target error) bool { return target == ErrFull }
+
+// CollisionError says that a session can't be opened because one of its rows belongs to another session.
+type CollisionError struct {
+	Table string
+	Key   string   // the key, readable
+	Other *Session // the session that has the row
+}
+
+func (e *CollisionError) Error() string {
+	return fmt.Sprintf("table %q: %s belongs to another session, %v", e.Table, e.Key, e.Other)
+}
+
+// LayoutError says that the tables that are pinned were made for another layout, and can't be adopted.
+type LayoutError struct {
+	Path  string // where the relay is pinned
+	What  string // `table "sources"`
+	Found string
+	Want  string
+}
+
+func (e *LayoutError) Error() string {
+	return fmt.Sprintf("can't adopt the relay pinned at %s: %s is laid out otherwise (found %s, want %s); close the old relay, or pin the new one elsewhere",
+		e.Path, e.What, e.Found, e.Want)
+}
+
+// ObjectError says that an object can't be the one that the description was made for.
+type ObjectError struct {
+	Relay  string
+	Reason string
+	Err    error
+}
+
+func (e *ObjectError) Error() string {
+	s := fmt.Sprintf("relay %q: the object is damaged or belongs to another relay: %s", e.Relay, e.Reason)
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	return s + "; build both again"
+}
+
+func (e *ObjectError) Unwrap() error { return e.Err }
+
+// KernelError says what the kernel lacks or refuses, and what to do about it.
+type KernelError struct {
+	Doing string // "load relay \"turn\""
+	Cause string // what is missing
+	Fix   string // what to do
+	Err   error
+}
+
+func (e *KernelError) Error() string {
+	s := e.Doing + ": " + e.Cause
+	if e.Fix != "" {
+		s += "; " + e.Fix
+	}
+	if e.Err != nil {
+		s += " (" + e.Err.Error() + ")"
+	}
+	return s
+}
+
+func (e *KernelError) Unwrap() error { return e.Err }
+
+// ValueError says that a value doesn't fit its place.
+type ValueError struct {
+	Where  string // `table "sources", key "addr"`
+	Value  any
+	Reason string
+}
+
+func (e *ValueError) Error() string {
+	return fmt.Sprintf("%s: %v %s", e.Where, e.Value, e.Reason)
+}

@@ -1,0 +1,163 @@
+package runtime
+
+import (
+	"container/heap"
+	"time"
+)
+
+// A session has up to two ends: its lifetime's, which the kernel keeps exactly, and its idle time's, which moves with every
+// packet. User space looks at a session when its next end comes, and either finds that packets moved it, or closes it.
+
+// next is when the session has to be looked at; zero: never.
+func (s *Session) next() time.Time {
+	if s.idle.IsZero() || !s.expires.IsZero() && s.expires.Before(s.idle) {
+		return s.expires
+	}
+	return s.idle
+}
+
+// deadline is what the kernel is told, in jiffies.
+func (s *Session) deadline() uint64 {
+	c := s.relay.clock
+	d := uint64(never)
+	if !s.expires.IsZero() {
+		d = c.now() + c.jiffies(time.Until(s.expires))
+	}
+	if !s.idle.IsZero() {
+		d = min(d, c.now()+c.jiffies(time.Until(s.idle)+idleGrace))
+	}
+	return d
+}
+
+// Refresh gives the session its whole lifetime and idle time again. It returns the session's Err where it is over.
+func (s *Session) Refresh() error {
+	r := s.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if !s.over && !s.expires.IsZero() && !now.Before(s.expires) {
+		r.end(s, ErrExpired)
+	}
+	if s.over {
+		return s.err
+	}
+	if d := time.Duration(s.desc.Lifetime); d > 0 {
+		s.expires = now.Add(d)
+	}
+	if d := time.Duration(s.desc.Idle); d > 0 {
+		s.idle = now.Add(d)
+	}
+	r.slots.mem.store64(s.slot, slotDeadline, s.deadline())
+	r.enqueue(s)
+	return nil
+}
+
+// Expires returns when the session ends unless it is refreshed or used; zero: never.
+func (s *Session) Expires() time.Time {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	return s.next()
+}
+
+// enqueue puts the session where its next end belongs. r.mu is held.
+func (r *Relay) enqueue(s *Session) {
+	if s.next().IsZero() {
+		return
+	}
+	if s.queued >= 0 {
+		heap.Fix(&r.expiries, s.queued)
+	} else {
+		heap.Push(&r.expiries, s)
+	}
+	if r.expiries[0] == s {
+		select {
+		case r.sweep <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// endSessions ends sessions when their time has come.
+func (r *Relay) endSessions() {
+	defer r.wg.Done()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		if d, ok := r.sweepOnce(); ok {
+			timer.Reset(d)
+		}
+		select {
+		case <-r.done:
+			return
+		case <-r.sweep:
+		case <-timer.C:
+		}
+	}
+}
+
+// sweepOnce looks at all sessions whose time has come, and returns how long to wait for the next.
+func (r *Relay) sweepOnce() (time.Duration, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for len(r.expiries) > 0 && !r.closed {
+		s := r.expiries[0]
+		if d := time.Until(s.next()); d > 0 {
+			return d, true
+		}
+		if s.used() {
+			r.slots.mem.store64(s.slot, slotDeadline, s.deadline())
+			heap.Fix(&r.expiries, s.queued)
+			continue
+		}
+		if err := r.end(s, ErrExpired); err != nil {
+			r.log.Warn("a session expired", "relay", r.desc.Name, "error", err)
+		}
+	}
+	return 0, false
+}
+
+// used moves the session's idle end by its last use, and says whether the session lives on. relay.mu is held.
+func (s *Session) used() bool {
+	now := time.Now()
+	if !s.expires.IsZero() && !now.Before(s.expires) {
+		return false
+	}
+	var last uint64
+	s.eachUsageLocked(func(b []byte) { last = max(last, order.Uint64(b)) })
+	if last == 0 {
+		return false
+	}
+	end := s.relay.clock.time(last).Add(time.Duration(s.desc.Idle))
+	if !end.After(now) {
+		return false
+	}
+	s.idle = end
+	return true
+}
+
+// expiryQueue is a heap of sessions by their next end.
+type expiryQueue []*Session
+
+func (q expiryQueue) Len() int           { return len(q) }
+func (q expiryQueue) Less(i, j int) bool { return q[i].next().Before(q[j].next()) }
+func (q expiryQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].queued, q[j].queued = i, j
+}
+
+// Push implements heap.Interface.
+func (q *expiryQueue) Push(x any) {
+	s := x.(*Session)
+	s.queued = len(*q)
+	*q = append(*q, s)
+}
+
+// Pop implements heap.Interface.
+func (q *expiryQueue) Pop() any {
+	old := *q
+	s := old[len(old)-1]
+	old[len(old)-1] = nil
+	*q = old[:len(old)-1]
+	s.queued = -1
+	return s
+}

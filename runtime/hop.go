@@ -1,0 +1,334 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// hopSize is the size of struct fr_hop (docs/abi.md).
+const hopSize = 20
+
+// HopState says whether and how packets can leave towards an address. The values are those of the plan and of struct fr_hop.
+type HopState uint8
+
+const (
+	HopNone        HopState = iota // not resolved
+	HopDirect                      // the link-layer addresses are known
+	HopNeighbour                   // the kernel has to resolve the neighbour
+	HopLocal                       // the destination is this host
+	HopUnreachable                 // the route says unreachable, or there is none
+	HopBlackhole
+	HopProhibit
+)
+
+// String names the state.
+func (s HopState) String() string {
+	names := [...]string{"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprintf("HopState(%d)", uint8(s))
+}
+
+// Hop says how packets leave towards an address.
+type Hop struct {
+	State   HopState
+	Ifindex int
+	MTU     int // in bytes, of the route or the device
+	Dst     [6]byte
+	Src     [6]byte
+}
+
+func (h Hop) put(buf []byte) {
+	order.PutUint32(buf, uint32(h.Ifindex))
+	order.PutUint16(buf[4:], uint16(min(h.MTU, math.MaxUint16)))
+	buf[6] = byte(h.State)
+	buf[7] = 0
+	copy(buf[8:14], h.Dst[:])
+	copy(buf[14:20], h.Src[:])
+}
+
+// tableRow is a row as it stands in the kernel, and the hops in it.
+type tableRow struct {
+	table *Table
+	key   []byte
+	value []byte
+	hops  []rowHop
+}
+
+// rowHop is one hop in a row.
+type rowHop struct {
+	off int
+	key hopKey
+	hop *hop      // while the row is in the kernel
+	got *resolved // found ahead, so that nothing is asked of the kernel under relay.mu
+}
+
+// hopKey is what a hop depends on. from is invalid where packets have no source of their own.
+type hopKey struct{ from, to netip.Addr }
+
+// findHops finds the hops in a row's value, and checks that both ends of each are of one family.
+func (row *tableRow) findHops() error {
+	members := row.table.desc.Value
+	addr := func(m MemberDesc) netip.Addr { return getAddr(row.value[m.Off:]) }
+	for _, m := range members {
+		switch m.Kind {
+		case KindNextHop:
+			to := getAddr(row.value[m.Off+hopSize:])
+			if !to.IsUnspecified() { // no next hop, as in an empty row of an array
+				row.hops = append(row.hops, rowHop{off: m.Off, key: hopKey{to: to}})
+			}
+		case KindHop:
+			key := hopKey{to: addr(members[m.To])}
+			if m.From >= 0 {
+				key.from = addr(members[m.From])
+				if key.from.Is4() != key.to.Is4() {
+					return &ValueError{Where: fmt.Sprintf("%q and %q", members[m.From].Name, members[m.To].Name), Value: fmt.Sprintf("%v and %v", key.from, key.to),
+						Reason: "are the source and the destination of one packet, and must be of one IP family"}
+				}
+			}
+			row.hops = append(row.hops, rowHop{off: m.Off, key: key})
+		}
+	}
+	return nil
+}
+
+// link ties a row to its session.
+func (row *tableRow) link(slot, gen uint32) {
+	for _, m := range row.table.desc.Value {
+		switch {
+		case !m.Hidden:
+		case m.Name == "slot":
+			order.PutUint32(row.value[m.Off:], slot)
+		case m.Name == "gen":
+			order.PutUint32(row.value[m.Off:], gen)
+		}
+	}
+}
+
+// hop is what is known about one way, and the rows that need it. Guarded by relay.mu.
+type hop struct {
+	key  hopKey
+	now  Hop
+	via  neighKey
+	rows map[*tableRow]struct{}
+}
+
+// hops keeps the hops of all rows up to date. The routes struct finds them; what is here keeps books, and rewrites rows.
+type hops struct {
+	relay  *Relay
+	routes *routes // nil: Options.Routes
+	byKey  map[hopKey]*hop
+	epoch  uint64 // counts changes of the host's network that were applied
+}
+
+type resolved struct {
+	hop   Hop
+	via   neighKey
+	epoch uint64
+}
+
+func newHops(r *Relay) (*hops, error) {
+	h := &hops{relay: r, byKey: map[hopKey]*hop{}}
+	if r.opt.Routes == nil {
+		var err error
+		if h.routes, err = newRoutes(r.log); err != nil {
+			return nil, &KernelError{Doing: "follow the routes of this host", Cause: "netlink can't be used", Err: err}
+		}
+	}
+	return h, nil
+}
+
+func (h *hops) start() {
+	if h.routes != nil {
+		h.relay.wg.Add(2)
+		go func() { defer h.relay.wg.Done(); h.routes.listen() }()
+		go func() { defer h.relay.wg.Done(); h.follow() }()
+	}
+}
+
+func (h *hops) close() {
+	if h.routes != nil {
+		h.routes.close()
+	}
+}
+
+func (h *hops) resolve(key hopKey) (Hop, neighKey) {
+	if h.routes == nil {
+		return h.relay.opt.Routes(key.from, key.to), neighKey{}
+	}
+	return h.routes.resolve(key)
+}
+
+// prepare resolves the hops that nobody has asked for yet. relay.mu is not held.
+func (h *hops) prepare(rows []*tableRow) {
+	for _, row := range rows {
+		for i := range row.hops {
+			rh := &row.hops[i]
+			h.relay.mu.Lock()
+			known, epoch := h.byKey[rh.key] != nil, h.epoch
+			h.relay.mu.Unlock()
+			if known {
+				continue
+			}
+			hop, via := h.resolve(rh.key)
+			if h.routes != nil && hop.State == HopNeighbour {
+				h.routes.probe(via) // so that the way is direct soon
+			}
+			rh.got = &resolved{hop, via, epoch}
+		}
+	}
+}
+
+// use writes the hops into the row's value, and follows them from now on. relay.mu is held.
+func (h *hops) use(row *tableRow) {
+	for i := range row.hops {
+		rh := &row.hops[i]
+		e := h.byKey[rh.key]
+		if e == nil {
+			got := rh.got
+			if got == nil { // it was known a moment ago
+				now, via := h.resolve(rh.key)
+				got = &resolved{now, via, h.epoch}
+			}
+			e = &hop{key: rh.key, now: got.hop, via: got.via, rows: map[*tableRow]struct{}{}}
+			h.byKey[rh.key] = e
+			if h.routes != nil && got.epoch != h.epoch {
+				h.routes.kick(true) // the network changed since: look again
+			}
+		}
+		e.rows[row] = struct{}{}
+		rh.hop, rh.got = e, nil
+		e.now.put(row.value[rh.off:])
+	}
+}
+
+// drop stops following the row's hops. relay.mu is held.
+func (h *hops) drop(row *tableRow) {
+	for i := range row.hops {
+		rh := &row.hops[i]
+		if rh.hop == nil {
+			continue
+		}
+		delete(rh.hop.rows, row)
+		if len(rh.hop.rows) == 0 {
+			delete(h.byKey, rh.key)
+		}
+		rh.hop = nil
+	}
+}
+
+// apply rewrites the rows of a hop that has changed. The kernel replaces a row as a whole, so each packet sees the old way
+// or the new one.
+func (h *hops) apply(e *hop, now Hop, via neighKey) {
+	r := h.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || h.byKey[e.key] != e {
+		return
+	}
+	e.via = via
+	if e.now == now {
+		return
+	}
+	e.now = now
+	for row := range e.rows {
+		for _, rh := range row.hops {
+			if rh.hop == e {
+				now.put(row.value[rh.off:])
+			}
+		}
+		// A session's row is ours alone. Another row is what user space put, since nothing else writes hops.
+		if err := row.table.update(row.key, row.value, ebpf.UpdateExist); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			r.log.Error("a row can't follow a change of route", "relay", r.desc.Name, "to", e.key.to, "error", row.table.explain(err))
+		}
+	}
+}
+
+// RefreshRoutes finds the ways of all rows anew, and returns when the kernel's rows follow them. Changes that the kernel
+// announces are followed without it, within some ten milliseconds.
+func (r *Relay) RefreshRoutes() {
+	if r.hops == nil {
+		return
+	}
+	r.hops.refresh(func(*hop) bool { return true })
+}
+
+// refresh resolves the hops that match again.
+func (h *hops) refresh(match func(*hop) bool) {
+	h.relay.mu.Lock()
+	h.epoch++
+	var all []*hop
+	for _, e := range h.byKey {
+		if match(e) {
+			all = append(all, e)
+		}
+	}
+	h.relay.mu.Unlock()
+	for _, e := range all {
+		now, via := h.resolve(e.key)
+		h.apply(e, now, via)
+	}
+}
+
+// follow applies the changes that routes announces, until the relay is closed.
+func (h *hops) follow() {
+	const (
+		settle    = 10 * time.Millisecond // changes come in bursts
+		keepAlive = 4 * time.Second       // less than the 5 s after which the kernel calls a neighbour unused
+		lookAgain = 30 * time.Second      // path MTUs change without an announcement
+	)
+	alive, again := time.NewTicker(keepAlive), time.NewTicker(lookAgain)
+	defer alive.Stop()
+	defer again.Stop()
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	<-pause.C
+	rest := settle
+	for {
+		select {
+		case <-h.relay.done:
+			return
+		case <-alive.C:
+			for _, via := range h.neighbours() {
+				h.routes.probe(via)
+			}
+			continue
+		case <-again.C:
+			h.routes.kick(true)
+			continue
+		case <-h.routes.changed:
+		}
+		pause.Reset(rest)
+		select {
+		case <-h.relay.done:
+			return
+		case <-pause.C:
+		}
+		began := time.Now()
+		all, some := h.routes.changes()
+		h.refresh(func(e *hop) bool { return all || some[e.via] })
+		// A host whose network never rests must not cost us more than a quarter of a processor.
+		rest = max(settle, 3*time.Since(began))
+	}
+}
+
+// neighbours returns the neighbours that hops lead through.
+func (h *hops) neighbours() []neighKey {
+	h.relay.mu.Lock()
+	defer h.relay.mu.Unlock()
+	seen := map[neighKey]bool{}
+	var out []neighKey
+	for _, e := range h.byKey {
+		if e.via.addr.IsValid() && !seen[e.via] {
+			seen[e.via] = true
+			out = append(out, e.via)
+		}
+	}
+	return out
+}

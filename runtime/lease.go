@@ -1,0 +1,148 @@
+package runtime
+
+import (
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// Layout of fr_lease (docs/abi.md).
+const (
+	leaseDeadline = 0 // byte offset: u64, jiffies, written here
+	leaseNow      = 8 // u64, jiffies, written by fr_clock
+)
+
+// never is a deadline that does not come.
+const never = math.MaxUint64
+
+// clock reads the kernel's jiffies, in which leases and deadlines are kept. A reading costs a system call; between readings
+// jiffies follow from the monotonic clock, which stops where they stop.
+type clock struct {
+	prog   *ebpf.Program
+	lease  *mapping
+	hz     uint64
+	sample atomic.Pointer[clockSample]
+}
+
+type clockSample struct {
+	jiffies uint64
+	at      time.Time
+}
+
+func newClock(prog *ebpf.Program, lease *mapping) (*clock, error) {
+	hz, err := kernelHZ()
+	if err != nil {
+		return nil, err
+	}
+	c := &clock{prog: prog, lease: lease, hz: hz}
+	if _, err := c.read(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// kernelHZ returns the kernel's jiffies per second. The resolution of a coarse clock is one tick; kernels with a legacy
+// timer base report some ppm less than 1/HZ.
+func kernelHZ() (uint64, error) {
+	var res unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &res); err != nil {
+		return 0, fmt.Errorf("read the kernel's tick: %w", err)
+	}
+	tick := res.Nano()
+	if tick < 100_000 || tick > int64(time.Second) {
+		return 0, fmt.Errorf("read the kernel's tick: %v is not plausible", time.Duration(tick))
+	}
+	return uint64(math.Round(1e9 / float64(tick))), nil
+}
+
+// read asks the kernel.
+func (c *clock) read() (uint64, error) {
+	// TC programs want a frame to run on: a link-layer header at least.
+	ret, err := c.prog.Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+	if err != nil {
+		return 0, fmt.Errorf("run fr_clock: %w", err)
+	}
+	j := c.lease.load64(0, leaseNow)
+	if j == 0 {
+		return 0, fmt.Errorf("run fr_clock: it returned %d and wrote no time", ret)
+	}
+	c.sample.Store(&clockSample{j, time.Now()})
+	return j, nil
+}
+
+// now follows from the last reading.
+func (c *clock) now() uint64 {
+	s := c.sample.Load()
+	return s.jiffies + c.jiffies(time.Since(s.at))
+}
+
+// jiffies rounds up, so that a deadline never comes early.
+func (c *clock) jiffies(d time.Duration) uint64 {
+	if d <= 0 {
+		return 0
+	}
+	sec, ns := uint64(d/time.Second), uint64(d%time.Second)
+	return sec*c.hz + (ns*c.hz+999_999_999)/1_000_000_000
+}
+
+// time returns when the jiffies were or will be.
+func (c *clock) time(j uint64) time.Time {
+	s := c.sample.Load()
+	// A difference of unsigned numbers, as signed: the past is negative.
+	d := int64(j - s.jiffies)
+	return s.at.Add(time.Duration(d/int64(c.hz))*time.Second + time.Duration(d%int64(c.hz))*time.Second/time.Duration(c.hz))
+}
+
+// keepLease renews the lease until done. A renewal that fails is tried again at the next tick; if it goes on failing, the
+// lease lapses, which is what it is for.
+func (r *Relay) keepLease() {
+	defer r.wg.Done()
+	tick := time.NewTicker(r.opt.Lease / 4)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-r.done:
+			return
+		case <-tick.C:
+		}
+		err := r.renew(r.opt.Lease)
+		if err != nil && !failing {
+			r.log.Error("the lease can't be renewed; packets will go up when it lapses", "relay", r.desc.Name, "error", err)
+		}
+		failing = err != nil
+	}
+}
+
+// renew sets the lease to lapse d from now. Only the kernel's own reading counts here.
+func (r *Relay) renew(d time.Duration) error {
+	now, err := r.clock.read()
+	if err != nil {
+		return err
+	}
+	r.leaseMu.Lock()
+	defer r.leaseMu.Unlock()
+	if r.leaseOver {
+		return ErrClosed
+	}
+	r.lease.store64(0, leaseDeadline, now+r.clock.jiffies(d))
+	return nil
+}
+
+// endLease sets the last deadline: after d, or at once.
+func (r *Relay) endLease(d time.Duration) {
+	var deadline uint64
+	if d > 0 {
+		if now, err := r.clock.read(); err == nil {
+			deadline = now + r.clock.jiffies(d)
+		}
+	}
+	r.leaseMu.Lock()
+	defer r.leaseMu.Unlock()
+	r.leaseOver = true
+	r.lease.store64(0, leaseDeadline, deadline)
+}

@@ -1,0 +1,149 @@
+package runtime
+
+import (
+	"fmt"
+	"iter"
+
+	"github.com/cilium/ebpf"
+)
+
+// Count is a number of packets and of their bytes. Bytes are those of whole frames as they came.
+type Count struct {
+	Packets uint64
+	Bytes   uint64
+}
+
+// A Program is one program of a relay.
+type Program struct {
+	relay *Relay
+	desc  *ProgramDesc
+	prog  *ebpf.Program
+}
+
+// Name returns the program's name in the spec.
+func (p *Program) Name() string { return p.desc.Name }
+
+// Desc returns the program's description.
+func (p *Program) Desc() *ProgramDesc { return p.desc }
+
+// Kernel returns the loaded program, for tools that measure and test. It is closed with the relay.
+func (p *Program) Kernel() *ebpf.Program { return p.prog }
+
+// Reasons iterates over what became of the packets that the program saw, summed over all processors: every reason, in the
+// order of the plan, those that never happened included.
+func (p *Program) Reasons() iter.Seq2[ReasonDesc, Count] {
+	return func(yield func(ReasonDesc, Count) bool) {
+		for i, reason := range p.desc.Reasons {
+			if !yield(reason, p.count(p.desc.Base+i)) {
+				return
+			}
+		}
+	}
+}
+
+// Count returns what one reason counted; zeros where the program has no such reason.
+func (p *Program) Count(reason string) Count {
+	for i, r := range p.desc.Reasons {
+		if r.Name == reason {
+			return p.count(p.desc.Base + i)
+		}
+	}
+	return Count{}
+}
+
+// CountAt returns what the i-th reason of the program counted.
+func (p *Program) CountAt(i int) Count {
+	if i < 0 || i >= len(p.desc.Reasons) {
+		return Count{}
+	}
+	return p.count(p.desc.Base + i)
+}
+
+func (p *Program) count(index int) Count {
+	var c Count
+	p.relay.eachCPU("fr_reasons", index, func(b []byte) {
+		c.Packets += order.Uint64(b)
+		c.Bytes += order.Uint64(b[8:])
+	})
+	return c
+}
+
+// Counters iterates over the named counters of the relay, summed over all processors, in the order of the spec.
+func (r *Relay) Counters() iter.Seq2[string, uint64] {
+	return func(yield func(string, uint64) bool) {
+		for i, name := range r.desc.Counters {
+			if !yield(name, r.CounterAt(i)) {
+				return
+			}
+		}
+	}
+}
+
+// CounterAt returns the i-th named counter.
+func (r *Relay) CounterAt(i int) uint64 {
+	var n uint64
+	if i >= 0 && i < len(r.desc.Counters) {
+		r.eachCPU("fr_named", i, func(b []byte) { n += order.Uint64(b) })
+	}
+	return n
+}
+
+// eachCPU visits an entry of a per-CPU array on each processor; on none where the relay is closed.
+func (r *Relay) eachCPU(name string, index int, visit func([]byte)) {
+	m := r.coll.Maps[name]
+	buf, err := m.LookupBytes(uint32(index))
+	if err != nil {
+		return
+	}
+	for stride := align8(int(m.ValueSize())); len(buf) >= stride; buf = buf[stride:] {
+		visit(buf)
+	}
+}
+
+// Attach attaches the program to the interface of that name, behind the programs that are there already. Attaching twice
+// does nothing.
+func (p *Program) Attach(iface string) error {
+	return p.attach(iface, 0)
+}
+
+// AttachIndex attaches the program to the interface of that index.
+func (p *Program) AttachIndex(ifindex int) error {
+	return p.attach("", ifindex)
+}
+
+// Detach detaches the program from the interface of that name; nothing happens where it isn't attached.
+func (p *Program) Detach(iface string) error {
+	p.relay.mu.Lock()
+	defer p.relay.mu.Unlock()
+	return p.relay.detach(func(a *attachment) bool { return a.program == p.desc.Name && a.name == iface })
+}
+
+// Attachment says where a program is attached.
+type Attachment struct {
+	Interface string // its name when the program was attached
+	Index     int
+	How       string // "tcx" or "clsact"
+}
+
+// Attachments returns where the program is attached.
+func (p *Program) Attachments() []Attachment {
+	p.relay.mu.Lock()
+	defer p.relay.mu.Unlock()
+	var out []Attachment
+	for _, a := range p.relay.attachments {
+		if a.program == p.desc.Name {
+			out = append(out, Attachment{a.name, a.index, a.how()})
+		}
+	}
+	return out
+}
+
+// DetachAll detaches all programs from all interfaces. The relay stays loaded.
+func (r *Relay) DetachAll() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.detach(func(*attachment) bool { return true })
+}
+
+// String names the program.
+func (p *Program) String() string { return fmt.Sprintf("program %q", p.desc.Name) }

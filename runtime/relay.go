@@ -1,0 +1,302 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netns"
+)
+
+// Options say how a relay is loaded. The zero value is good for a relay whose settings all have defaults.
+type Options struct {
+	// Settings by name. A setting left out has its default.
+	Settings map[string]any
+	// Lease is how long the kernel goes on forwarding after the process has died. 0 is one second; at least 40 ms.
+	Lease time.Duration
+	// PinPath is a folder in a BPF file system (/sys/fs/bpf/turn) where maps and links are kept, so that another process can
+	// take over. Load adopts what it finds there: tables, sessions, attachments; its programs replace the old ones in
+	// place. Empty: nothing outlives the process.
+	PinPath string
+	// Linger is how long the kernel goes on forwarding after Close, for a successor to take over. Only with PinPath.
+	// 0: Close ends the relay and removes the pins.
+	Linger time.Duration
+	// Clsact attaches by clsact filters, as on kernels before 6.6, even where the kernel has TCX.
+	Clsact bool
+	// Routes finds the way to an address instead of the kernel's tables; then nothing follows their changes but
+	// [Relay.RefreshRoutes]. from is invalid where packets have no source of their own. For tests.
+	Routes func(from, to netip.Addr) Hop
+	// Logger is told what nobody is waiting for: leases that can't be renewed, routes that can't be followed. nil: slog.Default.
+	Logger *slog.Logger
+}
+
+const defaultLease = time.Second
+
+// Relay is a relay in the kernel. Its methods may be called from any goroutine.
+type Relay struct {
+	desc  *Desc
+	opt   Options
+	log   *slog.Logger
+	ns    netns.NsHandle
+	coll  *ebpf.Collection
+	lease *mapping
+	clock *clock
+	pins  *pins // nil: nothing is pinned
+
+	programs []*Program
+	tables   []*Table
+	counters *counters // nil: no shared counters
+	slots    *slots    // nil: no sessions
+	hops     *hops     // nil: no hops
+
+	leaseMu   sync.Mutex // guards the lease's deadline, and:
+	leaseOver bool
+
+	// mu guards the rows of sessions and of tables that hold hops, the sessions, the attachments, and closed.
+	mu       sync.Mutex
+	closed   bool
+	sessions map[uint32]*Session // by slot
+	open     []int               // open sessions of each kind
+	expiries expiryQueue
+
+	attachments []*attachment
+	qdiscs      map[int]bool // interfaces (by index) whose clsact qdisc is ours
+
+	done  chan struct{}
+	wg    sync.WaitGroup
+	sweep chan struct{} // wakes the goroutine that ends sessions
+
+	// fault, where a test sets it, makes an operation on a session's row fail.
+	fault func(op, table string) error
+}
+
+// Load loads a relay from its object, or adopts the one that is pinned at opt.PinPath. Nothing is attached yet, unless it
+// was adopted. Where Load fails, nothing is left behind, and what was pinned stays as it was.
+//
+// Errors are an [*ObjectError], a [*KernelError] (an [*ebpf.VerifierError] can be reached through it), a [*ValueError] for
+// a setting, a [*LayoutError], or [ErrLocked].
+func Load(desc *Desc, object []byte, opt Options) (_ *Relay, err error) {
+	if opt.Lease == 0 {
+		opt.Lease = defaultLease
+	}
+	if opt.Lease < 40*time.Millisecond {
+		return nil, fmt.Errorf("relay %q: a lease of %v is too short to be renewed in time; at least 40ms", desc.Name, opt.Lease)
+	}
+	if opt.Linger < 0 || opt.Linger > 0 && opt.PinPath == "" {
+		return nil, fmt.Errorf("relay %q: Linger needs a PinPath, and can't be negative", desc.Name)
+	}
+	r := &Relay{
+		desc:     desc,
+		opt:      opt,
+		log:      opt.Logger,
+		ns:       netns.None(),
+		sessions: map[uint32]*Session{},
+		open:     make([]int, len(desc.Sessions)),
+		qdiscs:   map[int]bool{},
+		done:     make(chan struct{}),
+		sweep:    make(chan struct{}, 1),
+	}
+	if r.log == nil {
+		r.log = slog.Default()
+	}
+	defer func() {
+		if err != nil {
+			r.abandon()
+		}
+	}()
+	if r.ns, err = netns.Get(); err != nil {
+		return nil, fmt.Errorf("relay %q: find the network namespace: %w", desc.Name, err)
+	}
+	spec, err := readObject(desc, object)
+	if err != nil {
+		return nil, err
+	}
+	if err := applySettings(desc, spec, opt.Settings); err != nil {
+		return nil, err
+	}
+	var found map[string]*ebpf.Map
+	if opt.PinPath != "" {
+		if r.pins, err = openPins(opt.PinPath); err != nil {
+			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
+		}
+		if found, err = r.pins.maps(desc, spec); err != nil {
+			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
+		}
+		defer closeMaps(found)
+	}
+	if r.coll, err = loadCollection(desc, spec, found); err != nil {
+		return nil, err
+	}
+	if err := r.setUp(); err != nil {
+		return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
+	}
+	if len(found) > 0 {
+		if err := r.adopt(); err != nil {
+			return nil, fmt.Errorf("relay %q: adopt %s: %w", desc.Name, opt.PinPath, err)
+		}
+	} else if r.pins != nil {
+		if err := r.pins.create(desc, r.coll.Maps); err != nil {
+			return nil, fmt.Errorf("relay %q: pin at %s: %w", desc.Name, opt.PinPath, err)
+		}
+	}
+	if err := r.renew(r.opt.Lease); err != nil {
+		return nil, fmt.Errorf("relay %q: begin its lease: %w", desc.Name, err)
+	}
+	r.start()
+	return r, nil
+}
+
+// setUp makes the parts of the relay around the loaded collection.
+func (r *Relay) setUp() (err error) {
+	maps := r.coll.Maps
+	if r.lease, err = mapArray(maps["fr_lease"]); err != nil {
+		return err
+	}
+	if r.clock, err = newClock(r.coll.Programs["fr_clock"], r.lease); err != nil {
+		return err
+	}
+	if r.desc.Shared > 0 {
+		if r.counters, err = newCounters(maps["fr_shared"]); err != nil {
+			return err
+		}
+	}
+	if r.desc.Slots > 0 {
+		if r.slots, err = newSlots(maps["fr_slots"], maps["fr_usage"]); err != nil {
+			return err
+		}
+	}
+	if r.desc.hasHops() {
+		if r.hops, err = newHops(r); err != nil {
+			return err
+		}
+	}
+	for i := range r.desc.Programs {
+		d := &r.desc.Programs[i]
+		r.programs = append(r.programs, &Program{relay: r, desc: d, prog: r.coll.Programs["prog_"+d.Name]})
+	}
+	for i := range r.desc.Tables {
+		d := &r.desc.Tables[i]
+		r.tables = append(r.tables, newTable(r, d, maps["tbl_"+d.Name]))
+	}
+	return nil
+}
+
+// start begins what goes on in the background.
+func (r *Relay) start() {
+	r.wg.Add(2)
+	go r.keepLease()
+	go r.endSessions()
+	if r.hops != nil {
+		r.hops.start()
+	}
+}
+
+// abandon releases what a failed Load has made. It touches nothing that was pinned before.
+func (r *Relay) abandon() {
+	if r.hops != nil {
+		r.hops.close()
+	}
+	if r.coll != nil {
+		r.coll.Close()
+	}
+	if r.pins != nil {
+		r.pins.abandon()
+	}
+	if r.ns.IsOpen() {
+		r.ns.Close()
+	}
+}
+
+// Close ends the relay: its lease lapses at once, its programs are detached, its sessions are over. With [Options.Linger],
+// pins and attachments stay, and the kernel goes on forwarding for that long. Close may be called more than once.
+func (r *Relay) Close() error {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		return nil
+	}
+	r.closed = true
+	r.mu.Unlock()
+
+	// From here on nothing else changes the lease, the rows or the attachments.
+	r.endLease(r.opt.Linger)
+	close(r.done)
+	if r.hops != nil {
+		r.hops.close()
+	}
+	r.wg.Wait()
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var errs []error
+	if r.pins != nil && r.opt.Linger > 0 {
+		r.releaseAttachments()
+		errs = append(errs, r.pins.release())
+	} else {
+		errs = append(errs, r.detach(func(*attachment) bool { return true }))
+		if r.pins != nil {
+			errs = append(errs, r.pins.remove())
+		}
+	}
+	for _, s := range r.sessions {
+		s.finish(ErrClosed)
+	}
+	clear(r.sessions)
+	r.counters.closeAll()
+	r.coll.Close()
+	errs = append(errs, r.ns.Close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close relay %q: %w", r.desc.Name, err)
+	}
+	return nil
+}
+
+// Desc returns the description that the relay was loaded with.
+func (r *Relay) Desc() *Desc { return r.desc }
+
+// Program returns the program of that name; nil where the relay has none.
+func (r *Relay) Program(name string) *Program {
+	for _, p := range r.programs {
+		if p.desc.Name == name {
+			return p
+		}
+	}
+	return nil
+}
+
+// Programs returns all programs in the order of the spec.
+func (r *Relay) Programs() []*Program { return append([]*Program(nil), r.programs...) }
+
+// Table returns the table of that name; nil where the relay has none.
+func (r *Relay) Table(name string) *Table {
+	for _, t := range r.tables {
+		if t.desc.Name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// Tables returns all tables, those of sessions included, in the order of the spec.
+func (r *Relay) Tables() []*Table { return append([]*Table(nil), r.tables...) }
+
+func (d *Desc) hasHops() bool {
+	for _, t := range d.Tables {
+		for _, m := range t.Value {
+			if m.Kind == KindHop || m.Kind == KindNextHop {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func closeMaps(maps map[string]*ebpf.Map) {
+	for _, m := range maps {
+		m.Close()
+	}
+}

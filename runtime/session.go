@@ -1,0 +1,460 @@
+package runtime
+
+import (
+	"container/heap"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// Layout of an entry of fr_slots (docs/abi.md). The word behind the generation is ours: the kernel doesn't read it. It
+// holds the last generation that the slot had, so that no two sessions ever share one, whichever process opened them.
+const (
+	slotDeadline = 0  // u64, jiffies
+	slotGen      = 8  // u32, 0: closed
+	slotLast     = 12 // u32
+)
+
+// idleGrace is how much later than a session's idle time the kernel's deadline stands: user space, which alone knows the
+// last use, looks in between.
+const idleGrace = time.Second
+
+// slots hands out the entries of fr_slots. Freed ones are reused last.
+type slots struct {
+	mem   *mapping
+	usage *ebpf.Map
+	free  []uint32
+	zero  [][]byte // a usage entry for all processors
+}
+
+func newSlots(m, usage *ebpf.Map) (*slots, error) {
+	mem, err := mapArray(m)
+	if err != nil {
+		return nil, err
+	}
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, err
+	}
+	s := &slots{mem: mem, usage: usage, zero: make([][]byte, cpus)}
+	for i := range s.zero {
+		s.zero[i] = make([]byte, usage.ValueSize())
+	}
+	for i := range m.MaxEntries() {
+		s.free = append(s.free, i)
+	}
+	return s, nil
+}
+
+// take returns a free slot and a generation that it never had (but for 2³² sessions in between).
+func (s *slots) take() (slot, gen uint32, ok bool) {
+	if len(s.free) == 0 {
+		return 0, 0, false
+	}
+	slot = s.free[0]
+	s.free = s.free[1:]
+	gen = s.mem.load32(slot, slotLast) + 1
+	if gen == 0 {
+		gen = 1
+	}
+	s.mem.store32(slot, slotLast, gen)
+	return slot, gen, true
+}
+
+func (s *slots) put(slot uint32) { s.free = append(s.free, slot) }
+
+// A Session is one object that user space registered: rows in one or several tables that count only together. It is open
+// until Close, or until its lifetime or idle time has passed.
+type Session struct {
+	relay  *Relay
+	desc   *SessionDesc
+	kind   int
+	slot   uint32
+	gen    uint32
+	fields [][]byte // encoded
+	rows   []*tableRow
+
+	// Guarded by relay.mu.
+	over    bool
+	err     error
+	expires time.Time // end of its lifetime; zero: none
+	idle    time.Time // end of its idle time unless it is used; zero: none
+	queued  int       // index in relay.expiries; -1: not there
+
+	done chan struct{}
+}
+
+// Open opens a session with the values of its fields, in the order of the spec. Its rows appear all at once or not at all.
+//
+// Addresses must be those that packets carry: valid, specified, without a zone. The two ends of a path that packets take
+// must be of one IP family. An error is a [*ValueError], a [*CollisionError] where another session has one of the keys, a
+// [*FullError], or [ErrClosed].
+func (r *Relay) Open(kind string, values ...any) (*Session, error) {
+	k := slices.IndexFunc(r.desc.Sessions, func(d SessionDesc) bool { return d.Name == kind })
+	if k < 0 {
+		return nil, fmt.Errorf("relay %q has no sessions of kind %q", r.desc.Name, kind)
+	}
+	s := &Session{relay: r, desc: &r.desc.Sessions[k], kind: k, queued: -1, done: make(chan struct{})}
+	if err := s.encode(values); err != nil {
+		return nil, err
+	}
+	if err := s.makeRows(); err != nil {
+		return nil, err
+	}
+	if r.hops != nil {
+		r.hops.prepare(s.rows)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, fmt.Errorf("open %v: relay: %w", s, ErrClosed)
+	}
+	if err := r.register(s); err != nil {
+		return nil, fmt.Errorf("open %v: %w", s, err)
+	}
+	return s, nil
+}
+
+// encode checks and stores the values of the fields.
+func (s *Session) encode(values []any) error {
+	d := s.desc
+	if len(values) != len(d.Fields) {
+		var names []string
+		for _, f := range d.Fields {
+			names = append(names, f.Name)
+		}
+		return fmt.Errorf("session %q: %d values given, %d needed (%s)", d.Name, len(values), len(d.Fields), strings.Join(names, ", "))
+	}
+	for i, f := range d.Fields {
+		bad := func(format string, args ...any) error {
+			return &ValueError{Where: fmt.Sprintf("session %q, %q", d.Name, f.Name), Value: values[i], Reason: fmt.Sprintf(format, args...)}
+		}
+		buf := make([]byte, f.Size)
+		if err := encode(buf, f.Kind, f.Bits, values[i]); err != nil {
+			return bad("%s", err)
+		}
+		switch f.Kind {
+		case KindAddr, KindEndpoint:
+			if getAddr(buf).IsUnspecified() {
+				return bad("is unspecified: packets carry the address of this host, not the one that a listener was given")
+			}
+		case KindUint:
+			n := getUint(buf)
+			if len(f.Ranges) > 0 && !slices.ContainsFunc(f.Ranges, func(r [2]uint64) bool { return r[0] <= n && n <= r[1] }) {
+				return bad("is out of range: %s", formatRanges(f.Ranges))
+			}
+		}
+		s.fields = append(s.fields, buf)
+	}
+	return nil
+}
+
+func formatRanges(ranges [][2]uint64) string {
+	var parts []string
+	for _, r := range ranges {
+		if r[0] == r[1] {
+			parts = append(parts, fmt.Sprintf("%#x", r[0]))
+		} else {
+			parts = append(parts, fmt.Sprintf("%#x to %#x", r[0], r[1]))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// makeRows lays the fields out as keys and values. Slot, generation and hops are still missing.
+func (s *Session) makeRows() error {
+	for _, rd := range s.desc.Rows {
+		t := s.relay.tables[rd.Table]
+		row := &tableRow{table: t, key: make([]byte, t.desc.KeySize), value: make([]byte, t.desc.ValueSize)}
+		s.fill(row.key, t.desc.Key, rd.Key)
+		s.fill(row.value, t.desc.Value, rd.Value)
+		if err := row.findHops(); err != nil {
+			return fmt.Errorf("session %q: %w", s.desc.Name, err)
+		}
+		s.rows = append(s.rows, row)
+	}
+	return nil
+}
+
+func (s *Session) fill(buf []byte, members []MemberDesc, fields []int) {
+	i := 0
+	for _, m := range members {
+		if m.Hidden {
+			continue
+		}
+		f := fields[i]
+		i++
+		at := buf[m.Off : m.Off+m.Size]
+		if m.Kind == KindUint && s.desc.Fields[f].Kind == KindUint {
+			putUint(at, getUint(s.fields[f])) // the member may be wider than the field
+			continue
+		}
+		copy(at, s.fields[f])
+	}
+}
+
+// register puts the rows into the kernel, and then opens the slot: until then each of them is a miss. r.mu is held.
+func (r *Relay) register(s *Session) (err error) {
+	if r.open[s.kind] >= s.desc.Size {
+		return &FullError{What: fmt.Sprintf("session %q", s.desc.Name), Size: s.desc.Size}
+	}
+	var ok bool
+	if s.slot, s.gen, ok = r.slots.take(); !ok {
+		return &FullError{What: "the array of sessions", Size: r.desc.Slots}
+	}
+	if err := r.slots.usage.Put(s.slot, r.slots.zero); err != nil {
+		r.slots.put(s.slot)
+		return fmt.Errorf("reset the session's counters: %w", err)
+	}
+	for i, row := range s.rows {
+		row.link(s.slot, s.gen)
+		if r.hops != nil {
+			r.hops.use(row)
+		}
+		if err = r.insert(s, row); err == nil {
+			continue
+		}
+		// What can't be taken back is harmless: the slot never had this generation.
+		if r.hops != nil {
+			r.hops.drop(row)
+		}
+		for _, row := range s.rows[:i] {
+			err = errors.Join(err, r.remove(row))
+		}
+		r.slots.put(s.slot)
+		return err
+	}
+	now := time.Now()
+	if d := time.Duration(s.desc.Lifetime); d > 0 {
+		s.expires = now.Add(d)
+	}
+	if d := time.Duration(s.desc.Idle); d > 0 {
+		s.idle = now.Add(d)
+	}
+	r.slots.mem.store64(s.slot, slotDeadline, s.deadline())
+	r.slots.mem.store32(s.slot, slotGen, s.gen)
+	r.enter(s)
+	return nil
+}
+
+// enter adds an open session to the books. r.mu is held.
+func (r *Relay) enter(s *Session) {
+	r.sessions[s.slot] = s
+	r.open[s.kind]++
+	r.enqueue(s)
+}
+
+// insert adds a row, unless its key is another session's. A row that belongs to no session, left by a process that died or
+// by a failed removal, gives way.
+func (r *Relay) insert(s *Session, row *tableRow) error {
+	for try := 0; ; try++ {
+		err := r.inject("insert", row)
+		if err == nil {
+			err = row.table.m.Update(row.key, row.value, ebpf.UpdateNoExist)
+		}
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, ebpf.ErrKeyExist) || try > 0:
+			return row.table.explain(err)
+		}
+		old, err := row.table.m.LookupBytes(row.key)
+		if err != nil {
+			return row.table.explain(err)
+		}
+		if old == nil {
+			continue
+		}
+		slot, gen := row.table.slotOf(old)
+		if slot == s.slot && gen == s.gen {
+			return fmt.Errorf("table %q: two rows of the session have one key, %s", row.table.desc.Name, row.table.keyString(row.key))
+		}
+		if other := r.sessions[slot]; other != nil && other.gen == gen {
+			return &CollisionError{Table: row.table.desc.Name, Key: row.table.keyString(row.key), Other: other}
+		}
+		if err := row.table.m.Delete(row.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return row.table.explain(err)
+		}
+	}
+}
+
+// remove deletes a row, and stops following its hops. r.mu is held.
+func (r *Relay) remove(row *tableRow) error {
+	if r.hops != nil {
+		r.hops.drop(row)
+	}
+	err := r.inject("delete", row)
+	if err == nil {
+		err = row.table.m.Delete(row.key)
+	}
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("remove a row: %w", row.table.explain(err))
+	}
+	return nil
+}
+
+func (r *Relay) inject(op string, row *tableRow) error {
+	if r.fault == nil {
+		return nil
+	}
+	return r.fault(op, row.table.desc.Name)
+}
+
+// Close ends the session: from now on none of its rows counts, in any direction. Closing a session that is over does
+// nothing.
+func (s *Session) Close() error {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	return s.relay.end(s, ErrClosed)
+}
+
+// end closes the slot first, which turns all rows into misses at once, and then removes them. r.mu is held.
+func (r *Relay) end(s *Session, cause error) error {
+	if s.over {
+		return nil
+	}
+	r.slots.mem.store32(s.slot, slotGen, 0)
+	r.slots.mem.store64(s.slot, slotDeadline, 0)
+	var err error
+	for _, row := range s.rows {
+		err = errors.Join(err, r.remove(row))
+	}
+	delete(r.sessions, s.slot)
+	r.open[s.kind]--
+	if s.queued >= 0 {
+		heap.Remove(&r.expiries, s.queued)
+	}
+	r.slots.put(s.slot)
+	s.finish(cause)
+	if err != nil {
+		return fmt.Errorf("close %v: it is closed, but a row remains until its key is used again: %w", s, err)
+	}
+	return nil
+}
+
+// finish marks the session as over. relay.mu is held.
+func (s *Session) finish(cause error) {
+	if !s.over {
+		s.over, s.err = true, cause
+		close(s.done)
+	}
+}
+
+// Done is closed when the session is over.
+func (s *Session) Done() <-chan struct{} { return s.done }
+
+// Err says why the session is over: [ErrClosed] or [ErrExpired]. It is nil while the session is open.
+func (s *Session) Err() error {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	return s.err
+}
+
+// Kind returns the name of the session's kind.
+func (s *Session) Kind() string { return s.desc.Name }
+
+// Values returns the values of the fields in the order of the spec.
+func (s *Session) Values() []any {
+	var out []any
+	for i, f := range s.desc.Fields {
+		out = append(out, decode(s.fields[i], f.Kind))
+	}
+	return out
+}
+
+// String names the session by its kind and fields.
+func (s *Session) String() string {
+	var b strings.Builder
+	b.WriteString(s.desc.Name)
+	for i, f := range s.desc.Fields {
+		if i < len(s.fields) {
+			fmt.Fprintf(&b, " %s=%v", f.Name, formatValue(decode(s.fields[i], f.Kind)))
+		}
+	}
+	return b.String()
+}
+
+// Counters returns the packets and bytes of each row, in the order of the spec: what was sent for it, counted as it came.
+func (s *Session) Counters() []Count {
+	out := make([]Count, len(s.rows))
+	s.eachUsage(func(b []byte) {
+		for i := range out {
+			out[i].Packets += order.Uint64(b[8+16*i:])
+			out[i].Bytes += order.Uint64(b[16+16*i:])
+		}
+	})
+	return out
+}
+
+// LastUsed returns when a packet was last sent for the session, to the precision of the kernel's tick. The time is zero
+// where none was.
+func (s *Session) LastUsed() time.Time {
+	last := s.lastUsed()
+	if last == 0 {
+		return time.Time{}
+	}
+	return s.relay.clock.time(last)
+}
+
+func (s *Session) lastUsed() uint64 {
+	var last uint64
+	s.eachUsage(func(b []byte) { last = max(last, order.Uint64(b)) })
+	return last
+}
+
+// eachUsage visits the session's usage on each processor; on none where the session is over.
+func (s *Session) eachUsage(visit func([]byte)) {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	s.eachUsageLocked(visit)
+}
+
+func (s *Session) eachUsageLocked(visit func([]byte)) {
+	if s.over {
+		return
+	}
+	buf, err := s.relay.slots.usage.LookupBytes(s.slot)
+	if err != nil {
+		return
+	}
+	size := align8(int(s.relay.slots.usage.ValueSize()))
+	for ; len(buf) >= size; buf = buf[size:] {
+		visit(buf)
+	}
+}
+
+// Sessions returns the open sessions, adopted ones included, ordered by when their slots were opened last.
+func (r *Relay) Sessions() iter.Seq[*Session] {
+	return func(yield func(*Session) bool) {
+		r.mu.Lock()
+		all := make([]*Session, 0, len(r.sessions))
+		for _, s := range r.sessions {
+			all = append(all, s)
+		}
+		r.mu.Unlock()
+		slices.SortFunc(all, func(a, b *Session) int { return int(a.slot) - int(b.slot) })
+		for _, s := range all {
+			if !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+func formatValue(v any) any {
+	switch v := v.(type) {
+	case netip.AddrPort, netip.Addr, netip.Prefix:
+		return v
+	case []byte:
+		return fmt.Sprintf("%x", v)
+	case uint64:
+		return fmt.Sprintf("%#x", v)
+	}
+	return v
+}

@@ -1,0 +1,419 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// A Table is kernel state that user space reads and, unless it holds the rows of sessions, writes. Keys and values are
+// slices of the values of their members, in the order of the spec.
+//
+// A member of kind next_hop is given as an address; the runtime finds the way there, and follows its changes. A counter is
+// given as its first value, or as nil for 0 in a new row and for what it is in a row that exists; it is read as a *[Counter].
+//
+// In a table per processor, integers are the sum over all processors; Put gives the first processor the value and the others
+// 0, and other members are the same on all.
+type Table struct {
+	relay    *Relay
+	desc     *TableDesc
+	m        *ebpf.Map
+	cpus     int  // per-CPU tables: how many values a row has; else 1
+	counters bool // values hold shared counters
+
+	rows map[string]*tableRow // rows that hold hops, by key; guarded by relay.mu
+}
+
+func newTable(r *Relay, d *TableDesc, m *ebpf.Map) *Table {
+	t := &Table{relay: r, desc: d, m: m, cpus: 1, rows: map[string]*tableRow{}}
+	if d.PerCPU {
+		t.cpus = ebpf.MustPossibleCPU()
+	}
+	for _, m := range d.Value {
+		t.counters = t.counters || m.Kind == KindCounter
+	}
+	return t
+}
+
+// Desc returns the table's description.
+func (t *Table) Desc() *TableDesc { return t.desc }
+
+// Map returns the kernel's map, for tools that measure. It is closed with the relay.
+func (t *Table) Map() *ebpf.Map { return t.m }
+
+func (t *Table) where() string { return fmt.Sprintf("table %q", t.desc.Name) }
+
+// Put inserts a row, or replaces the one with that key. Packets see the old row or the new one, never a mixture, except in an
+// array, which the kernel writes in place. Errors are a [*ValueError] or a [*FullError].
+func (t *Table) Put(key, value []any) error {
+	if err := t.writable(); err != nil {
+		return err
+	}
+	k, err := t.encodeKey(key)
+	if err != nil {
+		return err
+	}
+	v, err := encodeMembers(t.where()+", value", t.desc.Value, t.desc.ValueSize, value)
+	if err != nil {
+		return err
+	}
+	row := &tableRow{table: t, key: k, value: v}
+	if err := row.findHops(); err != nil {
+		return fmt.Errorf("%s: %w", t.where(), err)
+	}
+	r := t.relay
+	if len(row.hops) > 0 {
+		r.hops.prepare([]*tableRow{row})
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return fmt.Errorf("%s: relay: %w", t.where(), ErrClosed)
+	}
+	undo, err := t.putCounters(row, value)
+	if err != nil {
+		return err
+	}
+	if len(row.hops) > 0 {
+		r.hops.use(row)
+	}
+	if err := t.update(row.key, row.value, ebpf.UpdateAny); err != nil {
+		undo()
+		if r.hops != nil {
+			r.hops.drop(row)
+		}
+		return t.explain(err)
+	}
+	if len(row.hops) > 0 {
+		if old := t.rows[string(k)]; old != nil {
+			r.hops.drop(old)
+		}
+		t.rows[string(k)] = row
+	}
+	return nil
+}
+
+// putCounters gives the row the counters of the row that it replaces, and new ones where there are none. undo frees the
+// new ones. relay.mu is held.
+func (t *Table) putCounters(row *tableRow, values []any) (undo func(), err error) {
+	var fresh []uint32
+	undo = func() {
+		for _, i := range fresh {
+			t.relay.counters.release(i)
+		}
+	}
+	if !t.counters {
+		return undo, nil
+	}
+	old, err := t.m.LookupBytes(row.key)
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	i := -1
+	for _, m := range t.desc.Value {
+		if m.Hidden {
+			continue
+		}
+		i++
+		if m.Kind != KindCounter {
+			continue
+		}
+		var have *Counter
+		if old != nil {
+			have = t.relay.counters.get(order.Uint32(old[m.Off:]))
+		}
+		first, set, err := t.firstValue(m, values[i], have)
+		if err != nil {
+			undo()
+			return nil, err
+		}
+		switch {
+		case have == nil:
+			if have = t.relay.newCounter(first); have == nil {
+				undo()
+				return nil, &FullError{What: "the array of shared counters", Size: t.relay.desc.Shared - 1}
+			}
+			fresh = append(fresh, have.index)
+		case set:
+			have.Store(first)
+		}
+		order.PutUint32(row.value[m.Off:], have.index)
+	}
+	return undo, nil
+}
+
+// firstValue reads what a caller gave for a counter. A *Counter that the row has already means: leave it.
+func (t *Table) firstValue(m MemberDesc, v any, have *Counter) (first uint64, set bool, err error) {
+	bad := func(reason string) error {
+		return &ValueError{Where: fmt.Sprintf("%s, value, %q", t.where(), m.Name), Value: v, Reason: reason}
+	}
+	switch v := v.(type) {
+	case nil:
+		return 0, false, nil
+	case *Counter:
+		if v == nil || v == have {
+			return 0, false, nil
+		}
+		return 0, false, bad("is the counter of another row; give its first value")
+	}
+	if first, err = toUint(v, 64); err != nil {
+		return 0, false, bad(err.Error())
+	}
+	return first, true, nil
+}
+
+// newCounter allocates a counter, if need be after finding those of rows that the kernel has evicted. r.mu is held.
+func (r *Relay) newCounter(first uint64) *Counter {
+	if c := r.counters.alloc(first); c != nil {
+		return c
+	}
+	if used, err := r.countersInUse(); err == nil {
+		r.counters.keep(used)
+	}
+	return r.counters.alloc(first)
+}
+
+// countersInUse returns the indices found in rows.
+func (r *Relay) countersInUse() (map[uint32]bool, error) {
+	used := map[uint32]bool{}
+	for _, t := range r.tables {
+		if !t.counters {
+			continue
+		}
+		for _, value := range t.each() {
+			for _, m := range t.desc.Value {
+				if m.Kind == KindCounter {
+					used[order.Uint32(value[m.Off:])] = true
+				}
+			}
+		}
+		if err := t.relay.alive(); err != nil {
+			return nil, err
+		}
+	}
+	return used, nil
+}
+
+// Get returns the value of a row; an error that wraps [ErrNotFound] where there is none.
+func (t *Table) Get(key []any) ([]any, error) {
+	k, err := t.encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	b, err := t.m.LookupBytes(k)
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	if b == nil {
+		return nil, fmt.Errorf("%s, %s: %w", t.where(), t.keyString(k), ErrNotFound)
+	}
+	return t.decodeValue(b), nil
+}
+
+// GetPerCPU returns the value of a row on each processor, of a table per processor.
+func (t *Table) GetPerCPU(key []any) ([][]any, error) {
+	k, err := t.encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	b, err := t.m.LookupBytes(k)
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	if b == nil {
+		return nil, fmt.Errorf("%s, %s: %w", t.where(), t.keyString(k), ErrNotFound)
+	}
+	var out [][]any
+	for range t.cpus {
+		out = append(out, decodeMembers(t.desc.Value, b, t.relay.counters.get))
+		b = b[min(len(b), align8(t.desc.ValueSize)):]
+	}
+	return out, nil
+}
+
+// Delete removes a row and frees its counters; an error that wraps [ErrNotFound] where there is none. In an array, the row
+// becomes zero.
+func (t *Table) Delete(key []any) error {
+	if err := t.writable(); err != nil {
+		return err
+	}
+	k, err := t.encodeKey(key)
+	if err != nil {
+		return err
+	}
+	r := t.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return fmt.Errorf("%s: relay: %w", t.where(), ErrClosed)
+	}
+	var old []byte
+	if t.counters {
+		if old, err = t.m.LookupBytes(k); err != nil {
+			return t.explain(err)
+		}
+	}
+	if t.desc.Kind == "array" {
+		err = t.update(k, make([]byte, t.desc.ValueSize), ebpf.UpdateAny)
+	} else {
+		err = t.m.Delete(k)
+	}
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("%s, %s: %w", t.where(), t.keyString(k), ErrNotFound)
+	}
+	if err != nil {
+		return t.explain(err)
+	}
+	for _, m := range t.desc.Value {
+		if m.Kind == KindCounter && old != nil {
+			r.counters.release(order.Uint32(old[m.Off:]))
+		}
+	}
+	if row := t.rows[string(k)]; row != nil {
+		r.hops.drop(row)
+		delete(t.rows, string(k))
+	}
+	return nil
+}
+
+// All iterates over the rows: keys and values, in the kernel's order. Rows that come or go meanwhile may be seen or not; none
+// is seen twice. Of an array, rows that are all zero are left out. The iteration ends early where the relay is closed.
+func (t *Table) All() iter.Seq2[[]any, []any] {
+	return func(yield func([]any, []any) bool) {
+		for k, v := range t.each() {
+			if !yield(decodeMembers(t.desc.Key, k, nil), t.decodeValue(v)) {
+				return
+			}
+		}
+	}
+}
+
+// each iterates over the rows as bytes.
+func (t *Table) each() iter.Seq2[[]byte, []byte] {
+	return func(yield func(k, v []byte) bool) {
+		// Where the row under the cursor is deleted, the kernel starts again from the first, so the keys come first.
+		var keys [][]byte
+		seen := map[string]bool{}
+		var key []byte
+		for steps := 0; steps < 2*t.desc.Size+16; steps++ {
+			var cursor any
+			if key != nil {
+				cursor = key
+			}
+			next, err := t.m.NextKeyBytes(cursor)
+			if err != nil || next == nil {
+				break
+			}
+			if !seen[string(next)] {
+				seen[string(next)] = true
+				keys = append(keys, next)
+			}
+			key = next
+		}
+		for _, k := range keys {
+			v, err := t.m.LookupBytes(k)
+			if err != nil || v == nil || t.desc.Kind == "array" && strings.Trim(string(v), "\x00") == "" {
+				continue
+			}
+			if !yield(k, v) {
+				return
+			}
+		}
+	}
+}
+
+func (t *Table) writable() error {
+	if t.desc.Session >= 0 {
+		return fmt.Errorf("%s holds the rows of sessions; open and close sessions of kind %q instead", t.where(), t.relay.desc.Sessions[t.desc.Session].Name)
+	}
+	return nil
+}
+
+func (t *Table) encodeKey(key []any) ([]byte, error) {
+	k, err := encodeMembers(t.where()+", key", t.desc.Key, t.desc.KeySize, key)
+	if err != nil {
+		return nil, err
+	}
+	if t.desc.Kind == "array" && int(order.Uint32(k)) >= t.desc.Size {
+		return nil, &ValueError{Where: t.where(), Value: key[0], Reason: fmt.Sprintf("is no index of it: it has %d entries", t.desc.Size)}
+	}
+	return k, nil
+}
+
+// decodeValue decodes a row as read from the kernel. Of a row per processor, integers are summed.
+func (t *Table) decodeValue(b []byte) []any {
+	if t.cpus > 1 {
+		sum := append([]byte(nil), b[:t.desc.ValueSize]...)
+		stride := align8(t.desc.ValueSize)
+		for cpu := 1; cpu < t.cpus; cpu++ {
+			for _, m := range t.desc.Value {
+				if m.Kind == KindUint && !m.Hidden {
+					at := sum[m.Off : m.Off+m.Size]
+					putUint(at, getUint(at)+getUint(b[cpu*stride+m.Off:][:m.Size]))
+				}
+			}
+		}
+		b = sum
+	}
+	return decodeMembers(t.desc.Value, b, t.relay.counters.get)
+}
+
+// update writes a row as bytes.
+func (t *Table) update(key, value []byte, flags ebpf.MapUpdateFlags) error {
+	if !t.desc.PerCPU {
+		return t.m.Update(key, value, flags)
+	}
+	values := make([][]byte, t.cpus)
+	for i := range values {
+		values[i] = append([]byte(nil), value...)
+		for _, m := range t.desc.Value {
+			if i > 0 && m.Kind == KindUint {
+				clear(values[i][m.Off : m.Off+m.Size])
+			}
+		}
+	}
+	return t.m.Update(key, values, flags)
+}
+
+// explain says which table the kernel's error is about.
+func (t *Table) explain(err error) error {
+	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+		return &FullError{What: t.where(), Size: t.desc.Size}
+	}
+	return fmt.Errorf("%s: %w", t.where(), err)
+}
+
+func (t *Table) keyString(key []byte) string {
+	var parts []string
+	i := 0
+	for _, v := range decodeMembers(t.desc.Key, key, nil) {
+		parts = append(parts, fmt.Sprintf("%s=%v", t.desc.Key[i].Name, formatValue(v)))
+		i++
+	}
+	return strings.Join(parts, " ")
+}
+
+// slotOf reads the hidden members that tie a row to its session.
+func (t *Table) slotOf(value []byte) (slot, gen uint32) {
+	for _, m := range t.desc.Value {
+		switch {
+		case !m.Hidden:
+		case m.Name == "slot":
+			slot = order.Uint32(value[m.Off:])
+		case m.Name == "gen":
+			gen = order.Uint32(value[m.Off:])
+		}
+	}
+	return slot, gen
+}
+
+func (r *Relay) alive() error {
+	if r.closed {
+		return ErrClosed
+	}
+	return nil
+}
