@@ -1,8 +1,13 @@
 package runtime
 
+import "strconv"
+
 // Version is the version of the contract between generated packages and this one. Generated Go refuses to compile against
 // another version.
 const Version = 1
+
+// Version1 exists as long as this package serves packages that were generated for version 1.
+const Version1 = Version
 
 // Desc describes a compiled relay to the runtime: what its object contains and how keys and values are laid out. It is
 // generated from the plan, and never changed.
@@ -107,6 +112,14 @@ type ProgramDesc struct {
 	L2      bool   // refuse devices without a link-layer header
 	Base    int    // index of the first reason in the relay's array
 	Reasons []ReasonDesc
+}
+
+// Reason returns the i-th reason, and one without a meaning for an i that is none.
+func (d *ProgramDesc) Reason(i int) ReasonDesc {
+	if i < 0 || i >= len(d.Reasons) {
+		return ReasonDesc{Name: "reason(" + strconv.Itoa(i) + ")"}
+	}
+	return d.Reasons[i]
 }
 
 // ReasonDesc describes a reason: what becomes of the packets that it counts.

@@ -142,7 +142,7 @@ func applySettings(desc *Desc, spec *ebpf.CollectionSpec, given map[string]any) 
 		if err := encode(buf, s.Kind, s.Bits, v); err != nil {
 			return &ValueError{Where: where, Value: v, Reason: err.Error()}
 		}
-		if n := getUintOf(s.Kind, buf); s.Kind == KindUint && (n < s.Min || s.Max > 0 && n > s.Max) {
+		if n := getUintOf(s.Kind, buf); s.Kind == KindUint && (n < s.Min || n > s.Max) {
 			return &ValueError{Where: where, Value: v, Reason: fmt.Sprintf("is out of range: %d to %d", s.Min, s.Max)}
 		}
 		if err := spec.Variables["set_"+s.Name].Set(buf); err != nil {

@@ -24,9 +24,9 @@ type routes struct {
 	over   bool
 	neigh  map[neighKey][6]byte // neighbours that can be reached
 	links  map[int]*netlink.LinkAttrs
-	all    bool                 // routes, rules, links or addresses changed
-	dirty  map[neighKey]bool    // neighbours that changed
-	useErr bool                 // probing failed before
+	all    bool              // routes, rules, links or addresses changed
+	dirty  map[neighKey]bool // neighbours that changed
+	useErr bool              // probing failed before
 }
 
 // neighKey is a neighbour. The zero value is none.

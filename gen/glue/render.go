@@ -1,0 +1,356 @@
+package glue
+
+import (
+	"bytes"
+	"fmt"
+	"go/format"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"text/template"
+	"time"
+	"unicode"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/templates"
+)
+
+// RenderOptions say what can't be seen in the plan.
+type RenderOptions struct {
+	Package string // name of the Go package; "" is DefaultPackage of the plan's name
+	Object  string // file name of the object, which is embedded; "" is relay_bpfel.o
+}
+
+// DefaultPackage returns the name of the package for a relay: turn becomes turnrelay.
+func DefaultPackage(relay string) string { return strings.ReplaceAll(relay, "_", "") + "relay" }
+
+// Render returns the source of the Go package, formatted. The same plan gives the same bytes.
+func Render(p *ir.Plan, opt RenderOptions) ([]byte, error) {
+	if opt.Package == "" {
+		opt.Package = DefaultPackage(p.Name)
+	}
+	if opt.Object == "" {
+		opt.Object = "relay_bpfel.o"
+	}
+	if !isPackageName(opt.Package) {
+		return nil, fmt.Errorf("%q can't be the name of a Go package: it takes lower-case letters and digits, and no keyword", opt.Package)
+	}
+	// The name goes into a directive, where nothing can be quoted.
+	if path.Base(opt.Object) != opt.Object || strings.ContainsFunc(opt.Object, func(r rune) bool {
+		return r > unicode.MaxASCII || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-", r)
+	}) {
+		return nil, fmt.Errorf("%q can't be embedded under that name", opt.Object)
+	}
+	t, err := template.ParseFS(templates.FS, "relay.go.tmpl")
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if err := t.Execute(&b, newFile(p, opt)); err != nil {
+		return nil, err
+	}
+	out, err := format.Source(b.Bytes())
+	if err != nil {
+		return nil, fmt.Errorf("the generated Go of relay %q is wrong, which is a fault of fastrelay-gen: %w", p.Name, err)
+	}
+	return out, nil
+}
+
+// file is the data of the template.
+type file struct {
+	Package  string
+	Relay    string
+	Object   string
+	Kernel   string
+	Version  int
+	Imports  []string
+	Desc     string // a Go literal
+	Settings []setting
+	Programs []program
+	Tables   []table
+	Sessions []session
+	Counters []field
+}
+
+type setting struct {
+	Field   string
+	Name    string // in the spec
+	Type    string
+	Doc     []string
+	Pointer bool // optional, and its zero value is a value like others
+	Given   string
+}
+
+type program struct {
+	Field   string
+	Type    string
+	Reason  string // type of its reasons
+	Name    string
+	Index   int
+	Hook    string
+	Paths   []string
+	Reasons []reason
+}
+
+type reason struct {
+	Const string
+	Doc   string
+}
+
+type field struct {
+	Field string
+	Name  string
+	Type  string
+	From  string // an expression that takes the value from the runtime's
+	Index int
+	Doc   string
+}
+
+type table struct {
+	Field   string
+	Type    string
+	Name    string
+	About   string
+	KeyType string
+	Key     []field
+	Row     string
+	Value   []field
+	Array   bool
+}
+
+type session struct {
+	Type    string // of the fields
+	Handle  string // of an open session
+	Usage   string // type of its counters
+	Open    string
+	All     string
+	Name    string
+	Ends    string
+	Fields  []field
+	Rows    []field
+	Refresh bool
+}
+
+func newFile(p *ir.Plan, opt RenderOptions) *file {
+	d := Desc(p)
+	f := &file{
+		Package: opt.Package, Relay: p.Name, Object: opt.Object, Version: runtime.Version,
+		Kernel: fmt.Sprintf("%d.%d", p.Kernel.Major, p.Kernel.Minor), Desc: literal(d),
+	}
+	types := newScope("Settings", "Options", "Relay", "Load", "Counters")
+	members := newScope("Close", "Counters", "DetachAll", "RefreshRoutes", "Runtime")
+	for i, s := range p.Settings {
+		f.Settings = append(f.Settings, newSetting(s, d.Settings[i]))
+	}
+	unique(len(f.Settings), func(i int) *string { return &f.Settings[i].Field })
+	for i, prog := range p.Programs {
+		name := exported(prog.Name)
+		out := program{Field: members.pick(name), Type: types.pick(name + "Program"), Reason: types.pick(name + "Reason"), Name: prog.Name, Index: i, Hook: prog.Hook, Paths: prog.Paths}
+		for _, r := range prog.Reasons {
+			out.Reasons = append(out.Reasons, reason{Const: types.pick(name + exported(r.Name)), Doc: oneLine(r.Doc)})
+		}
+		f.Programs = append(f.Programs, out)
+	}
+	for _, t := range p.Tables {
+		if t.Session == nil {
+			f.Tables = append(f.Tables, newTable(t, types, members))
+		}
+	}
+	for _, s := range p.Sessions {
+		f.Sessions = append(f.Sessions, newSession(s, types, members))
+	}
+	for _, c := range p.Counters {
+		f.Counters = append(f.Counters, field{Field: exported(c.Name), Name: c.Name, Index: c.Index})
+	}
+	unique(len(f.Counters), func(i int) *string { return &f.Counters[i].Field })
+	f.Imports = imports(f)
+	return f
+}
+
+func newSetting(s *ir.Setting, d runtime.SettingDesc) setting {
+	out := setting{Field: exported(s.Name), Name: s.Name, Type: goType(s.Type)}
+	if doc := oneLine(s.Doc); doc != "" {
+		out.Doc = append(out.Doc, doc)
+	}
+	about := "It must be given."
+	out.Given = ""
+	if !d.Required {
+		about = fmt.Sprintf("Left out: %v.", d.Default)
+		switch s.Type.Kind {
+		case ir.Mac:
+			out.Given = " != nil"
+		case ir.Addr:
+			out.Given = ".IsValid()"
+		default:
+			out.Pointer, out.Given = true, " != nil"
+		}
+	}
+	if s.Type.Kind == ir.Uint && (s.Min != 0 || s.Max != maxOf(s.Type.Bits)) {
+		about += fmt.Sprintf(" %d to %d.", s.Min, s.Max)
+	}
+	out.Doc = append(out.Doc, fmt.Sprintf("%s is the setting %q. %s", out.Field, s.Name, about))
+	slices.Reverse(out.Doc)
+	return out
+}
+
+func newTable(t *ir.Table, types, scope scope) table {
+	name := exported(t.Name)
+	out := table{Field: scope.pick(name), Type: types.pick(name + "Table"), Name: t.Name, Row: types.pick(name + "Row"), Array: t.Kind == "array"}
+	kinds := map[string]string{"hash": "a hash table", "lru": "a hash table that forgets the rows used least recently", "array": "an array", "lpm": "a table of prefixes, the longest of which counts"}
+	out.About = fmt.Sprintf("%s of %d rows", kinds[t.Kind], t.Size)
+	if t.PerCPU {
+		out.About += ", with values for each processor"
+	}
+	out.Key = fields(t.Key.Members, "k")
+	if len(out.Key) == 1 {
+		out.KeyType = out.Key[0].Type
+	} else {
+		out.KeyType = types.pick(name + "Key")
+	}
+	out.Value = fields(t.Value.Members, "v")
+	return out
+}
+
+func newSession(s *ir.Session, types, scope scope) session {
+	name := exported(s.Name)
+	out := session{
+		Type: types.pick(name), Handle: types.pick(name + "Session"), Usage: types.pick(name + "Counters"),
+		Open: scope.pick("Open" + name), All: scope.pick(name + "Sessions"), Name: s.Name,
+	}
+	var ends []string
+	if s.Lifetime > 0 {
+		ends = append(ends, fmt.Sprintf("%v after it was opened or refreshed", time.Duration(s.Lifetime)))
+	}
+	if s.Idle > 0 {
+		ends = append(ends, fmt.Sprintf("%v after its last packet", time.Duration(s.Idle)))
+	}
+	out.Ends, out.Refresh = strings.Join(ends, ", or "), len(ends) > 0
+	for i, f := range s.Fields {
+		out.Fields = append(out.Fields, field{Field: exported(f.Name), Name: f.Name, Type: goType(f.Type), From: take("v", i, f.Type), Doc: rangeDoc(f)})
+	}
+	unique(len(out.Fields), func(i int) *string { return &out.Fields[i].Field })
+	for i, r := range s.Rows {
+		out.Rows = append(out.Rows, field{Field: exported(r.Table.Name), Name: r.Table.Name, Index: i})
+	}
+	unique(len(out.Rows), func(i int) *string { return &out.Rows[i].Field })
+	return out
+}
+
+func rangeDoc(f *ir.Field) string {
+	var parts []string
+	for _, r := range f.Is {
+		parts = append(parts, fmt.Sprintf("%#x to %#x", r.Min, r.Max))
+	}
+	return strings.Join(parts, ", ")
+}
+
+func fields(members []*ir.Member, from string) []field {
+	var out []field
+	for _, m := range members {
+		if !m.Hidden {
+			out = append(out, field{Field: exported(m.Name), Name: m.Name, Type: goType(m.Type), From: take(from, len(out), m.Type)})
+		}
+	}
+	unique(len(out), func(i int) *string { return &out[i].Field })
+	return out
+}
+
+// unique makes the names of one struct differ.
+func unique(n int, name func(i int) *string) {
+	s := newScope()
+	for i := range n {
+		*name(i) = s.pick(*name(i))
+	}
+}
+
+// goType returns the Go type that the runtime uses for a kind, and the narrowest one for integers.
+func goType(t ir.Type) string {
+	switch t.Kind {
+	case ir.Uint:
+		return "uint" + strconv.Itoa(8*t.Size)
+	case ir.Bool:
+		return "bool"
+	case ir.Bytes:
+		return fmt.Sprintf("[%d]byte", t.Size)
+	case ir.Mac:
+		return "net.HardwareAddr"
+	case ir.Addr, ir.NextHop:
+		return "netip.Addr"
+	case ir.Endpoint:
+		return "netip.AddrPort"
+	case ir.Prefix:
+		return "netip.Prefix"
+	}
+	return "*runtime.Counter"
+}
+
+// take returns the expression for the i-th of the values that the runtime returned.
+func take(from string, i int, t ir.Type) string {
+	v := fmt.Sprintf("%s[%d]", from, i)
+	switch t.Kind {
+	case ir.Uint:
+		return fmt.Sprintf("%s(%s.(uint64))", goType(t), v)
+	case ir.Bytes:
+		return fmt.Sprintf("%s(%s.([]byte))", goType(t), v)
+	}
+	return fmt.Sprintf("%s.(%s)", v, goType(t))
+}
+
+func maxOf(bits int) uint64 {
+	if bits >= 64 {
+		return ^uint64(0)
+	}
+	return 1<<bits - 1
+}
+
+// imports returns the packages that the file needs, those of the standard library first.
+func imports(f *file) []string {
+	need := map[string]bool{}
+	use := func(typ string) {
+		if strings.HasPrefix(typ, "net.") {
+			need["net"] = true
+		}
+		if strings.HasPrefix(typ, "netip.") {
+			need["net/netip"] = true
+		}
+	}
+	for _, s := range f.Settings {
+		use(s.Type)
+	}
+	for _, t := range f.Tables {
+		for _, m := range append(slices.Clone(t.Key), t.Value...) {
+			use(m.Type)
+		}
+	}
+	for _, s := range f.Sessions {
+		for _, m := range s.Fields {
+			use(m.Type)
+		}
+	}
+	for name, used := range map[string]bool{
+		"iter": len(f.Programs)+len(f.Tables)+len(f.Sessions) > 0, "log/slog": true, "time": true,
+	} {
+		if used {
+			need[name] = true
+		}
+	}
+	var out []string
+	for name := range need {
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// oneLine makes a text of the spec fit for a comment.
+func oneLine(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || !unicode.IsPrint(r) && !unicode.IsSpace(r) {
+			return ' '
+		}
+		return r
+	}, s)
+	return strings.Join(strings.Fields(s), " ")
+}
