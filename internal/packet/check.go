@@ -10,14 +10,14 @@ import (
 
 // Check compares a frame with the headers that are expected: the fields that are given, and all lengths, constraints and
 // checksums. Raw bytes, which come last, are compared with the payload of the header in front of them.
-func (hs *Headers) Check(frame []byte, layers []Layer) []Problem {
+func (hs *Headers) Check(frame []byte, layers []Layer, opt Options) []Problem {
 	var headers []*spec.Header
 	for _, l := range layers {
 		if l.Header != nil {
 			headers = append(headers, l.Header)
 		}
 	}
-	spans, problems := hs.Parse(frame, headers)
+	spans, problems := hs.Parse(frame, headers, opt)
 	var raw []byte
 	hasRaw := false
 	i := 0
@@ -96,7 +96,7 @@ func (hs *Headers) Diff(got, want []byte, headers []*spec.Header) []Problem {
 	}
 	n := min(len(got), len(want))
 	named := make([]bool, n)
-	spans, _ := hs.Parse(want, headers)
+	spans, _ := hs.Parse(want, headers, Options{})
 	for _, sp := range spans {
 		for _, p := range sp.Places {
 			if p.Bits == 0 || p.Bit+p.Bits > 8*n {
@@ -128,7 +128,7 @@ func (hs *Headers) Diff(got, want []byte, headers []*spec.Header) []Problem {
 func (hs *Headers) Guess(frame []byte, first *spec.Header) []*spec.Header {
 	headers := []*spec.Header{first}
 	for {
-		spans, _ := hs.Parse(frame, headers)
+		spans, _ := hs.Parse(frame, headers, Options{})
 		if len(spans) < len(headers) {
 			return headers[:len(spans)]
 		}

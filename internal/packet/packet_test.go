@@ -247,7 +247,7 @@ func TestCheck(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var diags diag.List
 			ls := hs.Resolve(expect, &diags)
-			problems := hs.Check(c.edit(bytes.Clone(good)), ls)
+			problems := hs.Check(c.edit(bytes.Clone(good)), ls, packet.Options{})
 			var text []string
 			for _, p := range problems {
 				text = append(text, p.String())
@@ -280,7 +280,7 @@ func FuzzParseNeverPanics(f *testing.F) {
 	all := protocols().Headers
 	f.Fuzz(func(t *testing.T, frame []byte, from uint8) {
 		before := bytes.Clone(frame)
-		hs.Parse(frame, all[int(from)%len(all):])
+		hs.Parse(frame, all[int(from)%len(all):], packet.Options{})
 		hs.Guess(frame, all[0])
 		if !bytes.Equal(frame, before) {
 			t.Error("the frame was changed")

@@ -16,7 +16,7 @@ func (p Problem) String() string { return p.Field + ": " + p.Text }
 
 // Parse takes a frame apart: the headers are expected one behind the other from the first byte on. The spans go as far as
 // the frame does; problems are lengths that disagree, values that are not allowed, and checksums that are wrong.
-func (hs *Headers) Parse(frame []byte, headers []*spec.Header) ([]*Span, []Problem) {
+func (hs *Headers) Parse(frame []byte, headers []*spec.Header, opt Options) ([]*Span, []Problem) {
 	var spans []*Span
 	var problems []Problem
 	at, limit := 0, len(frame)
@@ -31,7 +31,7 @@ func (hs *Headers) Parse(frame []byte, headers []*spec.Header) ([]*Span, []Probl
 		at, limit = sp.End, sp.Payload()
 	}
 	for i, sp := range spans {
-		problems = append(problems, (&scope{hs, frame, spans[:i+1]}).sums(sp)...)
+		problems = append(problems, (&scope{hs, frame, spans[:i+1]}).sums(sp, opt.Pending)...)
 	}
 	return spans, problems
 }
@@ -134,7 +134,7 @@ func (s *Span) bound(frame []byte, limit int) []Problem {
 }
 
 // sums checks the checksums of a span, the last one of the scope.
-func (s *scope) sums(sp *Span) []Problem {
+func (s *scope) sums(sp *Span, pending bool) []Problem {
 	var problems []Problem
 	for _, p := range sp.Places {
 		c := p.Field.Checksum
@@ -145,7 +145,7 @@ func (s *scope) sums(sp *Span) []Problem {
 		if got.Int == 0 && s.mayBeAbsent(c) {
 			continue
 		}
-		want, err := s.checksum(&p, false)
+		want, err := s.checksum(&p, pending)
 		name := sp.Name() + "." + p.Field.Name.Value
 		switch {
 		case err != nil:

@@ -1,0 +1,34 @@
+package spectest
+
+import "github.com/fastrelay/fastrelay-gen/internal/diag"
+
+var (
+	codeUnknownProgram = diag.Define("FR0301", "a test names an unknown program",
+		"A test runs one program of its spec, by name.",
+		`tests: "goes up": {program: "to_per", packet: [{eth: {}}], expect: up: true}`,
+		`tests: "goes up": {program: "to_peer", packet: [{eth: {}}], expect: up: true}`)
+	codeUnknownSession = diag.Define("FR0302", "a test names an unknown session or field",
+		"`sessions` in a test opens sessions of the spec: each is the session's name with a value for each of its fields.",
+		`sessions: [{channel: {cleint: "198.51.100.7:40001"}}]`,
+		`sessions: [{channel: {client: "198.51.100.7:40001", …}}]`)
+	codeUnknownTable = diag.Define("FR0303", "a test names an unknown table or member",
+		"`rows` in a test are rows of tables: each is the table's name with values for members of its key and value.",
+		`rows: [{sources: {adr: "198.51.100.7"}}]`,
+		`rows: [{sources: {addr: "198.51.100.7"}}]`)
+	codeUnknownReason = diag.Define("FR0304", "a test expects an unknown reason",
+		"`up` and `drop` in a test name a reason of the program. `fastrelay-gen explain SPEC --program NAME` lists them.",
+		`expect: up: "chanel_data_length"`,
+		`expect: up: "channel_data_length"`)
+	codeUnknownSetting = diag.Define("FR0305", "a test names an unknown setting or counter",
+		"`settings` in a test gives values to settings of the spec, `counters` expects values of named counters (`{count: \"hits\"}`) or of reasons.",
+		`settings: prot: 4433`,
+		`settings: port: 4433`)
+	codeTestValue = diag.Define("FR0306", "a value of a test that doesn't fit",
+		"Values of sessions, rows and settings have the type that the spec declares: integers that fit, and strings for addresses (`\"192.0.2.1\"`), endpoints (`\"192.0.2.1:3478\"`), prefixes (`\"192.0.2.0/24\"`), link-layer addresses and bytes (`\"01ff\"`).",
+		`sessions: [{channel: {client: "198.51.100.7", …}}]`,
+		`sessions: [{channel: {client: "198.51.100.7:40001", …}}]`)
+	codeIncomplete = diag.Define("FR0307", "a test leaves out what it needs",
+		"A session needs a value for each of its fields, a row for each member of its key, and a program for each setting without a default. Two rows of a test can't have the same key, and a table can't hold more rows than its size.",
+		`sessions: [{channel: {client: "198.51.100.7:40001"}}]`,
+		`sessions: [{channel: {client: "198.51.100.7:40001", server: "192.0.2.1:3478", …}}]`)
+)

@@ -1,0 +1,454 @@
+package spectest
+
+import (
+	"encoding/binary"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/spell"
+	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// test is a test with all its names and values resolved.
+type test struct {
+	src      *spec.Test
+	program  *ir.Program
+	settings map[string][]byte
+	state    *sim.Relay // the state before
+	packet   sim.Packet
+	expect   expectation
+}
+
+// expectation is what has to come out.
+type expectation struct {
+	layers   []packet.Layer
+	rows     []row
+	counters []counter
+}
+
+// row is a row that is expected: its key, and the members of its value that are given.
+type row struct {
+	table  *ir.Table
+	key    []byte
+	value  []given
+	absent bool
+	pos    diag.Pos
+}
+
+type given struct {
+	member *ir.Member
+	bytes  []byte // of a counter: 8 bytes, its value
+}
+
+// counter is a counter that is expected: a named one, or (index -1) that of a reason.
+type counter struct {
+	name   string
+	index  int
+	reason int
+	want   uint64
+}
+
+// preparer resolves the tests of a spec.
+type preparer struct {
+	plan    *ir.Plan
+	headers *packet.Headers
+	diags   *diag.List
+
+	// of the test at hand
+	t        *test
+	hop      sim.Hop
+	slots    int
+	counters int // shared counters given out
+}
+
+// prepare resolves all tests. Those with mistakes are missing in the result.
+func prepare(s *spec.Spec, plan *ir.Plan) ([]*test, *diag.List) {
+	p := &preparer{plan: plan, headers: packet.NewHeaders(s), diags: &diag.List{}}
+	var tests []*test
+	for _, src := range s.Tests {
+		before := p.diags.Len()
+		p.t = &test{src: src, settings: map[string][]byte{}}
+		p.slots, p.counters = 0, 0
+		p.all()
+		if p.diags.Len() == before {
+			tests = append(tests, p.t)
+		}
+	}
+	return tests, p.diags
+}
+
+// Check reports the mistakes in the tests of a spec: names that don't exist, values that don't fit, packets that can't be built.
+func Check(s *spec.Spec, plan *ir.Plan) *diag.List {
+	_, diags := prepare(s, plan)
+	return diags
+}
+
+func (p *preparer) unknown(code diag.Code, n spec.Name, what string, known []string) {
+	label := ""
+	if near := spell.Nearest(n.Value, known); near != "" {
+		label = "did you mean \"" + near + "\"?"
+	}
+	p.diags.Add(code, n.Pos, "no %s %q", what, n.Value).WithLabel("%s", label)
+}
+
+func (p *preparer) bad(l spec.Literal, what string, err error) {
+	p.diags.Add(codeTestValue, l.Pos, "%s: %s", what, err)
+}
+
+func (p *preparer) all() {
+	src := p.t.src
+	i := slices.IndexFunc(p.plan.Programs, func(pr *ir.Program) bool { return pr.Name == src.Program.Value })
+	if i < 0 {
+		p.unknown(codeUnknownProgram, src.Program, "program", namesOf(p.plan.Programs, func(pr *ir.Program) string { return pr.Name }))
+		return
+	}
+	p.t.program = p.plan.Programs[i]
+	p.hop = sim.Hop{Ifindex: 1, MTU: 1500, State: ir.HopDirect, Src: packet.DefaultSource, Dst: packet.DefaultDestination}
+	if src.Route != nil {
+		p.hop.State = uint8(slices.Index(states[:], src.Route.State))
+		if src.Route.MTU > 0 {
+			p.hop.MTU = uint16(min(src.Route.MTU, math.MaxUint16))
+		}
+	}
+	if !p.settings() {
+		return
+	}
+	for _, s := range src.Sessions {
+		p.session(s)
+	}
+	for _, r := range src.Rows {
+		p.row(r)
+	}
+	p.packet()
+	p.expected()
+}
+
+var states = [ir.HopStates]string{"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit"}
+
+func namesOf[T any](list []T, name func(T) string) []string {
+	var names []string
+	for _, x := range list {
+		names = append(names, name(x))
+	}
+	return names
+}
+
+// settings resolves the settings and makes the empty state.
+func (p *preparer) settings() bool {
+	before := p.diags.Len()
+	for _, v := range p.t.src.Settings {
+		i := slices.IndexFunc(p.plan.Settings, func(s *ir.Setting) bool { return s.Name == v.Name.Value })
+		if i < 0 {
+			p.unknown(codeUnknownSetting, v.Name, "setting", namesOf(p.plan.Settings, func(s *ir.Setting) string { return s.Name }))
+			continue
+		}
+		b, err := encode(v.Value, p.plan.Settings[i].Type, p.hop)
+		if err != nil {
+			p.bad(v.Value, "setting "+v.Name.Value, err)
+			continue
+		}
+		p.t.settings[v.Name.Value] = b
+	}
+	for _, s := range p.plan.Settings {
+		if s.Default == nil && p.t.settings[s.Name] == nil {
+			p.diags.Add(codeIncomplete, p.t.src.Name.Pos, "setting %q has no default, and the test doesn't give it a value", s.Name).
+				WithRelated(s.Pos, "the setting is declared here")
+		}
+	}
+	if p.diags.Len() > before {
+		return false
+	}
+	state, err := sim.New(p.plan, p.t.settings)
+	if err != nil {
+		p.diags.Add(codeIncomplete, p.t.src.Name.Pos, "the test can't be set up: %s", err)
+		return false
+	}
+	p.t.state = state
+	hop := p.hop
+	state.World.Route = func(_, to netip.Addr) sim.Hop {
+		h := hop
+		h.NextHop = to
+		return h
+	}
+	return true
+}
+
+// session opens a session: its rows, and a slot that never ends.
+func (p *preparer) session(src *spec.TestSession) {
+	i := slices.IndexFunc(p.plan.Sessions, func(s *ir.Session) bool { return s.Name == src.Session.Value })
+	if i < 0 {
+		p.unknown(codeUnknownSession, src.Session, "session", namesOf(p.plan.Sessions, func(s *ir.Session) string { return s.Name }))
+		return
+	}
+	s := p.plan.Sessions[i]
+	values := make([][]byte, len(s.Fields))
+	for _, v := range src.Fields {
+		j := slices.IndexFunc(s.Fields, func(f *ir.Field) bool { return f.Name == v.Name.Value })
+		if j < 0 {
+			p.unknown(codeUnknownSession, v.Name, "field of session "+s.Name, namesOf(s.Fields, func(f *ir.Field) string { return f.Name }))
+			return
+		}
+		b, ok := p.value(v.Value, s.Fields[j].Type, s.Name+"."+v.Name.Value)
+		if !ok {
+			return
+		}
+		values[j] = b
+	}
+	for j, b := range values {
+		if b == nil {
+			p.diags.Add(codeIncomplete, src.Session.Pos, "session %q needs a value for %q", s.Name, s.Fields[j].Name)
+			return
+		}
+	}
+	if p.slots >= p.plan.Slots {
+		p.diags.Add(codeIncomplete, src.Session.Pos, "more sessions are open than the spec has room for (%d)", p.plan.Slots)
+		return
+	}
+	slot := p.slots
+	p.slots++
+	p.t.state.Slots[slot] = sim.Slot{Deadline: math.MaxUint64, Gen: uint32(slot) + 1}
+	for _, r := range s.Rows {
+		key, value := make([]byte, r.Table.Key.Size), make([]byte, r.Table.Value.Size)
+		fill(&r.Table.Key, key, r.Key, values)
+		fill(&r.Table.Value, value, r.Value, values)
+		for _, m := range r.Table.Value.Members {
+			switch {
+			case m.Hidden && m.Name == "slot":
+				binary.LittleEndian.PutUint32(value[m.Off:], uint32(slot))
+			case m.Hidden && m.Name == "gen":
+				binary.LittleEndian.PutUint32(value[m.Off:], uint32(slot)+1)
+			}
+		}
+		p.put(r.Table, key, value, src.Session.Pos)
+	}
+}
+
+// fill copies a session's values into the members of a key or a value that are not hidden, in their order.
+func fill(s *ir.Struct, into []byte, fields []int, values [][]byte) {
+	i := 0
+	for _, m := range s.Members {
+		if !m.Hidden && i < len(fields) {
+			copy(into[m.Off:m.Off+m.Type.Size], values[fields[i]])
+			i++
+		}
+	}
+}
+
+// put puts a row in, with its hops.
+func (p *preparer) put(t *ir.Table, key, value []byte, pos diag.Pos) {
+	for _, m := range t.Value.Members {
+		if m.Hidden && m.Type.Kind == ir.Hop {
+			copy(value[m.Off:], p.hop.Bytes())
+		}
+	}
+	table := p.t.state.Table(t.Name)
+	if t.Kind != "array" && table.Get(key) != nil {
+		p.diags.Add(codeIncomplete, pos, "two rows of table %q have the same key", t.Name)
+		return
+	}
+	if !table.Put(key, value) {
+		p.diags.Add(codeIncomplete, pos, "table %q has no room for the row: its size is %d", t.Name, t.Size)
+	}
+}
+
+// value lays a literal out; a counter becomes the index of a shared counter with that value.
+func (p *preparer) value(l spec.Literal, t ir.Type, what string) ([]byte, bool) {
+	if t.Kind == ir.Ctr {
+		if l.Kind != spec.LitInt {
+			p.diags.Add(codeTestValue, l.Pos, "%s: it wants the counter's value, an integer", what)
+			return nil, false
+		}
+		i, ok := p.newCounter(l.Int, l.Pos)
+		return binary.LittleEndian.AppendUint32(nil, i), ok
+	}
+	b, err := encode(l, t, p.hop)
+	if err != nil {
+		p.bad(l, what, err)
+		return nil, false
+	}
+	return b, true
+}
+
+func (p *preparer) newCounter(value uint64, pos diag.Pos) (uint32, bool) {
+	p.counters++
+	if p.counters >= len(p.t.state.Shared) {
+		p.diags.Add(codeIncomplete, pos, "more counters are used than the spec has room for (%d)", len(p.t.state.Shared)-1)
+		return 0, false
+	}
+	p.t.state.Shared[p.counters] = value
+	return uint32(p.counters), true
+}
+
+// members resolves the values of a row of a test.
+func (p *preparer) members(src *spec.TestRow) (t *ir.Table, key, value []given, ok bool) {
+	i := slices.IndexFunc(p.plan.Tables, func(t *ir.Table) bool { return t.Name == src.Table.Value })
+	if i < 0 {
+		p.unknown(codeUnknownTable, src.Table, "table", namesOf(p.plan.Tables, func(t *ir.Table) string { return t.Name }))
+		return nil, nil, nil, false
+	}
+	t = p.plan.Tables[i]
+	var known []string
+	find := func(s *ir.Struct, name string) *ir.Member {
+		for _, m := range s.Members {
+			if !m.Hidden {
+				known = append(known, m.Name)
+				if m.Name == name {
+					return m
+				}
+			}
+		}
+		return nil
+	}
+	for _, v := range src.Values {
+		known = nil
+		inKey := true
+		m := find(&t.Key, v.Name.Value)
+		if m == nil {
+			inKey = false
+			m = find(&t.Value, v.Name.Value)
+		}
+		if m == nil {
+			p.unknown(codeUnknownTable, v.Name, "member of table "+t.Name, known)
+			return nil, nil, nil, false
+		}
+		typ := m.Type
+		if typ.Kind == ir.Ctr {
+			typ = ir.UintType(64)
+		}
+		b, err := encode(v.Value, typ, p.hop)
+		if err != nil {
+			p.bad(v.Value, t.Name+"."+v.Name.Value, err)
+			return nil, nil, nil, false
+		}
+		if inKey {
+			key = append(key, given{m, b})
+		} else {
+			value = append(value, given{m, b})
+		}
+	}
+	for _, m := range t.Key.Members {
+		if !m.Hidden && !slices.ContainsFunc(key, func(g given) bool { return g.member == m }) {
+			p.diags.Add(codeIncomplete, src.Table.Pos, "a row of table %q needs a value for %q", t.Name, m.Name)
+			return nil, nil, nil, false
+		}
+	}
+	return t, key, value, true
+}
+
+func keyOf(t *ir.Table, key []given) []byte {
+	b := make([]byte, t.Key.Size)
+	for _, g := range key {
+		copy(b[g.member.Off:], g.bytes)
+	}
+	return b
+}
+
+// row puts a row of the state before into its table. Members that are not given are 0, counters new ones.
+func (p *preparer) row(src *spec.TestRow) {
+	t, key, values, ok := p.members(src)
+	if !ok {
+		return
+	}
+	if t.Session != nil {
+		p.diags.Add(codeUnknownTable, src.Table.Pos, "the rows of table %q belong to session %q", t.Name, t.Session.Name).
+			WithHint("open the session instead: sessions: [{%s: {…}}]", t.Session.Name)
+		return
+	}
+	value := make([]byte, t.Value.Size)
+	for _, m := range t.Value.Members {
+		i := slices.IndexFunc(values, func(g given) bool { return g.member == m })
+		switch {
+		case m.Type.Kind == ir.Ctr:
+			start := uint64(0)
+			if i >= 0 {
+				start = binary.LittleEndian.Uint64(values[i].bytes)
+			}
+			c, ok := p.newCounter(start, src.Table.Pos)
+			if !ok {
+				return
+			}
+			binary.LittleEndian.PutUint32(value[m.Off:], c)
+		case i >= 0:
+			copy(value[m.Off:], values[i].bytes)
+		}
+	}
+	p.put(t, keyOf(t, key), value, src.Table.Pos)
+}
+
+func (p *preparer) packet() {
+	src := p.t.src.Packet
+	if src == nil {
+		p.diags.Add(codeIncomplete, p.t.src.Name.Pos, "the test has no packet")
+		return
+	}
+	p.t.packet = sim.Packet{Data: p.headers.Make(src, p.diags), Pending: src.Pending}
+	if src.VLAN != nil {
+		p.t.packet.VLAN = &sim.Tag{Proto: src.VLAN.Proto, TCI: src.VLAN.TCI}
+	}
+}
+
+func (p *preparer) expected() {
+	e := p.t.src.Expect
+	if e == nil {
+		p.diags.Add(codeIncomplete, p.t.src.Name.Pos, "the test expects nothing")
+		return
+	}
+	if e.Reason != "" {
+		kinds := map[string]ir.ReasonKind{"up": ir.Went, "drop": ir.Dropped, "sent": ir.Sent, "pass": ir.Passed}
+		var known []string
+		for _, r := range p.t.program.Reasons {
+			if r.Kind == kinds[e.Verdict] {
+				known = append(known, r.Name)
+			}
+		}
+		if !slices.Contains(known, e.Reason) {
+			n := spec.Name{Value: e.Reason, Pos: e.Pos}
+			p.unknown(codeUnknownReason, n, "reason to "+verb(e.Verdict)+" in program "+p.t.program.Name, known)
+		}
+	}
+	if e.Packet != nil && e.Packet.Hex == nil {
+		p.t.expect.layers = p.headers.Resolve(e.Packet.Layers, p.diags)
+	}
+	for _, r := range e.Rows {
+		t, key, value, ok := p.members(r)
+		if ok {
+			p.t.expect.rows = append(p.t.expect.rows, row{t, keyOf(t, key), value, r.Absent, r.Table.Pos})
+		}
+	}
+	for _, v := range e.Counters {
+		c := counter{name: v.Name.Value, index: -1, reason: -1, want: v.Value.Int}
+		var known []string
+		for _, n := range p.plan.Counters {
+			known = append(known, n.Name)
+			if n.Name == c.name {
+				c.index = n.Index
+			}
+		}
+		for i, r := range p.t.program.Reasons {
+			known = append(known, r.Name)
+			if r.Name == c.name && c.index < 0 {
+				c.reason = p.t.program.Base + i
+			}
+		}
+		if c.index < 0 && c.reason < 0 {
+			p.unknown(codeUnknownSetting, v.Name, "counter", known)
+			continue
+		}
+		p.t.expect.counters = append(p.t.expect.counters, c)
+	}
+}
+
+func verb(verdict string) string {
+	switch verdict {
+	case "up":
+		return "go up"
+	case "sent":
+		return "be sent"
+	}
+	return verdict
+}

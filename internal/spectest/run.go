@@ -1,0 +1,305 @@
+package spectest
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// Status is how a test ended.
+type Status int
+
+const (
+	Passed   Status = iota
+	Failed          // see Differences
+	NotShown        // a run in the kernel can't show it, see Why; it runs in the model only
+)
+
+// Outcome is the result of one test.
+type Outcome struct {
+	Name        string
+	Program     string
+	Pos         diag.Pos
+	Status      Status
+	Why         string   // NotShown: "the VLAN tag is in the metadata"
+	Differences []string // Failed: "ipv4.ttl: got 57, want 64"
+	Dump        string   // Failed: the packet that came and the one that left, in hexadecimal digits
+}
+
+// Model runs the tests of a spec in the reference model. Tests with mistakes (see Check) are left out.
+func Model(ctx context.Context, s *spec.Spec, plan *ir.Plan) []Outcome {
+	tests, _ := prepare(s, plan)
+	hs := packet.NewHeaders(s)
+	var out []Outcome
+	for _, t := range tests {
+		if ctx.Err() != nil {
+			break
+		}
+		after, err := t.state.Run(t.program.Name, t.packet)
+		if err != nil {
+			out = append(out, t.outcome([]string{err.Error()}, nil))
+			continue
+		}
+		r := result{
+			verdict: after.Verdict, reason: after.Reason, data: after.Packet.Data, vlan: after.Packet.VLAN, hop: after.Hop, state: t.state,
+		}
+		out = append(out, t.outcome(t.judge(hs, r), r.data))
+	}
+	return out
+}
+
+// Kernel runs the tests of a spec in the kernel, with the object that was compiled from its plan. It needs root. Tests with
+// mistakes (see Check) are left out.
+func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]Outcome, error) {
+	unpin, err := testrun.Pin()
+	if err != nil {
+		return nil, err
+	}
+	defer unpin()
+	tests, _ := prepare(s, plan)
+	hs := packet.NewHeaders(s)
+	loaded := map[string]*testrun.Relay{} // by settings, which are fixed when an object is loaded
+	defer func() {
+		for _, r := range loaded {
+			r.Close()
+		}
+	}()
+	var out []Outcome
+	for _, t := range tests {
+		if ctx.Err() != nil {
+			break
+		}
+		why := testrun.Shows(&t.packet)
+		if why == "" && usesRoutes(t.program.Body) {
+			why = "the kernel looks the route up, and a test's routes are not the machine's"
+		}
+		if why != "" {
+			out = append(out, Outcome{Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos, Status: NotShown, Why: why})
+			continue
+		}
+		key := settingsKey(t.settings)
+		if loaded[key] == nil {
+			if loaded[key], err = testrun.Load(plan, object, t.settings); err != nil {
+				return out, err
+			}
+		}
+		o, err := t.inKernel(hs, loaded[key])
+		if err != nil {
+			return out, fmt.Errorf("test %q: %w", t.src.Name.Value, err)
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+func settingsKey(settings map[string][]byte) string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(&b, "%s=%x ", name, settings[name])
+	}
+	return b.String()
+}
+
+// usesRoutes reports whether a program looks routes up in the kernel.
+func usesRoutes(body []ir.Stmt) bool {
+	for _, s := range body {
+		switch s := s.(type) {
+		case *ir.CheckHop:
+			if s.Hop.Row == nil {
+				return true
+			}
+		case *ir.If:
+			if usesRoutes(s.Then) || usesRoutes(s.Else) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (t *test) inKernel(hs *packet.Headers, k *testrun.Relay) (Outcome, error) {
+	for i := range t.state.Shared {
+		if t.state.Shared[i] != 0 {
+			k.Watch(i)
+		}
+	}
+	for i := 1; i <= 64 && i < len(t.state.Shared); i++ {
+		k.Watch(i)
+	}
+	if err := k.Sync(t.state); err != nil {
+		return Outcome{}, err
+	}
+	res, err := k.Run(t.program.Name, &t.packet)
+	if errors.Is(err, testrun.ErrRefused) {
+		return Outcome{Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos, Status: NotShown, Why: err.Error()}, nil
+	}
+	if err != nil {
+		return Outcome{}, err
+	}
+	before := slices.Clone(t.state.Reasons)
+	if err := k.Read(t.state, false); err != nil {
+		return Outcome{}, err
+	}
+	r := result{verdict: res.Verdict, data: res.Data, state: t.state, kernel: true}
+	for i, reason := range t.program.Reasons {
+		if t.state.Reasons[t.program.Base+i].Packets != before[t.program.Base+i].Packets {
+			r.reason = reason.Name
+			if reason.Kind == ir.Passed && r.verdict == sim.VerdictUp {
+				r.verdict = sim.VerdictPass
+			}
+		}
+	}
+	return t.outcome(t.judge(hs, r), r.data), nil
+}
+
+func (t *test) outcome(differences []string, data []byte) Outcome {
+	o := Outcome{Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos}
+	if len(differences) > 0 {
+		o.Status, o.Differences = Failed, differences
+		o.Dump = "came:\n" + hex.Dump(t.packet.Data)
+		if data != nil {
+			o.Dump += "left:\n" + hex.Dump(data)
+		}
+	}
+	return o
+}
+
+// result is what a run made of a test's packet, and the state behind it.
+type result struct {
+	verdict sim.Verdict
+	reason  string
+	data    []byte
+	vlan    *sim.Tag
+	hop     *sim.Hop
+	state   *sim.Relay
+	kernel  bool // the device, the next hop and the tag are not known
+}
+
+// judge returns the differences from what the test expects.
+func (t *test) judge(hs *packet.Headers, r result) []string {
+	e := t.src.Expect
+	var out []string
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	if string(r.verdict) != e.Verdict {
+		add("verdict: got %s, want %s", said(string(r.verdict), r.reason), said(e.Verdict, e.Reason))
+		return out
+	}
+	if e.Reason != "" && r.reason != e.Reason {
+		add("reason: got %s, want %s", r.reason, e.Reason)
+	}
+	if r.verdict == sim.VerdictUp || e.Untouched {
+		if !bytes.Equal(r.data, t.packet.Data) && r.verdict != sim.VerdictDrop {
+			for _, p := range hs.Diff(r.data, t.packet.Data, guess(hs, t.packet.Data)) {
+				add("untouched: %s", p)
+			}
+		}
+	}
+	if e.Packet != nil {
+		for _, p := range t.packetProblems(hs, r) {
+			add("%s", p)
+		}
+	}
+	if e.Via != nil && !r.kernel {
+		want, err := netip.ParseAddr(e.Via.Text)
+		if err != nil || r.hop == nil || r.hop.NextHop.Unmap() != want {
+			got := "none"
+			if r.hop != nil {
+				got = r.hop.NextHop.Unmap().String()
+			}
+			add("next hop: got %s, want %s", got, e.Via.Text)
+		}
+	}
+	for _, row := range t.expect.rows {
+		out = append(out, row.judge(r.state)...)
+	}
+	for _, c := range t.expect.counters {
+		var got uint64
+		if c.index >= 0 {
+			got = r.state.Named[c.index]
+		} else {
+			got = r.state.Reasons[c.reason].Packets
+		}
+		if got != c.want {
+			add("counter %s: got %d, want %d", c.name, got, c.want)
+		}
+	}
+	return out
+}
+
+func said(verdict, reason string) string {
+	if reason == "" || reason == verdict {
+		return verdict
+	}
+	return verdict + " (" + reason + ")"
+}
+
+func (t *test) packetProblems(hs *packet.Headers, r result) []packet.Problem {
+	want := t.src.Expect.Packet
+	var problems []packet.Problem
+	if want.VLAN != nil && !r.kernel {
+		got := sim.Tag{}
+		if r.vlan != nil {
+			got = *r.vlan
+		}
+		if got != (sim.Tag{Proto: want.VLAN.Proto, TCI: want.VLAN.TCI}) {
+			problems = append(problems, packet.Problem{Field: "tag", Text: fmt.Sprintf("got %04x %04x, want %04x %04x", got.Proto, got.TCI, want.VLAN.Proto, want.VLAN.TCI)})
+		}
+	}
+	if want.Hex != nil {
+		return append(problems, hs.Diff(r.data, want.Hex, guess(hs, want.Hex))...)
+	}
+	return append(problems, hs.Check(r.data, t.expect.layers, packet.Options{Pending: t.packet.Pending})...)
+}
+
+func guess(hs *packet.Headers, frame []byte) []*spec.Header {
+	if eth := hs.Header("eth"); eth != nil {
+		return hs.Guess(frame, eth)
+	}
+	return nil
+}
+
+func (r *row) judge(state *sim.Relay) []string {
+	value := state.Table(r.table.Name).Get(r.key)
+	switch {
+	case r.absent && value != nil:
+		return []string{fmt.Sprintf("table %s: there is a row, where none is expected", r.table.Name)}
+	case r.absent:
+		return nil
+	case value == nil:
+		return []string{fmt.Sprintf("table %s: there is no such row", r.table.Name)}
+	}
+	var out []string
+	for _, g := range r.value {
+		got, typ := value[g.member.Off:g.member.Off+g.member.Type.Size], g.member.Type
+		if typ.Kind == ir.Ctr {
+			index := binary.LittleEndian.Uint32(got)
+			got, typ = make([]byte, 8), ir.UintType(64)
+			if int64(index) < int64(len(state.Shared)) {
+				binary.LittleEndian.PutUint64(got, state.Shared[index])
+			}
+		}
+		want := g.bytes
+		if typ.Kind == ir.NextHop { // the way to it is not the test's business
+			got, want = got[sim.HopSize:], want[sim.HopSize:]
+			typ = ir.AddrType
+		}
+		if !bytes.Equal(got, want) {
+			out = append(out, fmt.Sprintf("table %s, %s: got %s, want %s", r.table.Name, g.member.Name, show(got, typ), show(want, typ)))
+		}
+	}
+	return out
+}

@@ -1,0 +1,328 @@
+package testrun
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/sim"
+)
+
+// Sync makes the kernel's tables, slots and counters those of s, and its lease as valid. Deadlines in s are compared with the kernel's
+// clock: only 0 (past) and the far future make sense.
+func (r *Relay) Sync(s *sim.Relay) error {
+	deadline := uint64(0)
+	if s.World.Now < s.World.LeaseDeadline {
+		deadline = ^uint64(0)
+	}
+	if err := r.SetLease(deadline); err != nil {
+		return err
+	}
+	for _, t := range r.plan.Tables {
+		if err := r.fill(t, s.Table(t.Name)); err != nil {
+			return fmt.Errorf("table %q: %w", t.Name, err)
+		}
+	}
+	for i, slot := range s.Slots {
+		value := binary.LittleEndian.AppendUint64(nil, slot.Deadline)
+		value = binary.LittleEndian.AppendUint32(value, slot.Gen)
+		if err := r.put("fr_slots", i, append(value, 0, 0, 0, 0)); err != nil {
+			return err
+		}
+	}
+	for i, u := range s.Usage {
+		value := binary.LittleEndian.AppendUint64(nil, u.Last)
+		for _, t := range u.Rows {
+			value = appendTally(value, t)
+		}
+		if s.Slots[i].Gen != 0 {
+			r.mark("fr_usage", i)
+		}
+		if err := r.put("fr_usage", i, value); err != nil {
+			return err
+		}
+	}
+	for i, v := range s.Shared {
+		if err := r.put("fr_shared", i, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
+			return err
+		}
+	}
+	for i, v := range s.Named {
+		r.mark("fr_named", i)
+		if err := r.put("fr_named", i, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
+			return err
+		}
+	}
+	for i, t := range s.Reasons {
+		r.mark("fr_reasons", i)
+		if err := r.put("fr_reasons", i, appendTally(nil, t)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Watch says that a run may change a shared counter, although it is 0 before.
+func (r *Relay) Watch(counter int) { r.mark("fr_shared", counter) }
+
+// mark says that an entry of an array may hold something other than zeros: it is written and read from now on. Large arrays
+// are mostly empty, and each entry takes a system call.
+func (r *Relay) mark(name string, index int) {
+	if r.live[name] == nil {
+		r.live[name] = map[int]bool{}
+	}
+	r.live[name][index] = true
+}
+
+func appendTally(b []byte, t sim.Tally) []byte {
+	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(b, t.Packets), t.Bytes)
+}
+
+// put writes an entry of an array; in a per-CPU array the first processor gets it, and the others zeros.
+func (r *Relay) put(name string, index int, value []byte) error {
+	m := r.coll.Maps[name]
+	if m == nil {
+		return fmt.Errorf("the object has no map %s", name)
+	}
+	if isZero(value) && !r.live[name][index] {
+		return nil
+	}
+	r.mark(name, index)
+	var v any = value
+	if perCPU(m) {
+		all := make([][]byte, r.cpus)
+		for i := range all {
+			all[i] = make([]byte, len(value))
+		}
+		all[0] = value
+		v = all
+	}
+	if err := m.Put(uint32(index), v); err != nil {
+		return fmt.Errorf("write %s[%d]: %w", name, index, err)
+	}
+	return nil
+}
+
+func isZero(b []byte) bool {
+	return !slices.ContainsFunc(b, func(x byte) bool { return x != 0 })
+}
+
+func perCPU(m *ebpf.Map) bool {
+	switch m.Type() {
+	case ebpf.PerCPUArray, ebpf.PerCPUHash, ebpf.LRUCPUHash:
+		return true
+	}
+	return false
+}
+
+// fill makes a table's content that of t. Rows of a per-CPU table are the same on all processors.
+func (r *Relay) fill(t *ir.Table, want *sim.Table) error {
+	m := r.coll.Maps["tbl_"+t.Name]
+	if m == nil {
+		return fmt.Errorf("the object has no map tbl_%s", t.Name)
+	}
+	keys, err := r.keys(t, m)
+	if err != nil {
+		return err
+	}
+	for _, k := range keys {
+		var err error
+		if t.Kind == "array" {
+			err = r.row(m, k, make([]byte, m.ValueSize()))
+		} else {
+			err = m.Delete(k)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("clear: %w", err)
+		}
+	}
+	for _, k := range want.Keys() {
+		v := want.Get([]byte(k))
+		if t.Kind == "array" {
+			r.mark("tbl_"+t.Name, int(binary.LittleEndian.Uint32([]byte(k))))
+		}
+		if err := r.row(m, []byte(k), append(slices.Clone(v), make([]byte, int(m.ValueSize())-len(v))...)); err != nil {
+			return fmt.Errorf("put a row: %w", err)
+		}
+	}
+	return nil
+}
+
+func (r *Relay) row(m *ebpf.Map, key, value []byte) error {
+	if perCPU(m) {
+		return m.Put(key, slices.Repeat([][]byte{value}, r.cpus))
+	}
+	return m.Put(key, value)
+}
+
+// keys lists the keys of a table's rows; of an array, those that were ever written.
+func (r *Relay) keys(t *ir.Table, m *ebpf.Map) ([][]byte, error) {
+	var keys [][]byte
+	if t.Kind == "array" {
+		for _, i := range slices.Sorted(maps.Keys(r.live["tbl_"+t.Name])) {
+			keys = append(keys, binary.LittleEndian.AppendUint32(nil, uint32(i)))
+		}
+		return keys, nil
+	}
+	var prev any
+	for {
+		next := make([]byte, m.KeySize())
+		err := m.NextKey(prev, next)
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return keys, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("list the rows: %w", err)
+		}
+		keys = append(keys, next)
+		prev = next
+	}
+}
+
+// Read copies the kernel's tables and counters into s: of arrays, the entries that a Sync wrote, or all of them. Counters are
+// the sums over all processors. The time of a session's last use becomes s.World.Now, since the clocks differ.
+func (r *Relay) Read(s *sim.Relay, all bool) error {
+	for _, t := range r.plan.Tables {
+		if err := r.dump(t, s.Table(t.Name)); err != nil {
+			return fmt.Errorf("table %q: %w", t.Name, err)
+		}
+	}
+	each := func(name string, n int, set func(i int, words []uint64)) error {
+		for i := range n {
+			if !all && !r.live[name][i] {
+				continue
+			}
+			words, err := r.sum(name, i)
+			if err != nil {
+				return err
+			}
+			set(i, words)
+		}
+		return nil
+	}
+	return errors.Join(
+		each("fr_usage", len(s.Usage), func(i int, words []uint64) {
+			s.Usage[i].Last = 0
+			if words[0] != 0 {
+				s.Usage[i].Last = s.World.Now
+			}
+			for j := range s.Usage[i].Rows {
+				s.Usage[i].Rows[j] = sim.Tally{Packets: words[1+2*j], Bytes: words[2+2*j]}
+			}
+		}),
+		each("fr_shared", len(s.Shared), func(i int, words []uint64) { s.Shared[i] = words[0] }),
+		each("fr_named", len(s.Named), func(i int, words []uint64) { s.Named[i] = words[0] }),
+		each("fr_reasons", len(s.Reasons), func(i int, words []uint64) { s.Reasons[i] = sim.Tally{Packets: words[0], Bytes: words[1]} }),
+	)
+}
+
+// sum reads an entry of an array as 64-bit words, added up over all processors.
+func (r *Relay) sum(name string, index int) ([]uint64, error) {
+	m := r.coll.Maps[name]
+	if m == nil {
+		return nil, fmt.Errorf("the object has no map %s", name)
+	}
+	var all [][]byte
+	var err error
+	if perCPU(m) {
+		err = m.Lookup(uint32(index), &all)
+	} else {
+		all = [][]byte{make([]byte, m.ValueSize())}
+		err = m.Lookup(uint32(index), &all[0])
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s[%d]: %w", name, index, err)
+	}
+	words := make([]uint64, m.ValueSize()/8)
+	for _, one := range all {
+		for i := range words {
+			words[i] += binary.LittleEndian.Uint64(one[8*i:])
+		}
+	}
+	return words, nil
+}
+
+func (r *Relay) dump(t *ir.Table, into *sim.Table) error {
+	m := r.coll.Maps["tbl_"+t.Name]
+	keys, err := r.keys(t, m)
+	if err != nil {
+		return err
+	}
+	into.Clear()
+	for _, k := range keys {
+		var value []byte
+		if perCPU(m) {
+			var all [][]byte
+			err = m.Lookup(k, &all)
+			if err == nil {
+				value = all[0]
+			}
+		} else {
+			err = m.Lookup(k, &value)
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read a row: %w", err)
+		}
+		value = value[:t.Value.Size]
+		into.Put(k, value)
+	}
+	return nil
+}
+
+// Compare names the differences in state between a model's relay and what the kernel has (got), at most 16 of them.
+func Compare(plan *ir.Plan, got, want *sim.Relay) []string {
+	var out []string
+	add := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
+	for _, p := range plan.Programs {
+		for i, reason := range p.Reasons {
+			if g, w := got.Reasons[p.Base+i], want.Reasons[p.Base+i]; g != w {
+				add("%s, reason %s: got %d packets and %d bytes, want %d and %d", p.Name, reason.Name, g.Packets, g.Bytes, w.Packets, w.Bytes)
+			}
+		}
+	}
+	for _, c := range plan.Counters {
+		if g, w := got.Named[c.Index], want.Named[c.Index]; g != w {
+			add("counter %s: got %d, want %d", c.Name, g, w)
+		}
+	}
+	for i := range want.Shared {
+		if g, w := got.Shared[i], want.Shared[i]; g != w {
+			add("shared counter %d: got %d, want %d", i, g, w)
+		}
+	}
+	for i := range want.Usage {
+		g, w := got.Usage[i], want.Usage[i]
+		if !slices.Equal(g.Rows, w.Rows) || (g.Last == 0) != (w.Last == 0) {
+			add("usage of slot %d: got %+v, want %+v", i, g, w)
+		}
+	}
+	for _, t := range plan.Tables {
+		g, w := got.Table(t.Name), want.Table(t.Name)
+		keys := map[string]bool{}
+		for _, k := range append(g.Keys(), w.Keys()...) {
+			keys[k] = true
+		}
+		for _, k := range slices.Sorted(maps.Keys(keys)) {
+			gv, wv := g.Get([]byte(k)), w.Get([]byte(k))
+			if string(gv) != string(wv) || (gv == nil) != (wv == nil) {
+				add("table %s, key %x: got %s, want %s", t.Name, k, rowText(gv), rowText(wv))
+			}
+		}
+	}
+	return out[:min(len(out), 16)]
+}
+
+func rowText(v []byte) string {
+	if v == nil {
+		return "no row"
+	}
+	return fmt.Sprintf("%x", v)
+}

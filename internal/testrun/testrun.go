@@ -1,0 +1,208 @@
+// Package testrun runs the programs of a compiled object in the kernel, on packets that never see a device
+// (BPF_PROG_TEST_RUN). State goes in from a sim.Relay and comes out into one, in the layouts of docs/abi.md, so that the
+// kernel and the reference model compare byte for byte.
+//
+// What such a run can't show: VLAN tags in the metadata, pending checksums, the device and the next hop of a redirect, frames
+// that the kernel's own entry refuses (below 14 bytes, IPv4 below 34, IPv6 below 54, more than a page), and non-linear data.
+// Redirects are recorded by the kernel and not executed.
+package testrun
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/sim"
+)
+
+// Verdicts of a TC program (include/uapi/linux/pkt_cls.h).
+const (
+	actUnspec   = math.MaxUint32 // -1
+	actOK       = 0
+	actShot     = 2
+	actRedirect = 7
+)
+
+// MaxFrame is the largest frame that is tried: a run works in one page, with room for headers in front.
+const MaxFrame = 3400
+
+// Relay is a loaded object.
+type Relay struct {
+	plan  *ir.Plan
+	coll  *ebpf.Collection
+	progs map[string]*ebpf.Program
+	lease *ebpf.Map
+	ctx   []byte
+	out   []byte
+	octx  []byte
+	cpus  int
+	live  map[string]map[int]bool // by array: see mark
+}
+
+// Load loads an object with settings in the layout of ir.Setting.Default; those that are not given take their default. The
+// lease is valid for ever. It needs the right to load programs (root).
+func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, error) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
+	}
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		return nil, fmt.Errorf("read the object: %w", err)
+	}
+	for _, s := range plan.Settings {
+		value := s.Default
+		if v, ok := settings[s.Name]; ok {
+			value = v
+		}
+		v := spec.Variables["set_"+s.Name]
+		if v == nil || len(value) != s.Type.Size {
+			return nil, fmt.Errorf("setting %q: the object has no variable of %d bytes for it", s.Name, len(value))
+		}
+		if err := v.Set(value); err != nil {
+			return nil, fmt.Errorf("setting %q: %w", s.Name, err)
+		}
+	}
+	for _, t := range plan.Tables {
+		if m := spec.Maps["tbl_"+t.Name]; m != nil && t.Kind == "lru" {
+			m.MaxEntries = max(m.MaxEntries, 4096) // evictions are the kernel's choice, and nothing compares with them
+		}
+	}
+	coll, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return nil, fmt.Errorf("load the object: %w", err)
+	}
+	r := &Relay{
+		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{}, lease: coll.Maps["fr_lease"],
+		ctx: make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*MaxFrame),
+	}
+	if r.cpus, err = ebpf.PossibleCPU(); err != nil {
+		coll.Close()
+		return nil, fmt.Errorf("count the processors: %w", err)
+	}
+	for _, p := range plan.Programs {
+		if r.progs[p.Name] = coll.Programs["prog_"+p.Name]; r.progs[p.Name] == nil {
+			coll.Close()
+			return nil, fmt.Errorf("the object has no program %q", p.Name)
+		}
+	}
+	if err := r.SetLease(math.MaxUint64); err != nil {
+		coll.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Close unloads the object.
+func (r *Relay) Close() { r.coll.Close() }
+
+// SetLease sets the deadline of the lease, in jiffies.
+func (r *Relay) SetLease(deadline uint64) error {
+	if r.lease == nil {
+		return errors.New("the object has no map fr_lease")
+	}
+	value := make([]byte, 16)
+	binary.LittleEndian.PutUint64(value, deadline)
+	if err := r.lease.Put(uint32(0), value); err != nil {
+		return fmt.Errorf("set the lease: %w", err)
+	}
+	return nil
+}
+
+// Pin ties the calling goroutine to its thread and the thread to one processor, so that per-CPU maps have one writer. The
+// function returned undoes both.
+func Pin() (func(), error) {
+	runtime.LockOSThread()
+	var old unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &old); err != nil {
+		runtime.UnlockOSThread()
+		return nil, fmt.Errorf("read the processors of the thread: %w", err)
+	}
+	for cpu := range 1024 {
+		if !old.IsSet(cpu) {
+			continue
+		}
+		var one unix.CPUSet
+		one.Set(cpu)
+		if err := unix.SchedSetaffinity(0, &one); err != nil {
+			runtime.UnlockOSThread()
+			return nil, fmt.Errorf("stay on processor %d: %w", cpu, err)
+		}
+		break
+	}
+	return func() {
+		if err := unix.SchedSetaffinity(0, &old); err == nil {
+			runtime.UnlockOSThread() // else the thread ends with its goroutine
+		}
+	}, nil
+}
+
+// Offsets in struct __sk_buff (include/uapi/linux/bpf.h) of what a run may set and see.
+const (
+	ctxMark     = 8
+	ctxPriority = 32
+	ctxGSOSize  = 176
+	ctxSize     = 192
+)
+
+// Result is what the kernel made of a packet.
+type Result struct {
+	Verdict  sim.Verdict // VerdictUp also where the spec passes the packet: only the reason tells
+	Data     []byte      // valid until the next run
+	Mark     uint32
+	Priority uint32
+}
+
+// ErrRefused is returned for packets that the kernel's own entry refuses.
+var ErrRefused = errors.New("the kernel doesn't run a program on such a packet")
+
+// Shows reports why a run can't show what becomes of a packet, or "".
+func Shows(p *sim.Packet) string {
+	switch {
+	case p.VLAN != nil:
+		return "the VLAN tag is in the metadata"
+	case p.Pending:
+		return "the checksum is pending"
+	case len(p.Data) < 14 || len(p.Data) > MaxFrame:
+		return fmt.Sprintf("the frame has %d bytes", len(p.Data))
+	}
+	return ""
+}
+
+// Run runs a program on a packet.
+func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
+	binary.LittleEndian.PutUint32(r.ctx[ctxMark:], p.Mark)
+	binary.LittleEndian.PutUint32(r.ctx[ctxPriority:], p.Priority)
+	binary.LittleEndian.PutUint32(r.ctx[ctxGSOSize:], p.GSO)
+	opts := ebpf.RunOptions{Data: p.Data, DataOut: r.out[:cap(r.out)], Context: r.ctx, ContextOut: r.octx}
+	act, err := r.progs[program].Run(&opts)
+	if errors.Is(err, unix.EINVAL) {
+		return Result{}, fmt.Errorf("%d bytes: %w", len(p.Data), ErrRefused)
+	}
+	if err != nil {
+		return Result{}, fmt.Errorf("run %q: %w", program, err)
+	}
+	res := Result{
+		Data:     opts.DataOut,
+		Mark:     binary.LittleEndian.Uint32(r.octx[ctxMark:]),
+		Priority: binary.LittleEndian.Uint32(r.octx[ctxPriority:]),
+	}
+	switch act {
+	case actUnspec, actOK:
+		res.Verdict = sim.VerdictUp
+	case actShot:
+		res.Verdict = sim.VerdictDrop
+	case actRedirect:
+		res.Verdict = sim.VerdictSent
+	default:
+		return Result{}, fmt.Errorf("run %q: unknown verdict %d", program, act)
+	}
+	return res, nil
+}
