@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/vishvananda/netlink"
@@ -128,11 +129,34 @@ func onThread(ns netns.NsHandle, f func() error) error {
 	return <-done
 }
 
-// Command prepares a program that runs in the host's namespace, with a /sys of its own. It is killed with this process.
+// Command prepares a program that runs in the host's namespace, with a /sys of its own. Started by StartChild, it is killed with this
+// process.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", h.nsName, name}, args...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	return cmd
+	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", h.nsName, name}, args...)...)
+}
+
+// keeper starts children, on a thread that lives as long as the process.
+var keeper = sync.OnceValue(func() chan<- func() {
+	work := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for f := range work {
+			f()
+		}
+	}()
+	return work
+})
+
+// StartChild starts a program that the kernel kills when this process ends, however it ends. The kernel watches the thread
+// that starts a child (PR_SET_PDEATHSIG), and Go ends threads at will; so all children are started by one that stays.
+func StartChild(cmd *exec.Cmd) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	started := make(chan error, 1)
+	keeper() <- func() { started <- cmd.Start() }
+	return <-started
 }
 
 // Run runs a program in the host's namespace to its end. The error holds what it printed.

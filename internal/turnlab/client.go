@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pion/stun/v4"
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 )
@@ -44,6 +45,20 @@ func (c *Client) Close() error { return c.Conn.Close() }
 
 // Addr is the client's transport address, as the server sees it.
 func (c *Client) Addr() netip.AddrPort { return c.Conn.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+// Fd returns a descriptor of the client's socket for blocking reads. The caller closes it.
+func (c *Client) Fd() (int, error) {
+	file, err := c.Conn.File()
+	if err != nil {
+		return -1, err
+	}
+	defer file.Close()
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	return fd, unix.SetNonblock(fd, false)
+}
 
 // raw is a STUN attribute.
 type raw struct {

@@ -26,11 +26,14 @@ import (
 // role is the environment variable that tells a copy of the running program to be something else.
 const role = "FASTRELAY_TURNLAB"
 
-// Main lets the program that calls it first of all be started again as a TURN server by Serve. In that case it doesn't
-// return.
+// Main lets the program that calls it first of all be started again as a TURN server by Serve, or to measure a processor
+// by NewBusy. In these cases it doesn't return.
 func Main() {
-	if os.Getenv(role) == "server" {
+	switch os.Getenv(role) {
+	case "server":
 		os.Exit(server.Command(os.Args[1:], os.Stdout, os.Stderr))
+	case "busy":
+		busyMain()
 	}
 }
 
@@ -73,7 +76,7 @@ func Serve(host *testnet.Host, flags ...string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := p.cmd.Start(); err != nil {
+	if err := testnet.StartChild(p.cmd); err != nil {
 		return nil, err
 	}
 	listens := make(chan struct{})

@@ -51,6 +51,9 @@ type socket struct {
 	pinned map[netip.AddrPort]netip.Addr // client to the local address it used; clients with an allocation
 }
 
+// readBuffer is the size of a socket's queue in bytes, for bursts that come while pion is busy.
+const readBuffer = 2 << 20
+
 // arrival is where a datagram came from and the local address that it came to.
 type arrival struct {
 	client netip.AddrPort
@@ -69,6 +72,7 @@ func (s *Server) listen(addr netip.AddrPort) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
+	_ = conn.SetReadBuffer(readBuffer) // as much of it as the kernel allows
 	sock := &socket{
 		counted:  counted{conn, &s.user},
 		addr:     addrPort(conn.LocalAddr()),
@@ -200,6 +204,7 @@ func (g generator) AllocatePacketConn(want turn.AllocateListenerConfig) (net.Pac
 		if err != nil {
 			return nil, nil, err
 		}
+		_ = conn.SetReadBuffer(readBuffer) // as much of it as the kernel allows
 		port := conn.LocalAddr().(*net.UDPAddr).Port
 		return counted{conn, &g.user}, &net.UDPAddr{IP: a.public().AsSlice(), Port: port}, nil
 	}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"golang.org/x/sys/unix"
+)
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// printPath prints each kind of traffic with the ratios that matter: to plain forwarding, and to user space.
+func printPath(w io.Writer, list []Comparison) {
+	for _, c := range list {
+		fmt.Fprintf(w, "\n%s, %d bytes\n", c.Direction, c.Size)
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintln(t, "\tdelivered kpps\tloss-free kpps\tCPU ns/packet\tp50 µs\tp99 µs\t")
+		for _, v := range variants {
+			r := c.Results[v]
+			fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", v, r.Peak/1e3, r.LossFree/1e3, r.CPU, r.P50, r.P99)
+		}
+		relay := c.Results[inKernel]
+		for _, v := range []variant{forwarding, userSpace} {
+			r := c.Results[v]
+			fmt.Fprintf(t, "relay / %s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", v,
+				relay.Peak/r.Peak, relay.LossFree/r.LossFree, relay.CPU/r.CPU, relay.P50/r.P50, relay.P99/r.P99)
+		}
+		t.Flush()
+	}
+}
