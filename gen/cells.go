@@ -73,6 +73,9 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 		}
 		u := &unit{f: pl.f, pl: pl, from: pl.off.Const*8 + pl.bit + shift, now: pl.load}
 		u.to = u.from + n
+		if k := pl.f.Is; k != nil && k.Op == spec.IsEq && pl.f.Kind == spec.FieldUint && k.Value.Kind == spec.LitInt {
+			u.now = num(k.Value.Int) // checked when it came
+		}
 		if v := o.vals[pl.f.Name.Value]; v != nil {
 			u.now, u.changed = v, true
 		}

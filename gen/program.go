@@ -379,6 +379,10 @@ func (p *program) leaf(path []*inst, blk *[]ir.Stmt) {
 	if !segmented {
 		emit(blk, s.ordinary(p.src.HookPos))
 	}
+	if len(path) == 0 {
+		p.diags.Add(codeStack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).WithHint("a stack begins with the link layer: [\"eth\", …]")
+		return
+	}
 	if last := path[len(path)-1]; last.h.Closed {
 		emit(blk, &ir.Guard{Cond: bin(ir.Eq, offExpr(last.end), last.payload), Reason: p.went(last.h.Name.Value+"_trailing", "bytes follow where none may", last.h.Name.Pos), Pos: last.h.Name.Pos})
 	}

@@ -443,7 +443,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		rw.L2 = w.hdrs[net].off.Const
 	}
 	payload := bin(ir.Sub, end, offExpr(oldFront))
-	if _, fixed := constant(payload); !fixed {
+	if _, fixed := constant(payload); moved && !fixed {
 		if isFrame(end) {
 			w.guard(bin(ir.Le, end, num(0xFFFF)), w.went("too_big", "larger than the MTU of the way out", pos), pos)
 		}

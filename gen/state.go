@@ -488,6 +488,9 @@ func intersect(a, b []ir.Range) []ir.Range {
 // kernel derives the kernel that the plan needs, and checks it against the floor that the spec demands.
 func (c *compiler) kernel() {
 	need := func(major, minor int, what string, pos diag.Pos) {
+		if slices.ContainsFunc(c.plan.Needs, func(n ir.Need) bool { return n.Pos == pos && n.What == what }) {
+			return
+		}
 		c.plan.Needs = append(c.plan.Needs, ir.Need{Version: ir.Version{Major: major, Minor: minor}, What: what, Pos: pos})
 	}
 	need(5, 10, "the oldest kernel that the runtime supports", c.plan.Pos)

@@ -1,0 +1,194 @@
+package bpf
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"text/template"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/templates"
+)
+
+// File names of the C program and the header that it includes.
+const (
+	FileC      = "relay.bpf.c"
+	FileHeader = "fastrelay.h"
+)
+
+// Options are choices that don't change what the program does.
+type Options struct {
+	// Quote returns a line of a spec's text, to be shown in a comment above what it became; nil or "": none is shown.
+	Quote func(file string, line int) string
+}
+
+// Source is a plan as C.
+type Source struct {
+	C      string // relay.bpf.c
+	Header string // fastrelay.h
+	// Lines has the position in the spec for each line of C (the first is Lines[0]); a zero Pos where there is none.
+	Lines []diag.Pos
+}
+
+// Files returns the source by file name.
+func (s *Source) Files() map[string]string {
+	return map[string]string{FileC: s.C, FileHeader: s.Header}
+}
+
+var tmpl = template.Must(template.New("").ParseFS(templates.FS, "*.c.tmpl"))
+
+// Render turns a plan into C. It fails only where the plan contradicts itself, which is a fault of the compiler.
+func Render(p *ir.Plan, opt Options) (*Source, error) {
+	r := newRenderer(p, opt)
+	data := r.file()
+	if r.err != nil {
+		return nil, fmt.Errorf("plan %q: %w", p.Name, r.err)
+	}
+	var b strings.Builder
+	if err := tmpl.ExecuteTemplate(&b, FileC+".tmpl", data); err != nil {
+		return nil, fmt.Errorf("plan %q: %w", p.Name, err)
+	}
+	c, lines := r.attribute(b.String())
+	h, err := templates.FS.ReadFile(FileHeader)
+	if err != nil {
+		return nil, err
+	}
+	return &Source{C: c, Header: string(h), Lines: lines}, nil
+}
+
+// renderer holds what all parts of one rendering share.
+type renderer struct {
+	plan  *ir.Plan
+	opt   Options
+	names map[string]bool // identifiers taken at file scope
+	keys  map[*ir.Table]string
+	vals  map[*ir.Table]string
+	marks []diag.Pos // positions that lines refer to by number until the file is whole
+	needs map[string]string
+	err   error
+}
+
+func newRenderer(p *ir.Plan, opt Options) *renderer {
+	return &renderer{plan: p, opt: opt, names: map[string]bool{}, keys: map[*ir.Table]string{}, vals: map[*ir.Table]string{}, needs: map[string]string{}}
+}
+
+func (r *renderer) fail(format string, args ...any) {
+	if r.err == nil {
+		r.err = fmt.Errorf(format, args...)
+	}
+}
+
+// unique reserves an identifier at file scope. Two names of a spec can make one (a and b_c, a_b and c); the second gets a
+// number.
+func (r *renderer) unique(name string) string {
+	for n, try := 2, name; ; n++ {
+		if !r.names[try] {
+			r.names[try] = true
+			return try
+		}
+		try = fmt.Sprintf("%s_%d", name, n)
+	}
+}
+
+// fileData is what the template shows.
+type fileData struct {
+	Spec     string
+	Title    string
+	About    []string
+	Kernel   string
+	Defines  []string
+	Settings []settingData
+	Structs  []structData
+	Maps     []mapData
+	Programs []programData
+}
+
+type settingData struct{ Doc, Decl string }
+
+type structData struct {
+	Name, Doc   string
+	Members     []string
+	Align, Size int
+}
+
+type mapData struct {
+	Name  string
+	Attrs []string
+	Find  []string
+}
+
+type programData struct {
+	Name, Hook string
+	Paths      []string
+	Reasons    []string
+	Functions  [][]string
+}
+
+func (r *renderer) file() *fileData {
+	p := r.plan
+	d := &fileData{
+		Spec:   comment(path.Base(p.Pos.File)),
+		Title:  comment(fmt.Sprintf("%s: %s, %s, %s", p.Name, count(len(p.Programs), "program"), count(len(p.Tables), "table"), count(len(p.Sessions), "session"))),
+		Kernel: fmt.Sprintf("%d.%d", p.Kernel.Major, p.Kernel.Minor),
+	}
+	for _, s := range p.Settings {
+		d.Settings = append(d.Settings, r.setting(s))
+	}
+	for _, t := range p.Tables {
+		r.table(t, d)
+	}
+	reasons := 0
+	for _, prog := range p.Programs {
+		d.Programs = append(d.Programs, r.program(prog))
+		reasons = max(reasons, prog.Base+len(prog.Reasons))
+	}
+	d.Defines = append(d.Defines, fmt.Sprintf("FR_REASONS %d", max(reasons, 1)))
+	if p.Slots > 0 {
+		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_SLOTS %d", p.Slots), fmt.Sprintf("FR_USAGES %d", max(p.Usages, 1)))
+	}
+	if p.Shared > 0 {
+		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_SHARED %d", p.Shared))
+	}
+	if len(p.Counters) > 0 {
+		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_NAMED %d", len(p.Counters)))
+	}
+	if r.needs["scratch"] != "" {
+		d.Defines = append(d.Defines, "FR_NEEDS_SCRATCH")
+	}
+	return d
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// ident makes a name of the spec safe as a part of an identifier. The language allows [a-z][a-z0-9_]* only; this holds
+// whatever a plan says.
+func ident(s string) string {
+	return strings.Map(func(c rune) rune {
+		if c == '_' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' {
+			return c
+		}
+		return '_'
+	}, s)
+}
+
+// comment makes text safe inside a C comment.
+func comment(s string) string {
+	s = strings.Map(func(c rune) rune {
+		switch {
+		case c == '\t':
+			return ' '
+		case c < ' ' || c == 0x7f || c == '\\' || c == 0x2028 || c == 0x2029:
+			return '?'
+		}
+		return c
+	}, s)
+	s = strings.ReplaceAll(s, "*/", "* /")
+	s = strings.ReplaceAll(s, "/*", "/ *")
+	return strings.ReplaceAll(s, "??", "? ?")
+}

@@ -1,0 +1,392 @@
+package bpf
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"strconv"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// Expressions become C expressions. Integers are of type __u64 wherever the width of the arithmetic shows; comparisons are
+// left to C's conversions, which keep unsigned values.
+
+var binOps = map[ir.BinOp]string{
+	ir.Add: "+", ir.Sub: "-", ir.Mul: "*", ir.Div: "/", ir.Rem: "%", ir.And: "&", ir.Or: "|", ir.Xor: "^",
+	ir.Shl: "<<", ir.Shr: ">>", ir.Eq: "==", ir.Ne: "!=", ir.Lt: "<", ir.Le: "<=", ir.Gt: ">", ir.Ge: ">=",
+	ir.Land: "&&", ir.Lor: "||",
+}
+
+// number writes an integer as a person would.
+func number(v uint64) string {
+	switch {
+	case v < 256:
+		return strconv.FormatUint(v, 10)
+	case v <= 0x7FFFFFFF:
+		return fmt.Sprintf("0x%x", v)
+	}
+	return fmt.Sprintf("0x%xULL", v)
+}
+
+// isBytes reports whether values of a type are byte strings, not integers.
+func isBytes(t ir.Type) bool {
+	switch t.Kind {
+	case ir.Uint, ir.Bool, ir.Ctr:
+		return false
+	}
+	return true
+}
+
+// expr renders an integer or a condition.
+func (f *function) expr(e ir.Expr) string {
+	switch e := e.(type) {
+	case *ir.Const:
+		return number(e.V)
+	case *ir.Load:
+		return f.load(e)
+	case *ir.VarRef:
+		return f.variable(e.Var)
+	case *ir.Meta:
+		return f.meta(e.Kind)
+	case *ir.SettingRef:
+		return "set_" + ident(e.Setting.Name)
+	case *ir.RowHas:
+		return f.row(e.Row)
+	case *ir.RowMember:
+		s := f.row(e.Row) + "->" + member(e.Member)
+		if e.Part == ir.PartPort {
+			s += ".port"
+		}
+		return s
+	case *ir.CounterValue:
+		return fmt.Sprintf("fr_shared_get(%s->%s)", f.row(e.Row), member(e.Member))
+	case *ir.Bin:
+		return f.binary(e)
+	case *ir.Not:
+		return "!" + f.operand(e.X)
+	case *ir.BytesEq:
+		return f.bytesEq(f.bytes(e.X), f.bytes(e.Y))
+	case *ir.InPrefix:
+		return f.inPrefix(e)
+	case *ir.IsV4:
+		return f.isV4(f.bytes(e.X))
+	case *ir.ByteAt:
+		b := f.bytes(e.X)
+		if e.Index < 0 || e.Index >= b.size {
+			f.fail("byte %d of %d", e.Index, b.size)
+			return "0"
+		}
+		return b.load(e.Index, 1)
+	case *ir.SumOK:
+		return f.sumOK(e)
+	}
+	f.fail("no C for expression %T", e)
+	return "0"
+}
+
+// operand renders an expression that stands beside an operator.
+func (f *function) operand(e ir.Expr) string {
+	switch e.(type) {
+	case *ir.Bin, *ir.BytesEq, *ir.InPrefix, *ir.IsV4, *ir.SumOK:
+		return "(" + f.expr(e) + ")"
+	}
+	return f.expr(e)
+}
+
+// wide renders an operand of arithmetic in 64 bits.
+func (f *function) wide(e ir.Expr) string {
+	switch e := e.(type) {
+	case *ir.Const:
+		if e.V <= 0x7FFFFFFF {
+			return number(e.V) + "ULL"
+		}
+	case *ir.Meta, *ir.SettingRef, *ir.RowMember, *ir.ByteAt, *ir.RowHas, *ir.Not, *ir.BytesEq, *ir.InPrefix, *ir.IsV4, *ir.SumOK:
+		return "(__u64)" + f.operand(e)
+	case *ir.Bin:
+		if e.Op >= ir.Eq {
+			return "(__u64)" + f.operand(e)
+		}
+	}
+	return f.operand(e)
+}
+
+func (f *function) binary(e *ir.Bin) string {
+	x, y := f.operand(e.X), f.operand(e.Y)
+	if e.Op < ir.Eq {
+		x = f.wide(e.X)
+		if _, fixed := e.Y.(*ir.Const); !fixed {
+			y = f.wide(e.Y)
+		}
+	}
+	if _, fixed := e.X.(*ir.Const); fixed && e.Op >= ir.Eq && e.Op < ir.Land {
+		x = f.wide(e.X)
+	}
+	return x + " " + binOps[e.Op] + " " + y
+}
+
+func (f *function) variable(v *ir.Var) string {
+	if !f.prog.vars[v] {
+		f.fail("variable %q is not declared", v.Name)
+	}
+	f.usesVar(v)
+	return "v_" + ident(v.Name)
+}
+
+func (f *function) row(r *ir.Row) string {
+	if !f.prog.rows[r] {
+		f.fail("row %q is not declared", r.Name)
+	}
+	f.usesRow(r)
+	return "row_" + ident(r.Name)
+}
+
+func (f *function) meta(k ir.MetaKind) string {
+	switch k {
+	case ir.FrameLen:
+		return "skb->len"
+	case ir.VLANTag:
+		return "skb->vlan_present"
+	case ir.VLANTCI:
+		return "skb->vlan_tci"
+	case ir.VLANProto:
+		return "bpf_htons(skb->vlan_proto)"
+	case ir.GSOSize:
+		return "skb->gso_size"
+	case ir.SKBMark:
+		return "skb->mark"
+	case ir.SKBPrio:
+		return "skb->priority"
+	case ir.LinkProto:
+		return "bpf_htons(skb->protocol)"
+	case ir.LeaseValid:
+		f.usesNow()
+		return "fr_lease_valid(now)"
+	}
+	f.fail("no C for fact %d", k)
+	return "0"
+}
+
+// at is a pointer into the packet. Parentheses are the caller's business: it stands alone as an argument.
+func (f *function) at(o ir.Off) string {
+	p := "data"
+	if o.Base != nil {
+		p = f.base(o.Base)
+	} else {
+		f.usesData()
+	}
+	switch {
+	case o.Const > 0:
+		return fmt.Sprintf("%s + %d", p, o.Const)
+	case o.Const < 0:
+		return fmt.Sprintf("%s - %d", p, -o.Const)
+	}
+	return p
+}
+
+// plus moves an offset.
+func plus(o ir.Off, n int) ir.Off {
+	o.Const += n
+	return o
+}
+
+// load reads an integer at any bit offset.
+func (f *function) load(e *ir.Load) string {
+	n := (e.Bit + e.Bits + 7) / 8
+	if e.Little {
+		return f.gather(e.Off, n, true)
+	}
+	if n > 8 { // 9 bytes: all bits of 8 and some of one more
+		tail := 8*n - e.Bit - e.Bits
+		return fmt.Sprintf("(be64(%s) << %d | be8(%s) >> %d)%s", f.at(e.Off), 8-tail, f.at(plus(e.Off, 8)), tail, masked(e.Bits))
+	}
+	s := f.gather(e.Off, n, false)
+	shift := 8*n - e.Bit - e.Bits
+	if shift == 0 && e.Bit == 0 {
+		return s
+	}
+	if shift > 0 {
+		s += fmt.Sprintf(" >> %d", shift)
+	}
+	if e.Bit > 0 {
+		s = "(" + s + ")" + masked(e.Bits)
+	}
+	return "(" + s + ")"
+}
+
+func masked(n int) string {
+	if n >= 64 {
+		return ""
+	}
+	return " & " + number(1<<n-1)
+}
+
+// gather reads n bytes as an integer, in as few loads as there are.
+func (f *function) gather(o ir.Off, n int, little bool) string {
+	out := ""
+	for done := 0; done < n; {
+		size := 1 << (bits.Len(uint(n-done)) - 1)
+		at, shift := f.at(plus(o, done)), 8*(n-done-size)
+		s := fmt.Sprintf("be%d(%s)", size*8, at)
+		if little {
+			s, shift = fmt.Sprintf("(__u64)ld%d(%s)", size*8, at), 8*done
+		}
+		if shift > 0 {
+			s = fmt.Sprintf("%s << %d", s, shift)
+		}
+		if out != "" {
+			out += " | "
+		}
+		out += s
+		done += size
+	}
+	if n&(n-1) != 0 {
+		return "(" + out + ")"
+	}
+	return out
+}
+
+func (f *function) sumOK(e *ir.SumOK) string {
+	s := ""
+	for done := 0; done < e.Len; {
+		size := min(4, 1<<(bits.Len(uint(e.Len-done))-1))
+		if s != "" {
+			s += " + "
+		} else {
+			s += "(__u64)"
+		}
+		s += fmt.Sprintf("ld%d(%s)", size*8, f.at(plus(e.Off, done)))
+		done += size
+	}
+	return "fr_fold(" + s + ") == 0xFFFF"
+}
+
+// byteString is a value of a fixed number of bytes, as something to load pieces from.
+type byteString struct {
+	size  int
+	mem   string // a pointer to the bytes; or
+	fixed []byte // the bytes; or
+	v4    string // a pointer to an IPv4 address, which stands for its mapped form
+}
+
+var mapped = []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}
+
+// load reads size bytes at off as they lie in memory.
+func (b byteString) load(off, size int) string {
+	switch {
+	case b.fixed != nil:
+		return number(littleEndian(b.fixed[off : off+size]))
+	case b.v4 != "" && off+size <= 12:
+		return number(littleEndian(mapped[off : off+size]))
+	case b.v4 != "" && off >= 12:
+		return fmt.Sprintf("ld%d(%s)", size*8, offset(b.v4, off-12))
+	case b.v4 != "": // the last 8 bytes
+		return fmt.Sprintf("((__u64)ld32(%s) << 32 | 0xffff0000ULL)", b.v4)
+	}
+	return fmt.Sprintf("ld%d(%s)", size*8, offset(b.mem, off))
+}
+
+func offset(p string, n int) string {
+	if n == 0 {
+		return p
+	}
+	return fmt.Sprintf("%s + %d", p, n)
+}
+
+// bytes renders a byte string.
+func (f *function) bytes(e ir.Expr) byteString {
+	switch e := e.(type) {
+	case *ir.BytesConst:
+		return byteString{size: len(e.B), fixed: e.B}
+	case *ir.LoadBytes:
+		if e.T.Kind == ir.Addr && e.N == 4 {
+			return byteString{size: 16, v4: f.at(e.Off)}
+		}
+		return byteString{size: e.N, mem: f.at(e.Off)}
+	case *ir.VarRef:
+		return byteString{size: e.Var.Type.Size, mem: "(void *)" + f.variable(e.Var)}
+	case *ir.SettingRef:
+		return byteString{size: e.Setting.Type.Size, mem: "(void *)set_" + ident(e.Setting.Name)}
+	case *ir.RowMember:
+		s := f.row(e.Row) + "->" + member(e.Member)
+		size := e.Type().Size
+		switch {
+		case e.Part == ir.PartAddr:
+			s += ".addr"
+		case !arrayType(e.Member.Type):
+			s = "(void *)&" + s
+		}
+		return byteString{size: size, mem: s}
+	}
+	f.fail("no C for byte string %T", e)
+	return byteString{size: e.Type().Size, fixed: make([]byte, e.Type().Size)}
+}
+
+// pieces cuts n bytes at off into naturally aligned ones.
+func pieces(off, n int) (sizes []int) {
+	for n > 0 {
+		size := 8
+		for size > n || off%size != 0 {
+			size /= 2
+		}
+		sizes = append(sizes, size)
+		off, n = off+size, n-size
+	}
+	return sizes
+}
+
+func (f *function) bytesEq(x, y byteString) string {
+	if x.size != y.size {
+		f.fail("byte strings of %d and %d bytes are compared", x.size, y.size)
+		return "0"
+	}
+	s, off := "", 0
+	for _, n := range pieces(0, x.size) {
+		if s != "" {
+			s += " && "
+		}
+		s += fmt.Sprintf("%s == %s", x.load(off, n), y.load(off, n))
+		off += n
+	}
+	return s
+}
+
+func (f *function) isV4(b byteString) string {
+	switch {
+	case b.v4 != "":
+		return "1"
+	case b.fixed != nil:
+		if string(b.fixed[:12]) == string(mapped) {
+			return "1"
+		}
+		return "0"
+	}
+	return fmt.Sprintf("%s == 0 && %s == 0xffff0000", b.load(0, 8), b.load(8, 4))
+}
+
+func (f *function) inPrefix(e *ir.InPrefix) string {
+	b := f.bytes(e.X)
+	p := e.Prefix.Masked().Addr().As16()
+	s := ""
+	for off := 0; off < 16; off += 4 {
+		n := min(max(e.Prefix.Bits()-off*8, 0), 32)
+		if n == 0 {
+			break
+		}
+		var m [4]byte
+		binary.BigEndian.PutUint32(m[:], ^uint32(0)<<(32-n))
+		mask, want := littleEndian(m[:]), littleEndian(p[off:off+4])
+		term := b.load(off, 4)
+		if n < 32 {
+			term = fmt.Sprintf("(%s & %s)", term, number(mask))
+		}
+		if s != "" {
+			s += " && "
+		}
+		s += fmt.Sprintf("%s == %s", term, number(want))
+	}
+	if s == "" {
+		return "1"
+	}
+	return s
+}
