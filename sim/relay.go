@@ -3,6 +3,7 @@ package sim
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -102,6 +103,37 @@ func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
 	r.Named = make([]uint64, len(plan.Counters))
 	r.World = World{Now: 1, LeaseDeadline: 1 << 63}
 	return r, nil
+}
+
+// Reset empties tables and counters and closes all slots.
+func (r *Relay) Reset() {
+	for _, t := range r.tables {
+		t.Clear()
+	}
+	clear(r.Slots)
+	for i := range r.Usage {
+		r.Usage[i].Last = 0
+		clear(r.Usage[i].Rows)
+	}
+	clear(r.Shared)
+	clear(r.Named)
+	clear(r.Reasons)
+}
+
+// CopyState makes the state of r (tables, slots, counters and the world) that of another relay with the same plan.
+func (r *Relay) CopyState(from *Relay) {
+	r.World = from.World
+	for t, table := range r.tables {
+		table.rows = maps.Clone(from.tables[t].rows) // values are replaced, never changed
+	}
+	copy(r.Slots, from.Slots)
+	for i := range r.Usage {
+		r.Usage[i].Last = from.Usage[i].Last
+		copy(r.Usage[i].Rows, from.Usage[i].Rows)
+	}
+	copy(r.Shared, from.Shared)
+	copy(r.Named, from.Named)
+	copy(r.Reasons, from.Reasons)
 }
 
 // Table returns the table of that name, or nil.

@@ -55,20 +55,39 @@ func (hs *Headers) Build(layers []Layer, opt Options) (*Frame, error) {
 		sp.bound(b.data, limit)
 		limit = sp.Payload()
 	}
-	for i, sp := range slices.Backward(b.spans) {
-		s := &scope{hs, b.data, b.spans[:i+1]}
+	f := &Frame{Data: b.data, Spans: b.spans}
+	return f, hs.fillSums(f, opt, func(span int, field *spec.Field) bool { return b.given(span, field) })
+}
+
+// FillSums computes all checksums of a frame anew, as far as its lengths reach.
+func (hs *Headers) FillSums(f *Frame) error {
+	limit := len(f.Data)
+	for _, sp := range f.Spans {
+		if sp.End > len(f.Data) {
+			return fmt.Errorf("the frame ends inside of %s", sp.Name())
+		}
+		sp.bound(f.Data, limit)
+		limit = sp.Payload()
+	}
+	return hs.fillSums(f, Options{}, func(int, *spec.Field) bool { return false })
+}
+
+// fillSums computes checksums from the inside out, except those to keep.
+func (hs *Headers) fillSums(f *Frame, opt Options, keep func(span int, field *spec.Field) bool) error {
+	for i, sp := range slices.Backward(f.Spans) {
+		s := &scope{hs, f.Data, f.Spans[:i+1]}
 		for _, p := range sp.Places {
-			if p.Field.Checksum == nil || b.given(i, p.Field) || !p.There {
+			if p.Field.Checksum == nil || !p.There || keep(i, p.Field) {
 				continue
 			}
 			sum, err := s.checksum(&p, opt.Pending)
 			if err != nil {
-				return nil, fmt.Errorf("%s.%s: %w", sp.Name(), p.Field.Name.Value, err)
+				return fmt.Errorf("%s.%s: %w", sp.Name(), p.Field.Name.Value, err)
 			}
-			p.Put(b.data, Uint(uint64(sum)))
+			p.Put(f.Data, Uint(uint64(sum)))
 		}
 	}
-	return &Frame{Data: b.data, Spans: b.spans}, nil
+	return nil
 }
 
 type builder struct {

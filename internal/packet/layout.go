@@ -37,6 +37,20 @@ func NewHeaders(s *spec.Spec) *Headers {
 // Header returns the header of a name, or nil.
 func (hs *Headers) Header(name string) *spec.Header { return hs.byName[name] }
 
+// Group returns the headers that a name stands for: those of a group, or the header itself.
+func (hs *Headers) Group(name string) []*spec.Header {
+	if h := hs.byName[name]; h != nil {
+		return []*spec.Header{h}
+	}
+	var out []*spec.Header
+	for _, n := range hs.groups[name] {
+		if h := hs.byName[n]; h != nil {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
 // Place is where a field stands in a frame.
 type Place struct {
 	Field *spec.Field

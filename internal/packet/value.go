@@ -157,6 +157,9 @@ func candidates(c *spec.Constraint, f *spec.Field) []Value {
 	return out
 }
 
+// Allows reports whether a constraint allows a value of a field.
+func Allows(c *spec.Constraint, f *spec.Field, v Value) bool { return c == nil || allows(c, f, v) }
+
 // allows reports whether a value satisfies a constraint.
 func allows(c *spec.Constraint, f *spec.Field, v Value) bool {
 	switch c.Op {

@@ -10,6 +10,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -147,7 +148,7 @@ func (p *preparer) settings() bool {
 			p.unknown(codeUnknownSetting, v.Name, "setting", namesOf(p.plan.Settings, func(s *ir.Setting) string { return s.Name }))
 			continue
 		}
-		b, err := encode(v.Value, p.plan.Settings[i].Type, p.hop)
+		b, err := testrun.Encode(v.Value, p.plan.Settings[i].Type, p.hop)
 		if err != nil {
 			p.bad(v.Value, "setting "+v.Name.Value, err)
 			continue
@@ -266,7 +267,7 @@ func (p *preparer) value(l spec.Literal, t ir.Type, what string) ([]byte, bool) 
 		i, ok := p.newCounter(l.Int, l.Pos)
 		return binary.LittleEndian.AppendUint32(nil, i), ok
 	}
-	b, err := encode(l, t, p.hop)
+	b, err := testrun.Encode(l, t, p.hop)
 	if err != nil {
 		p.bad(l, what, err)
 		return nil, false
@@ -320,7 +321,7 @@ func (p *preparer) members(src *spec.TestRow) (t *ir.Table, key, value []given, 
 		if typ.Kind == ir.Ctr {
 			typ = ir.UintType(64)
 		}
-		b, err := encode(v.Value, typ, p.hop)
+		b, err := testrun.Encode(v.Value, typ, p.hop)
 		if err != nil {
 			p.bad(v.Value, t.Name+"."+v.Name.Value, err)
 			return nil, nil, nil, false

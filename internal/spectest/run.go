@@ -298,7 +298,7 @@ func (r *row) judge(state *sim.Relay) []string {
 			typ = ir.AddrType
 		}
 		if !bytes.Equal(got, want) {
-			out = append(out, fmt.Sprintf("table %s, %s: got %s, want %s", r.table.Name, g.member.Name, show(got, typ), show(want, typ)))
+			out = append(out, fmt.Sprintf("table %s, %s: got %s, want %s", r.table.Name, g.member.Name, testrun.Show(got, typ), testrun.Show(want, typ)))
 		}
 	}
 	return out

@@ -1,4 +1,4 @@
-package spectest
+package testrun
 
 import (
 	"encoding/binary"
@@ -13,8 +13,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// encode lays a literal out as a table or a setting holds it. A next hop gets hop as the way to it.
-func encode(l spec.Literal, t ir.Type, hop sim.Hop) ([]byte, error) {
+// Encode lays a literal out as a table or a setting holds it. A next hop gets hop as the way to it.
+func Encode(l spec.Literal, t ir.Type, hop sim.Hop) ([]byte, error) {
 	switch t.Kind {
 	case ir.Uint, ir.Ctr:
 		width := t.Bits
@@ -83,8 +83,8 @@ func encode(l spec.Literal, t ir.Type, hop sim.Hop) ([]byte, error) {
 	return b, nil
 }
 
-// show is the inverse of encode, for people.
-func show(b []byte, t ir.Type) string {
+// Show is the inverse of Encode: a value as a person would write it.
+func Show(b []byte, t ir.Type) string {
 	addr := func(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)).Unmap() }
 	switch t.Kind {
 	case ir.Uint, ir.Ctr:
