@@ -1,0 +1,292 @@
+package testkernel
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Suite is a Debian suite whose kernel is tested.
+type Suite struct {
+	Name   string // "bookworm"
+	Series string // of its kernel, "6.1"; empty: whatever is newest
+}
+
+// Suites are all suites, oldest kernel first.
+var Suites = []Suite{{"bullseye", "5.10"}, {"bookworm", "6.1"}, {"trixie", "6.12"}, {"sid", ""}}
+
+// Kernel is a kernel, unpacked.
+type Kernel struct {
+	Suite   Suite    `json:"-"`
+	Release string   `json:"release"` // "6.1.0-13-cloud-amd64"
+	Version string   `json:"version"` // of the package: "6.1.55-1"
+	Modules []string `json:"modules"` // file names in the folder modules, in the order of loading
+	Dir     string   `json:"-"`
+}
+
+// Image returns the file to boot.
+func (k *Kernel) Image() string { return filepath.Join(k.Dir, "vmlinuz") }
+
+// fresh is how long a kernel is used before the mirror is asked for a newer one.
+const fresh = 7 * 24 * time.Hour
+
+// metaPackage depends on the newest kernel of its suite, built for virtual machines.
+const metaPackage = "linux-image-cloud-amd64"
+
+// Fetch returns a suite's kernel from the cache, or from the mirror where it isn't there or has grown old. Where the mirror
+// can't be reached, an old one is good enough, and note says so.
+func Fetch(ctx context.Context, suite Suite, cache string) (k *Kernel, note string, err error) {
+	dir, err := filepath.Abs(filepath.Join(cache, "kernels", suite.Name))
+	if err != nil {
+		return nil, "", err
+	}
+	have, age := readKernel(dir, suite)
+	if have != nil && age < fresh {
+		return have, "", nil
+	}
+	k, err = download(ctx, suite, dir)
+	if err != nil && have != nil {
+		return have, fmt.Sprintf("%s is %.0f days old, and there is no newer one to be had: %v", have.Release, age.Hours()/24, err), nil
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("the kernel of Debian %s: %w", suite.Name, err)
+	}
+	return k, "", nil
+}
+
+// recordName holds the Kernel as JSON. It is written last, and its time is that of the look-up.
+const recordName = "kernel.json"
+
+func readKernel(dir string, suite Suite) (*Kernel, time.Duration) {
+	info, err := os.Stat(filepath.Join(dir, recordName))
+	if err != nil {
+		return nil, 0
+	}
+	text, err := os.ReadFile(filepath.Join(dir, recordName))
+	k := &Kernel{Suite: suite, Dir: dir}
+	if err != nil || json.Unmarshal(text, k) != nil {
+		return nil, 0
+	}
+	return k, time.Since(info.ModTime())
+}
+
+func download(ctx context.Context, suite Suite, dir string) (*Kernel, error) {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return nil, err
+	}
+	work, err := os.MkdirTemp(filepath.Dir(dir), "."+suite.Name+"-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(work)
+	a, err := newApt(ctx, suite, work)
+	if err != nil {
+		return nil, err
+	}
+	packages, err := a.closure(ctx, metaPackage)
+	if err != nil {
+		return nil, err
+	}
+	root := filepath.Join(work, "root")
+	for _, name := range packages {
+		if err := a.unpack(ctx, name, root); err != nil {
+			return nil, err
+		}
+	}
+	k := &Kernel{Suite: suite, Version: a.version}
+	image, err := k.find(root)
+	if err != nil {
+		return nil, err
+	}
+	if suite.Series != "" && !strings.HasPrefix(k.Release, suite.Series+".") {
+		return nil, fmt.Errorf("it is %s, not %s", k.Release, suite.Series)
+	}
+	out := filepath.Join(work, "kernel")
+	if err := os.Mkdir(out, 0o755); err != nil {
+		return nil, err
+	}
+	if err := os.Rename(image, filepath.Join(out, "vmlinuz")); err != nil {
+		return nil, err
+	}
+	if k.Modules, err = collectModules(ctx, root, filepath.Join(out, "modules")); err != nil {
+		return nil, err
+	}
+	record, err := json.MarshalIndent(k, "", "\t")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(out, recordName), append(record, '\n'), 0o644); err != nil {
+		return nil, err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	k.Dir = dir
+	return k, os.Rename(out, dir)
+}
+
+// find finds the kernel among the unpacked packages: in /boot, and since 7.0 with its modules.
+func (k *Kernel) find(root string) (string, error) {
+	for _, pattern := range []string{"boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return "", err
+		}
+		for _, file := range found {
+			if k.Release = strings.TrimPrefix(filepath.Base(file), "vmlinuz-"); k.Release == "vmlinuz" {
+				k.Release = filepath.Base(filepath.Dir(file))
+			}
+			return file, nil
+		}
+	}
+	return "", errors.New("its packages hold no kernel")
+}
+
+// apt is Debian's package manager with lists and a cache of its own, so that another suite's packages can be had without a
+// trace in the system.
+type apt struct {
+	suite   Suite
+	work    string
+	options []string
+	version string // of metaPackage
+}
+
+func newApt(ctx context.Context, suite Suite, work string) (*apt, error) {
+	mirror, err := debianMirror(ctx)
+	if err != nil {
+		return nil, err
+	}
+	a := &apt{suite: suite, work: work, options: []string{
+		"-qq",
+		"-o", "Dir::Etc::SourceList=" + filepath.Join(work, "debian.sources"),
+		"-o", "Dir::Etc::SourceParts=/dev/null",
+		"-o", "Dir::State::Lists=" + filepath.Join(work, "lists"),
+		"-o", "Dir::Cache=" + filepath.Join(work, "cache"),
+		"-o", "APT::Sandbox::User=root", // the folder is ours alone
+		"-o", "Acquire::Languages=none",
+		"-o", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+		"-o", "Acquire::Retries=3",
+	}}
+	for _, dir := range []string{"lists/partial", "cache/archives/partial"} {
+		if err := os.MkdirAll(filepath.Join(work, dir), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	source := fmt.Sprintf("Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nArchitectures: amd64\nSigned-By: %s\n",
+		mirror, suite.Name, "/usr/share/keyrings/debian-archive-keyring.gpg")
+	if err := os.WriteFile(filepath.Join(work, "debian.sources"), []byte(source), 0o644); err != nil {
+		return nil, err
+	}
+	if _, err := a.run(ctx, "apt-get", "update"); err != nil {
+		return nil, fmt.Errorf("the mirror %s: %w", mirror, err)
+	}
+	return a, nil
+}
+
+// debianMirror returns where this machine gets Debian from, by its own sources.
+func debianMirror(ctx context.Context) (string, error) {
+	for range 2 {
+		out, err := command(ctx, "", "apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(SITE)", "Created-By: Packages")
+		if err != nil {
+			return "", err
+		}
+		for line := range strings.Lines(out) {
+			if site, ok := strings.CutPrefix(strings.TrimSpace(line), "Debian|Debian|"); ok {
+				return site, nil
+			}
+		}
+		// Without lists apt doesn't know which of its sources is Debian's.
+		if _, err := command(ctx, "", "apt-get", "-qq", "update"); err != nil {
+			return "", err
+		}
+	}
+	return "", errors.New("apt's sources name no mirror of Debian; the kernels come from there")
+}
+
+func (a *apt) run(ctx context.Context, name string, args ...string) (string, error) {
+	return command(ctx, a.work, name, append(append([]string(nil), a.options...), args...)...)
+}
+
+func command(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	var diagnostics strings.Builder
+	cmd.Stderr = &diagnostics
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(diagnostics.String()))
+	}
+	return string(out), nil
+}
+
+// The parts of a kernel: one package up to 6.12, three since.
+var kernelPackage = regexp.MustCompile(`^linux-(image|binary|modules)-\d\S*$`)
+
+// closure returns the kernel's packages that a package depends on, directly or not.
+func (a *apt) closure(ctx context.Context, name string) ([]string, error) {
+	var found []string
+	seen := map[string]bool{}
+	var visit func(name string) error
+	visit = func(name string) error {
+		if seen[name] {
+			return nil
+		}
+		seen[name] = true
+		record, err := a.run(ctx, "apt-cache", "show", "--no-all-versions", name)
+		if err != nil {
+			return err
+		}
+		if name == metaPackage {
+			a.version = stanzaField(record, "Version")
+		} else {
+			found = append(found, name)
+		}
+		for dependency := range strings.SplitSeq(stanzaField(record, "Depends"), ",") {
+			words := strings.Fields(dependency)
+			if len(words) > 0 && kernelPackage.MatchString(words[0]) {
+				if err := visit(words[0]); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	if err := visit(name); err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%s depends on no kernel", name)
+	}
+	return found, nil
+}
+
+// stanzaField returns a field of a package's record (deb-control(5)).
+func stanzaField(record, name string) string {
+	for line := range strings.Lines(record) {
+		if value, ok := strings.CutPrefix(line, name+":"); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// unpack downloads a package and unpacks it, without installing it.
+func (a *apt) unpack(ctx context.Context, name, root string) error {
+	if _, err := a.run(ctx, "apt-get", "download", name); err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(a.work, name+"_*.deb"))
+	if err != nil || len(files) != 1 {
+		return fmt.Errorf("apt-get download %s left %d files", name, len(files))
+	}
+	_, err = command(ctx, a.work, "dpkg-deb", "-x", files[0], root)
+	return err
+}

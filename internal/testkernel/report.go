@@ -1,0 +1,100 @@
+package testkernel
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+)
+
+// Line is one line of a guest's report, in JSON. A report begins with Kernel and ends with Done, or it is not whole.
+type Line struct {
+	Kernel string `json:"kernel,omitempty"` // the release that runs ("6.1.0-13-cloud-amd64")
+
+	Spec   string `json:"spec,omitempty"`   // the folder of the spec, relative to the module's root
+	Check  string `json:"check,omitempty"`  // what was tried: "load", "tests", "packets", …
+	Failed string `json:"failed,omitempty"` // why it failed; empty: it held
+	Note   string `json:"note,omitempty"`   // numbers for people: "12 tests"
+
+	Program string `json:"program,omitempty"` // with Cost
+	Cost    *Cost  `json:"cost,omitempty"`
+
+	Done   bool `json:"done,omitempty"`
+	Status int  `json:"status,omitempty"` // of the guest's process; with Done
+}
+
+// Cost is what a program costs in the kernel's verifier, and how large it is.
+type Cost struct {
+	Instructions int `json:"instructions"` // that the verifier walked through
+	States       int `json:"states"`       // that it kept, in total
+	Stack        int `json:"stack"`        // bytes, over all frames
+	Size         int `json:"size"`         // instructions of the loaded program, after the verifier's rewriting
+}
+
+// Report is what a guest said.
+type Report struct {
+	Kernel string
+	Lines  []Line // without the first and the last
+}
+
+// ErrCut is returned for a report that doesn't end: the guest died or hung.
+var ErrCut = errors.New("the report is not whole")
+
+// ReadReport reads a guest's report.
+func ReadReport(r io.Reader) (*Report, error) {
+	report := &Report{}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 16<<20)
+	status, done := 0, false
+	for lines.Scan() {
+		if len(lines.Bytes()) == 0 {
+			continue
+		}
+		var l Line
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return report, fmt.Errorf("%w: %q: %w", ErrCut, lines.Text(), err)
+		}
+		switch {
+		case l.Kernel != "":
+			report.Kernel = l.Kernel
+		case l.Done:
+			status, done = l.Status, true
+		default:
+			report.Lines = append(report.Lines, l)
+		}
+	}
+	switch err := lines.Err(); {
+	case err != nil:
+		return report, err
+	case !done || report.Kernel == "":
+		return report, ErrCut
+	case status != 0:
+		return report, fmt.Errorf("the guest's process ended with status %d", status)
+	}
+	return report, nil
+}
+
+// Patterns of the verifier's closing lines (kernel/bpf/verifier.c, print_verification_stats), the same from Linux 5.2 on.
+var (
+	stackPattern = regexp.MustCompile(`(?m)^stack depth ([0-9+]+)`)
+	costPattern  = regexp.MustCompile(`(?m)^processed (\d+) insns .* total_states (\d+)`)
+)
+
+// ParseCost reads the statistics at the end of a verifier's log. Size isn't there.
+func ParseCost(log string) (Cost, error) {
+	stack, cost := stackPattern.FindStringSubmatch(log), costPattern.FindStringSubmatch(log)
+	if stack == nil || cost == nil {
+		return Cost{}, fmt.Errorf("the verifier's log holds no statistics: %q", log)
+	}
+	var c Cost
+	c.Instructions, _ = strconv.Atoi(cost[1]) // digits, by the pattern
+	c.States, _ = strconv.Atoi(cost[2])
+	for _, frame := range regexp.MustCompile(`\d+`).FindAllString(stack[1], -1) { // "112+24": one for each function
+		n, _ := strconv.Atoi(frame)
+		c.Stack += n
+	}
+	return c, nil
+}

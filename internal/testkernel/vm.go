@@ -1,0 +1,79 @@
+package testkernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// Names of what a run leaves in its folder.
+const (
+	consoleName = "console.log"  // the kernel's messages and the guest's diagnostics
+	reportName  = "report.jsonl" // the guest's report
+	initrdName  = "initrd.cpio"
+)
+
+// ErrPanic says that the guest's kernel panicked.
+var ErrPanic = errors.New("the kernel panicked")
+
+// Boot boots a kernel with an image in an emulated machine, waits until it powers itself off, and reads the guest's report.
+// Where it doesn't in the context's time, the machine is ended. The folder keeps console.log and report.jsonl; an error names
+// it and shows the end of the console.
+func Boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, error) {
+	report, err := boot(ctx, k, image, dir)
+	if err == nil {
+		return report, nil
+	}
+	console := filepath.Join(dir, consoleName)
+	text, _ := os.ReadFile(console) // what can't be read can't be shown
+	switch {
+	case ctx.Err() != nil:
+		err = fmt.Errorf("it hung and was ended: %w", context.Cause(ctx))
+	case bytes.Contains(text, []byte("Kernel panic")):
+		err = fmt.Errorf("%w: %w", ErrPanic, err)
+	}
+	return report, fmt.Errorf("Linux %s: %w\nits console, in full in %s, ends:\n%s", k.Release, err, console, lastLines(text, 30))
+}
+
+func boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, error) {
+	initrd, err := os.Create(filepath.Join(dir, initrdName))
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(initrd.Name())
+	_, err = image.WriteTo(initrd)
+	if err := errors.Join(err, initrd.Close()); err != nil {
+		return nil, err
+	}
+	report := filepath.Join(dir, reportName)
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
+		"-accel", "tcg", // KVM is seldom to be had in virtual machines, and not needed
+		"-cpu", "max", // has RDRAND: without entropy the guest's first random number waits
+		"-m", "1024", "-smp", "1",
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+		"-serial", "file:"+filepath.Join(dir, consoleName),
+		"-serial", "file:"+report,
+		"-kernel", k.Image(), "-initrd", initrd.Name(),
+		"-append", "console=ttyS0 quiet panic=-1 oops=panic")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("qemu: %w: %s", err, bytes.TrimSpace(out))
+	}
+	file, err := os.Open(report)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return ReadReport(file)
+}
+
+func lastLines(text []byte, n int) string {
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}
