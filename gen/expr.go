@@ -4,10 +4,10 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
-	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/spell"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -627,8 +627,8 @@ func (s *scope) fits(v val, width int, what string) bool {
 }
 
 func didYouMean(word string, words []string) string {
-	if n := nearest(word, words); n != "" {
-		return "did you mean \"" + strings.TrimSpace(n) + "\"?"
+	if n := spell.Nearest(word, words); n != "" {
+		return "did you mean \"" + n + "\"?"
 	}
 	return ""
 }

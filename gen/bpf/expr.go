@@ -167,8 +167,8 @@ func (f *function) meta(k ir.MetaKind) string {
 	return "0"
 }
 
-// at is a pointer into the packet. Parentheses are the caller's business: it stands alone as an argument.
-func (f *function) at(o ir.Off) string {
+// place is a pointer into the packet. Parentheses are the caller's business: it stands alone as an argument.
+func (f *function) place(o ir.Off) string {
 	p := "data"
 	if o.Base != nil {
 		p = f.base(o.Base)
@@ -198,7 +198,7 @@ func (f *function) load(e *ir.Load) string {
 	}
 	if n > 8 { // 9 bytes: all bits of 8 and some of one more
 		tail := 8*n - e.Bit - e.Bits
-		return fmt.Sprintf("(be64(%s) << %d | be8(%s) >> %d)%s", f.at(e.Off), 8-tail, f.at(plus(e.Off, 8)), tail, masked(e.Bits))
+		return fmt.Sprintf("(be64(%s) << %d | be8(%s) >> %d)%s", f.place(e.Off), 8-tail, f.place(plus(e.Off, 8)), tail, masked(e.Bits))
 	}
 	s := f.gather(e.Off, n, false)
 	shift := 8*n - e.Bit - e.Bits
@@ -226,7 +226,7 @@ func (f *function) gather(o ir.Off, n int, little bool) string {
 	out := ""
 	for done := 0; done < n; {
 		size := 1 << (bits.Len(uint(n-done)) - 1)
-		at, shift := f.at(plus(o, done)), 8*(n-done-size)
+		at, shift := f.place(plus(o, done)), 8*(n-done-size)
 		s := fmt.Sprintf("be%d(%s)", size*8, at)
 		if little {
 			s, shift = fmt.Sprintf("(__u64)ld%d(%s)", size*8, at), 8*done
@@ -255,7 +255,7 @@ func (f *function) sumOK(e *ir.SumOK) string {
 		} else {
 			s += "(__u64)"
 		}
-		s += fmt.Sprintf("ld%d(%s)", size*8, f.at(plus(e.Off, done)))
+		s += fmt.Sprintf("ld%d(%s)", size*8, f.place(plus(e.Off, done)))
 		done += size
 	}
 	return "fr_fold(" + s + ") == 0xFFFF"
@@ -265,6 +265,7 @@ func (f *function) sumOK(e *ir.SumOK) string {
 type byteString struct {
 	size  int
 	mem   string // a pointer to the bytes; or
+	ro    bool   // which are read-only data, that clang must not take for constants
 	fixed []byte // the bytes; or
 	v4    string // a pointer to an IPv4 address, which stands for its mapped form
 }
@@ -283,6 +284,9 @@ func (b byteString) load(off, size int) string {
 	case b.v4 != "": // the last 8 bytes
 		return fmt.Sprintf("((__u64)ld32(%s) << 32 | 0xffff0000ULL)", b.v4)
 	}
+	if b.ro {
+		return fmt.Sprintf("ldv%d(%s)", size*8, offset(b.mem, off))
+	}
 	return fmt.Sprintf("ld%d(%s)", size*8, offset(b.mem, off))
 }
 
@@ -300,13 +304,13 @@ func (f *function) bytes(e ir.Expr) byteString {
 		return byteString{size: len(e.B), fixed: e.B}
 	case *ir.LoadBytes:
 		if e.T.Kind == ir.Addr && e.N == 4 {
-			return byteString{size: 16, v4: f.at(e.Off)}
+			return byteString{size: 16, v4: f.place(e.Off)}
 		}
-		return byteString{size: e.N, mem: f.at(e.Off)}
+		return byteString{size: e.N, mem: f.place(e.Off)}
 	case *ir.VarRef:
 		return byteString{size: e.Var.Type.Size, mem: "(void *)" + f.variable(e.Var)}
 	case *ir.SettingRef:
-		return byteString{size: e.Setting.Type.Size, mem: "(void *)set_" + ident(e.Setting.Name)}
+		return byteString{size: e.Setting.Type.Size, mem: "set_" + ident(e.Setting.Name), ro: true}
 	case *ir.RowMember:
 		s := f.row(e.Row) + "->" + member(e.Member)
 		size := e.Type().Size

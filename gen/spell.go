@@ -1,3 +1,0 @@
-package gen
-
-func nearest(word string, words []string) string { return "" }
