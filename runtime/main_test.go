@@ -1,0 +1,230 @@
+package runtime
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(childMode); mode != "" {
+		os.Exit(child(mode))
+	}
+	if os.Geteuid() != 0 {
+		fmt.Fprintln(os.Stderr, "these tests load programs into the kernel: run them as root")
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// build compiles the relay of the tests, with what the variant defines.
+func build(t testing.TB, defines ...string) []byte {
+	t.Helper()
+	object, err := compile(defines...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+var objects sync.Map // by defines
+
+func compile(defines ...string) ([]byte, error) {
+	key := fmt.Sprint(defines)
+	if o, ok := objects.Load(key); ok {
+		return o.([]byte), nil
+	}
+	dir, err := os.MkdirTemp("", "flow")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	out := filepath.Join(dir, "flow.o")
+	args := []string{"-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-I/usr/include/x86_64-linux-gnu", "-c", "testdata/flow.bpf.c", "-o", out}
+	for _, d := range defines {
+		args = append(args, "-D"+d)
+	}
+	if text, err := exec.Command("clang-19", args...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, text)
+	}
+	object, err := os.ReadFile(out)
+	if err == nil {
+		objects.Store(key, object)
+	}
+	return object, err
+}
+
+// flowDesc describes testdata/flow.bpf.c.
+func flowDesc() *Desc {
+	ep := func(name string, off int) MemberDesc {
+		return MemberDesc{Name: name, Kind: KindEndpoint, Size: 18, Off: off}
+	}
+	uint := func(name string, size, off int) MemberDesc {
+		return MemberDesc{Name: name, Kind: KindUint, Bits: 8 * size, Size: size, Off: off}
+	}
+	hidden := func(name string, off int) MemberDesc {
+		return MemberDesc{Name: name, Kind: KindUint, Bits: 32, Size: 4, Off: off, Hidden: true}
+	}
+	return &Desc{
+		Name:   "flow",
+		Kernel: [2]int{5, 10},
+		Settings: []SettingDesc{
+			{Name: "port", Kind: KindUint, Size: 2, Bits: 16, Default: uint64(3478), Max: 60000},
+			{Name: "on", Kind: KindBool, Size: 1, Default: false},
+			{Name: "self", Kind: KindAddr, Size: 16, Default: netip.MustParseAddr("192.0.2.1")},
+		},
+		Tables: []TableDesc{
+			{Name: "by_client", Kind: "hash", Size: 8, KeySize: 40, ValueSize: 64, Session: 0,
+				Key: []MemberDesc{ep("client", 0), ep("server", 18), uint("number", 2, 36)},
+				Value: []MemberDesc{ep("relayed", 0), ep("peer", 18), {Name: "hop_peer", Kind: KindHop, Size: 20, Off: 36, Hidden: true, To: 1, From: 0},
+					hidden("slot", 56), hidden("gen", 60)}},
+			{Name: "by_peer", Kind: "hash", Size: 8, KeySize: 36, ValueSize: 72, Session: 0,
+				Key: []MemberDesc{ep("peer", 0), ep("relayed", 18)},
+				Value: []MemberDesc{ep("client", 0), ep("server", 18), uint("number", 2, 36), {Name: "hop_client", Kind: KindHop, Size: 20, Off: 40, Hidden: true, To: 0, From: 1},
+					hidden("slot", 60), hidden("gen", 64)}},
+			{Name: "sources", Kind: "hash", Size: 4, KeySize: 16, ValueSize: 8, Session: -1,
+				Key:   []MemberDesc{{Name: "addr", Kind: KindAddr, Size: 16}},
+				Value: []MemberDesc{{Name: "connections", Kind: KindCounter, Size: 4}, {Name: "refused", Kind: KindCounter, Size: 4, Off: 4}}},
+			{Name: "routes", Kind: "lpm", Size: 16, KeySize: 20, ValueSize: 40, Session: -1,
+				Key:   []MemberDesc{{Name: "dst", Kind: KindPrefix, Size: 20}},
+				Value: []MemberDesc{{Name: "via", Kind: KindNextHop, Size: 36}}},
+			{Name: "things", Kind: "hash", Size: 2, KeySize: 8, ValueSize: 56, Session: -1,
+				Key: []MemberDesc{uint("id", 4, 0), uint("kind", 1, 4)},
+				Value: []MemberDesc{uint("n", 8, 0), ep("at", 8), {Name: "mac", Kind: KindMac, Size: 6, Off: 26}, {Name: "tag", Kind: KindBytes, Size: 8, Off: 32},
+					{Name: "on", Kind: KindBool, Size: 1, Off: 40}, {Name: "level", Kind: KindUint, Bits: 3, Size: 1, Off: 41}}},
+			{Name: "loads", Kind: "hash", PerCPU: true, Size: 4, KeySize: 4, ValueSize: 16, Session: -1,
+				Key: []MemberDesc{uint("id", 4, 0)}, Value: []MemberDesc{uint("n", 8, 0), {Name: "on", Kind: KindBool, Size: 1, Off: 8}}},
+			{Name: "levels", Kind: "array", Size: 4, KeySize: 4, ValueSize: 8, Session: -1,
+				Key: []MemberDesc{uint("index", 4, 0)}, Value: []MemberDesc{uint("limit", 8, 0)}},
+		},
+		Sessions: []SessionDesc{{
+			Name: "flow", Size: 8,
+			Fields: []FieldDesc{
+				{Name: "client", Kind: KindEndpoint, Size: 18}, {Name: "server", Kind: KindEndpoint, Size: 18},
+				{Name: "number", Kind: KindUint, Bits: 16, Size: 2, Ranges: [][2]uint64{{0x4000, 0x4fff}}},
+				{Name: "relayed", Kind: KindEndpoint, Size: 18}, {Name: "peer", Kind: KindEndpoint, Size: 18},
+			},
+			Rows: []RowDesc{{Table: 0, Key: []int{0, 1, 2}, Value: []int{3, 4}}, {Table: 1, Key: []int{4, 3}, Value: []int{0, 1, 2}}},
+		}},
+		Programs: []ProgramDesc{
+			{Name: "fwd", Hook: "tc/ingress", L2: true, Reasons: []ReasonDesc{
+				{Name: "inactive", Kind: "up"}, {Name: "no_by_client", Kind: "up"}, {Name: "sent", Kind: "sent"}, {Name: "port", Kind: "up"}, {Name: "other", Kind: "up"}}},
+			{Name: "out", Hook: "tc/egress", Base: 5},
+		},
+		Counters: []string{"hits"},
+		Slots:    8,
+		Usages:   2,
+		Shared:   9,
+	}
+}
+
+func quiet(opt Options) Options {
+	if opt.Logger == nil {
+		opt.Logger = slog.New(slog.NewTextHandler(io.Discard, nil))
+	}
+	return opt
+}
+
+// load loads the relay of the tests; every address is behind device 1, unless opt says otherwise.
+func load(t testing.TB, opt Options) *Relay {
+	t.Helper()
+	if opt.Routes == nil {
+		opt.Routes = func(from, to netip.Addr) Hop { return Hop{State: HopNeighbour, Ifindex: 1, MTU: 1500} }
+	}
+	return mustLoad(t, flowDesc(), build(t), opt)
+}
+
+func mustLoad(t testing.TB, desc *Desc, object []byte, opt Options) *Relay {
+	t.Helper()
+	r, err := Load(desc, object, quiet(opt))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// flow returns the values of a session; n tells one from another.
+func flow(n int) []any {
+	port := func(addr string, base int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(base+n))
+	}
+	return []any{port("198.51.100.7", 40000), port("192.0.2.1", 3478-n), 0x4000 + n, port("192.0.2.1", 50000), port("203.0.113.9", 7000)}
+}
+
+func open(t testing.TB, r *Relay, n int) *Session {
+	t.Helper()
+	s, err := r.Open("flow", flow(n)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// packet is what the client of flow(n) sends.
+func packet(n int) []byte {
+	v := flow(n)
+	client, server := v[0].(netip.AddrPort), v[1].(netip.AddrPort)
+	b := make([]byte, 60)
+	b[12] = 8
+	b[14] = 0x45
+	binary.BigEndian.PutUint16(b[16:], 46)
+	b[22], b[23] = 64, 17
+	copy(b[26:], client.Addr().AsSlice())
+	copy(b[30:], server.Addr().AsSlice())
+	binary.BigEndian.PutUint16(b[34:], client.Port())
+	binary.BigEndian.PutUint16(b[36:], server.Port())
+	binary.BigEndian.PutUint16(b[38:], 26)
+	binary.BigEndian.PutUint16(b[42:], uint16(0x4000+n))
+	return b
+}
+
+// verdicts of the test relay's program.
+const (
+	forwarded = uint32(2)          // TC_ACT_SHOT stands for it
+	goesUp    = uint32(0xffffffff) // TC_ACT_UNSPEC
+)
+
+func run(t testing.TB, r *Relay, data []byte) uint32 {
+	t.Helper()
+	ret, err := r.Program("fwd").Kernel().Run(&ebpf.RunOptions{Data: data})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ret
+}
+
+// rows counts the rows of a table.
+func rows(r *Relay, table string) int {
+	n := 0
+	for range r.Table(table).All() {
+		n++
+	}
+	return n
+}
+
+// until waits for a condition.
+func until(t testing.TB, limit time.Duration, what string, holds func() bool) {
+	t.Helper()
+	end := time.Now().Add(limit)
+	for !holds() {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", limit, what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
