@@ -1,14 +1,165 @@
 package runtime
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
+	"io"
+	"net/netip"
 	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
 )
 
-// childMode makes the test binary play a process of its own.
+// childMode makes the test binary play a process of its own, which can be killed.
 const childMode = "FASTRELAY_RUNTIME_CHILD"
 
+// child is a process that serves a relay. It says what it has done on its output, a line at a time, and ends when its input
+// does.
 func child(mode string) int {
-	fmt.Fprintf(os.Stderr, "no such mode: %s\n", mode)
-	return 2
+	object, err := compileOrGiven()
+	if err != nil {
+		fmt.Println("error:", err)
+		return 1
+	}
+	opt := quiet(Options{PinPath: os.Getenv("PINS"), Routes: func(from, to netip.Addr) Hop { return Hop{State: HopNeighbour, Ifindex: 1, MTU: 1500} }})
+	opt.Clsact = os.Getenv("CLSACT") != ""
+	r, err := Load(flowDesc(), object, opt)
+	if err != nil {
+		fmt.Println("error:", err)
+		return 1
+	}
+	if dev := os.Getenv("DEV"); dev != "" {
+		if err := r.Program("fwd").Attach(dev); err != nil {
+			fmt.Println("error:", err)
+			return 1
+		}
+	}
+	switch mode {
+	case "unprivileged":
+		fmt.Println("loaded")
+	case "serve":
+		for n := range 3 {
+			if _, err := r.Open("flow", flow(n)...); err != nil {
+				fmt.Println("error:", err)
+				return 1
+			}
+		}
+		fmt.Println("ready")
+		io.Copy(io.Discard, os.Stdin)
+	case "churn":
+		// Opens and closes as fast as it can, until it is killed.
+		fmt.Println("ready")
+		for n := 0; ; n++ {
+			s, err := r.Open("flow", flow(n%8)...)
+			var collision *CollisionError
+			switch {
+			case errors.As(err, &collision):
+				collision.Other.Close()
+			case err != nil:
+				fmt.Println("error:", err)
+				return 1
+			case n%3 == 0:
+				s.Close()
+			}
+			r.Table("sources").Put([]any{netip.AddrFrom4([4]byte{10, 0, 0, byte(n % 3)})}, []any{n, nil})
+			if n%5 == 0 {
+				r.Table("sources").Delete([]any{netip.AddrFrom4([4]byte{10, 0, 0, byte(n % 3)})})
+			}
+		}
+	}
+	return 0
+}
+
+func compileOrGiven() ([]byte, error) { return os.ReadFile(os.Getenv("OBJECT")) }
+
+func childCommand(t testing.TB, mode string, env ...string) *exec.Cmd {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := t.TempDir() + "/flow.o"
+	if err := os.WriteFile(file, build(t), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(append(os.Environ(), childMode+"="+mode, "OBJECT="+file), env...)
+	return cmd
+}
+
+// runChild runs a child to its end, without any rights, and returns what it said.
+func runChild(t *testing.T, mode string) string {
+	t.Helper()
+	cmd := childCommand(t, mode)
+	// The file must be within reach of another user.
+	dir, err := os.MkdirTemp("/dev/shm", "flow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, mode := range map[string]os.FileMode{"flow.o": 0o644, "test": 0o755} {
+		from := cmd.Path
+		if name == "flow.o" {
+			from = strings.TrimPrefix(cmd.Env[len(cmd.Env)-1], "OBJECT=")
+		}
+		b, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(dir+"/"+name, b, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd.Path = dir + "/test"
+	cmd.Env[len(cmd.Env)-1] = "OBJECT=" + dir + "/flow.o"
+	cmd.Dir = dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, _ := cmd.CombinedOutput()
+	return string(out)
+}
+
+// startChild starts a child and waits until it is ready.
+func startChild(t testing.TB, mode string, env ...string) *exec.Cmd {
+	t.Helper()
+	cmd := childCommand(t, mode, env...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != "ready\n" {
+		t.Fatalf("the child said %q, %v", line, err)
+	}
+	return cmd
+}
+
+// kill ends a child as a crash would.
+func kill(t testing.TB, cmd *exec.Cmd) time.Time {
+	t.Helper()
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Now()
+	cmd.Wait()
+	return at
 }

@@ -167,10 +167,9 @@ func getUintOf(kind Kind, buf []byte) uint64 {
 // loadCollection loads maps and programs, using the maps found instead of new ones.
 func loadCollection(desc *Desc, spec *ebpf.CollectionSpec, found map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	doing := fmt.Sprintf("load relay %q", desc.Name)
-	// Kernels before 5.11 account maps against this limit.
+	// Kernels before 5.11 account maps against the limit of locked memory. A process that may do nothing fails here first.
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, &KernelError{Doing: doing, Cause: "the limit of locked memory can't be raised",
-			Fix: "run as root, or with CAP_SYS_RESOURCE, or raise it with ulimit -l", Err: err}
+		return nil, explainLoad(desc, doing, fmt.Errorf("raise the limit of locked memory: %w", err))
 	}
 	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: found})
 	if err != nil {
@@ -191,7 +190,7 @@ func explainLoad(desc *Desc, doing string, err error) error {
 		e.Fix = "use a newer kernel"
 	case errors.Is(err, unix.EPERM):
 		e.Cause = "this process may not load BPF programs"
-		e.Fix = "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (CAP_SYS_ADMIN before Linux 5.8)"
+		e.Fix = "run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE as well)"
 	case errors.As(err, &verifier):
 		e.Cause = "the kernel's verifier rejects it"
 		e.Fix = "this is a fault of fastrelay-gen: please report it with the whole log"

@@ -1,0 +1,241 @@
+package runtime
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// loaded counts the maps and programs of this relay that the kernel holds.
+func loaded(t *testing.T) int {
+	t.Helper()
+	n := 0
+	for id := ebpf.MapID(0); ; {
+		next, err := ebpf.MapGetNextID(id)
+		if err != nil {
+			break
+		}
+		id = next
+		if m, err := ebpf.NewMapFromID(id); err == nil {
+			if info, err := m.Info(); err == nil && (strings.HasPrefix(info.Name, "tbl_things") || info.Name == "tbl_by_client") {
+				n++
+			}
+			m.Close()
+		}
+	}
+	return n
+}
+
+func TestLoadRefuses(t *testing.T) {
+	object := build(t)
+	tests := []struct {
+		name   string
+		change func(d *Desc, opt *Options)
+		object []byte
+		want   []string
+	}{
+		{name: "no object", object: []byte{}, want: []string{"0 bytes can't be read"}},
+		{name: "not an object", object: []byte("hello, world"), want: []string{"damaged or belongs to another relay"}},
+		{name: "truncated by half", object: object[:len(object)/2], want: []string{"damaged"}},
+		{name: "truncated at the end", object: object[:len(object)-100], want: []string{"damaged"}},
+		{name: "another table", change: func(d *Desc, _ *Options) { d.Tables[2].Name = "sinks" }, want: []string{"no map tbl_sinks", "build both again"}},
+		{name: "another key", change: func(d *Desc, _ *Options) { d.Tables[2].KeySize = 20 }, want: []string{"tbl_sources has keys of 16 and values of 8 bytes, not 20 and 8"}},
+		{name: "another size", change: func(d *Desc, _ *Options) { d.Tables[2].Size = 5 }, want: []string{"tbl_sources has 4 entries, not 5"}},
+		{name: "another kind", change: func(d *Desc, _ *Options) { d.Tables[2].Kind = "lru" }, want: []string{"of type Hash, not LRUHash"}},
+		{name: "more reasons", change: func(d *Desc, _ *Options) { d.Programs[1].Reasons = make([]ReasonDesc, 3) }, want: []string{"fr_reasons has 5 entries, not 8"}},
+		{name: "another program", change: func(d *Desc, _ *Options) { d.Programs[0].Name = "gone" }, want: []string{"no program prog_gone"}},
+		{name: "another setting", change: func(d *Desc, _ *Options) { d.Settings[0].Name = "gone" }, want: []string{"no variable set_gone"}},
+		{name: "a setting of another size", change: func(d *Desc, _ *Options) { d.Settings[0].Size = 4 }, want: []string{"set_port has 2 bytes, not 4"}},
+		{name: "unknown setting", change: func(_ *Desc, o *Options) { o.Settings = map[string]any{"prot": 1} }, want: []string{`no setting "prot"`}},
+		{name: "setting out of range", change: func(_ *Desc, o *Options) { o.Settings = map[string]any{"port": 60001} }, want: []string{`setting "port": 60001 is out of range: 0 to 60000`}},
+		{name: "setting too wide", change: func(_ *Desc, o *Options) { o.Settings = map[string]any{"port": 70000} }, want: []string{"doesn't fit in 16 bits"}},
+		{name: "setting of another type", change: func(_ *Desc, o *Options) { o.Settings = map[string]any{"self": "::1"} }, want: []string{"is a string, netip.Addr is needed"}},
+		{name: "setting left out", change: func(d *Desc, _ *Options) { d.Settings[0].Required = true }, want: []string{"has no default and must be given"}},
+		{name: "short lease", change: func(_ *Desc, o *Options) { o.Lease = time.Millisecond }, want: []string{"too short"}},
+		{name: "linger without pins", change: func(_ *Desc, o *Options) { o.Linger = time.Second }, want: []string{"needs a PinPath"}},
+		{name: "pins elsewhere", change: func(_ *Desc, o *Options) { o.PinPath = t.TempDir() }, want: []string{"not in a BPF file system", "/sys/fs/bpf"}},
+		{name: "rejected by the verifier", object: build(t, "UNSAFE"), want: []string{"verifier rejects it", "invalid access to packet"}},
+	}
+	before := loaded(t)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			d, opt := flowDesc(), Options{}
+			if tt.change != nil {
+				tt.change(d, &opt)
+			}
+			if tt.object == nil {
+				tt.object = object
+			}
+			r, err := Load(d, tt.object, quiet(opt))
+			if err == nil {
+				r.Close()
+				t.Fatal("it was loaded")
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q doesn't say %q", err, want)
+				}
+			}
+			if strings.Contains(strings.ToLower(tt.name), "verifier") {
+				var ve *ebpf.VerifierError
+				var ke *KernelError
+				if !errors.As(err, &ve) || !errors.As(err, &ke) || len(ve.Log) == 0 {
+					t.Errorf("no log in %#v", err)
+				}
+			}
+		})
+	}
+	until(t, 5*time.Second, "the kernel frees what was loaded", func() bool { return loaded(t) == before })
+}
+
+func TestTooOldKernel(t *testing.T) {
+	d := flowDesc()
+	d.Kernel = [2]int{99, 7}
+	// The kernel has the last word: what it takes, it takes.
+	mustLoad(t, d, build(t), Options{}).Close()
+	_, err := Load(d, build(t, "UNSAFE"), quiet(Options{}))
+	var ke *KernelError
+	if !errors.As(err, &ke) || !strings.Contains(err.Error(), "it needs Linux 99.7 or newer, this is ") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestSettings(t *testing.T) {
+	b := packet(1)
+	tests := []struct {
+		name     string
+		settings map[string]any
+		reason   string
+	}{
+		{"defaults", nil, "no_by_client"},
+		{"on, for another port", map[string]any{"on": true, "port": uint16(3477)}, "no_by_client"},
+		{"on, for the port", map[string]any{"on": true}, "port"},
+		{"on, for the port, self unspecified", map[string]any{"on": true, "port": 3478, "self": netip.IPv6Unspecified()}, "no_by_client"},
+		{"port 0", map[string]any{"on": true, "port": 0}, "no_by_client"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := load(t, Options{Settings: tt.settings})
+			run(t, r, b)
+			for reason, n := range r.Program("fwd").Reasons() {
+				if want := reason.Name == tt.reason; (n.Packets == 1) != want {
+					t.Errorf("%s: %d packets", reason.Name, n.Packets)
+				}
+			}
+		})
+	}
+}
+
+func TestLease(t *testing.T) {
+	r := load(t, Options{Lease: 200 * time.Millisecond})
+	open(t, r, 1)
+	end := time.Now().Add(time.Second)
+	for time.Now().Before(end) {
+		if run(t, r, packet(1)) != forwarded {
+			t.Fatal("the lease lapsed while it was renewed")
+		}
+	}
+	fwd := r.Program("fwd").Kernel()
+	if fwd, err := fwd.Clone(); err != nil {
+		t.Fatal(err)
+	} else {
+		defer fwd.Close()
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		// The program may still be running somewhere: it forwards nothing.
+		if ret, err := fwd.Run(&ebpf.RunOptions{Data: packet(1)}); err != nil || ret != goesUp {
+			t.Errorf("after Close: verdict %#x, %v", ret, err)
+		}
+	}
+	if err := r.Close(); err != nil {
+		t.Errorf("closing again: %v", err)
+	}
+}
+
+func TestClock(t *testing.T) {
+	r := load(t, Options{})
+	first, at := r.clock.now(), time.Now()
+	until(t, 2*time.Second, "half a second passes", func() bool { return time.Since(at) > 500*time.Millisecond })
+	said := r.clock.now()
+	now, err := r.clock.read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := int64(now - said); d < -2 || d > 2 {
+		t.Errorf("%d jiffies were extrapolated, %d passed", said-first, now-first)
+	}
+	rate := float64(now-first) / time.Since(at).Seconds()
+	if hz := float64(r.clock.hz); rate < 0.95*hz || rate > 1.05*hz {
+		t.Errorf("%v jiffies a second were measured, %v are assumed", rate, hz)
+	}
+	if d := time.Since(r.clock.time(now)); d < -20*time.Millisecond || d > 100*time.Millisecond {
+		t.Errorf("now is %v ago", d)
+	}
+}
+
+func TestClosedRelay(t *testing.T) {
+	r := load(t, Options{})
+	s := open(t, r, 1)
+	sources := r.Table("sources")
+	key := []any{netip.MustParseAddr("192.0.2.7")}
+	if err := sources.Put(key, []any{nil, nil}); err != nil {
+		t.Fatal(err)
+	}
+	row, err := sources.Get(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	if row[0].(*Counter).Add(1) != 0 {
+		t.Error("a counter of a closed relay counts")
+	}
+	if _, err := r.Open("flow", flow(2)...); !errors.Is(err, ErrClosed) {
+		t.Errorf("Open: %v", err)
+	}
+	if err := sources.Put(key, []any{nil, nil}); !errors.Is(err, ErrClosed) {
+		t.Errorf("Put: %v", err)
+	}
+	if _, err := sources.Get(key); err == nil {
+		t.Error("Get has no error")
+	}
+	if err := r.Program("fwd").Attach("lo"); !errors.Is(err, ErrClosed) {
+		t.Errorf("Attach: %v", err)
+	}
+	if err := s.Close(); err != nil || !errors.Is(s.Err(), ErrClosed) {
+		t.Errorf("session: %v, Err %v", err, s.Err())
+	}
+	if got := s.Counters()[0]; got != (Count{}) {
+		t.Errorf("counters %v", got)
+	}
+	if got := r.Program("fwd").Count("sent"); got != (Count{}) {
+		t.Errorf("reason %v", got)
+	}
+}
+
+// A person without rights is told which.
+func TestRights(t *testing.T) {
+	out := runChild(t, "unprivileged")
+	if !strings.Contains(out, "may not load BPF programs") || !strings.Contains(out, "CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON") {
+		t.Errorf("error %q", out)
+	}
+}
+
+func TestObjectsOfOtherFolders(t *testing.T) {
+	// An object is bytes: it may have come from anywhere.
+	file := filepath.Join(t.TempDir(), "o")
+	if err := os.WriteFile(file, build(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	object, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustLoad(t, flowDesc(), object, Options{})
+}

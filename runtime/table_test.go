@@ -1,0 +1,340 @@
+package runtime
+
+import (
+	"errors"
+	"math"
+	"net"
+	"net/netip"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cilium/ebpf"
+)
+
+func TestTableValues(t *testing.T) {
+	r := load(t, Options{})
+	things := r.Table("things")
+	mac := net.HardwareAddr{2, 0, 0, 0, 0, 1}
+	value := []any{uint64(math.MaxUint64), netip.MustParseAddrPort("[2001:db8::1]:53"), mac, []byte("12345678"), true, uint64(7)}
+	if err := things.Put([]any{7, 1}, value); err != nil {
+		t.Fatal(err)
+	}
+	got, err := things.Get([]any{uint32(7), uint8(1)})
+	if err != nil || !reflect.DeepEqual(got, value) {
+		t.Errorf("Get: %v, %v", got, err)
+	}
+	// Fixed arrays, as generated code passes them, and the other direction of booleans.
+	value[3], value[4] = [8]byte{1}, false
+	if err := things.Put([]any{7, 1}, value); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for k, v := range things.All() {
+		n++
+		if !reflect.DeepEqual(k, []any{uint64(7), uint64(1)}) || v[4] != false {
+			t.Errorf("row %v: %v", k, v)
+		}
+	}
+	if n != 1 {
+		t.Errorf("%d rows", n)
+	}
+
+	for _, tt := range []struct {
+		key, value []any
+		want       string
+	}{
+		{[]any{7}, value, `table "things", key: 1 values given, 2 needed (id, kind)`},
+		{[]any{7, 256}, value, `table "things", key, "kind": 256 doesn't fit in 8 bits (at most 255)`},
+		{[]any{-1, 2}, value, "-1 is negative"},
+		{[]any{7, 1}, append(append([]any{}, value[:5]...), 8), `"level": 8 doesn't fit in 3 bits`},
+		{[]any{7, 1}, append([]any{1.5}, value[1:]...), "is a float64, an integer is needed"},
+		{[]any{7, 1}, []any{1, value[1], mac[:4], value[3], true, 1}, "has 4 bytes, must have 6"},
+		{[]any{7, 1}, []any{1, value[1], mac, []byte("short"), true, 1}, "has 5 bytes, must have 8"},
+		{[]any{7, 1}, []any{1, value[1], mac, value[3], 1, 1}, "is a int, bool is needed"},
+	} {
+		var bad *ValueError
+		err := things.Put(tt.key, tt.value)
+		if err == nil || !strings.Contains(err.Error(), tt.want) || len(tt.key) == 2 && !errors.As(err, &bad) {
+			t.Errorf("error %v, want %q", err, tt.want)
+		}
+	}
+
+	if err := things.Put([]any{8, 1}, value); err != nil {
+		t.Fatal(err)
+	}
+	var full *FullError
+	if err := things.Put([]any{9, 1}, value); !errors.Is(err, ErrFull) || !errors.As(err, &full) || full.What != `table "things"` || full.Size != 2 {
+		t.Errorf("a third row of two: %v", err)
+	}
+	if err := things.Delete([]any{8, 1}); err != nil {
+		t.Error(err)
+	}
+	if err := things.Delete([]any{8, 1}); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "id=0x8") {
+		t.Errorf("deleting again: %v", err)
+	}
+	if _, err := things.Get([]any{8, 1}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("getting what was deleted: %v", err)
+	}
+}
+
+func TestSessionTablesAreReadOnly(t *testing.T) {
+	r := load(t, Options{})
+	open(t, r, 1)
+	by := r.Table("by_peer")
+	key := []any{flow(1)[4], flow(1)[3]}
+	got, err := by.Get(key)
+	if err != nil || got[2] != uint64(0x4001) {
+		t.Errorf("Get: %v, %v", got, err)
+	}
+	for _, err := range []error{by.Put(key, got), by.Delete(key)} {
+		if err == nil || !strings.Contains(err.Error(), `sessions of kind "flow"`) {
+			t.Errorf("error %v", err)
+		}
+	}
+}
+
+func TestCounters(t *testing.T) {
+	r := load(t, Options{})
+	sources := r.Table("sources")
+	key := func(n byte) []any { return []any{netip.AddrFrom4([4]byte{192, 0, 2, n})} }
+	for n := range byte(4) {
+		if err := sources.Put(key(n), []any{int(n), nil}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	row, err := sources.Get(key(3))
+	if err != nil {
+		t.Fatal(err)
+	}
+	connections := row[0].(*Counter)
+	if connections.Load() != 3 || connections.Add(2) != 5 || connections.String() != "5" {
+		t.Errorf("connections: %v", connections)
+	}
+	// A row put again keeps its counters: nil and the counter itself leave the value, a number sets it.
+	for _, tt := range []struct {
+		v    any
+		want uint64
+	}{{nil, 5}, {connections, 5}, {uint8(9), 9}} {
+		if err := sources.Put(key(3), []any{tt.v, nil}); err != nil || connections.Load() != tt.want {
+			t.Errorf("after %v: %v, %v", tt.v, connections, err)
+		}
+	}
+	other, _ := sources.Get(key(1))
+	if err := sources.Put(key(3), []any{other[0], nil}); err == nil || !strings.Contains(err.Error(), "counter of another row") {
+		t.Errorf("the counter of another row: %v", err)
+	}
+	var full *FullError
+	if err := sources.Put(key(5), []any{0, 0}); !errors.As(err, &full) {
+		t.Errorf("a fifth row of four: %v", err)
+	}
+	// The row that didn't fit has taken no counters along.
+	if err := sources.Delete(key(3)); err != nil {
+		t.Fatal(err)
+	}
+	if connections.Add(1) != 0 {
+		t.Error("the counter of a row that is gone counts")
+	}
+	if err := sources.Put(key(5), []any{nil, nil}); err != nil {
+		t.Fatal(err)
+	}
+	if row, _ := sources.Get(key(5)); row[0].(*Counter).Load() != 0 {
+		t.Errorf("a new counter reads %v", row[0])
+	}
+
+	// The kernel counts on the same memory: prog_out adds 1 to entry 1.
+	one := r.counters.get(1)
+	if one == nil {
+		t.Fatal("entry 1 isn't in use")
+	}
+	before := one.Load()
+	out := r.Program("out").Kernel()
+	const n = 5000
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		for range n {
+			one.Add(1)
+		}
+	}()
+	if _, err := out.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: n}); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if got := one.Load() - before; got != 2*n {
+		t.Errorf("%d of %d were counted", got, 2*n)
+	}
+	for name, got := range r.Counters() {
+		if name != "hits" || got != n {
+			t.Errorf("named counter %s: %d", name, got)
+		}
+	}
+}
+
+// Rows that lost their counters, as where the kernel replaced them, don't use them up.
+func TestLostCounters(t *testing.T) {
+	r := load(t, Options{})
+	sources := r.Table("sources")
+	for n := range byte(40) {
+		key := []any{netip.AddrFrom4([4]byte{192, 0, 2, n})}
+		if err := sources.Put(key, []any{1, 1}); err != nil {
+			t.Fatalf("row %d: %v", n, err)
+		}
+		k, err := sources.encodeKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sources.Map().Delete(k); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestPrefixesAndNextHops(t *testing.T) {
+	asked := map[string]int{}
+	r := load(t, Options{Routes: func(from, to netip.Addr) Hop {
+		if from.IsValid() {
+			t.Errorf("a next hop has source %v", from)
+		}
+		asked[to.String()]++
+		return Hop{State: HopDirect, Ifindex: 7, MTU: 70000, Dst: [6]byte{1}, Src: [6]byte{2}}
+	}})
+	routes := r.Table("routes")
+	put := func(prefix, via string) error {
+		return routes.Put([]any{netip.MustParsePrefix(prefix)}, []any{netip.MustParseAddr(via)})
+	}
+	for _, p := range []string{"0.0.0.0/0", "203.0.113.0/24", "::/0", "2001:db8::/32", "203.0.113.9/32"} {
+		if err := put(p, "192.0.2.9"); err != nil {
+			t.Fatalf("%s: %v", p, err)
+		}
+	}
+	if asked["192.0.2.9"] != 1 {
+		t.Errorf("the way was asked for %d times", asked["192.0.2.9"])
+	}
+	var found []string
+	for k, v := range routes.All() {
+		found = append(found, k[0].(netip.Prefix).String()+" "+v[0].(netip.Addr).String())
+	}
+	if len(found) != 5 || !strings.Contains(strings.Join(found, ","), "203.0.113.0/24 192.0.2.9") || !strings.Contains(strings.Join(found, ","), "0.0.0.0/0 192") {
+		t.Errorf("rows %v", found)
+	}
+	b, err := routes.Map().LookupBytes(mustKey(t, routes, netip.MustParsePrefix("203.0.113.0/24")))
+	if err != nil || order.Uint32(b) != 7 || order.Uint16(b[4:]) != 65535 || HopState(b[6]) != HopDirect || b[8] != 1 || b[14] != 2 {
+		t.Errorf("hop % x, %v", b, err)
+	}
+	if k := mustKey(t, routes, netip.MustParsePrefix("203.0.113.0/24")); order.Uint32(k) != 120 {
+		t.Errorf("prefix length %d", order.Uint32(k))
+	}
+	if err := put("203.0.113.1/24", "192.0.2.9"); err == nil || !strings.Contains(err.Error(), "did you mean 203.0.113.0/24?") {
+		t.Errorf("bits behind the prefix: %v", err)
+	}
+	if err := put("::ffff:0:0/80", "192.0.2.9"); err == nil {
+		t.Error("a prefix that covers more than the mapped addresses")
+	}
+	for i := range byte(11) {
+		if err := routes.Put([]any{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, i, 0, 0}), 16)}, []any{netip.MustParseAddr("192.0.2.9")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := put("10.99.0.0/16", "192.0.2.9"); !errors.Is(err, ErrFull) {
+		t.Errorf("one row too many: %v", err)
+	}
+	for k := range routes.All() {
+		if err := routes.Delete(k); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(r.hops.byKey) != 0 || len(routes.rows) != 0 {
+		t.Errorf("%d hops and %d rows are still followed", len(r.hops.byKey), len(routes.rows))
+	}
+}
+
+func mustKey(t *testing.T, table *Table, key ...any) []byte {
+	t.Helper()
+	k, err := table.encodeKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestPerCPU(t *testing.T) {
+	r := load(t, Options{})
+	loads := r.Table("loads")
+	if err := loads.Put([]any{0}, []any{40, true}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Program("out").Kernel().Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: 2}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := loads.Get([]any{0})
+	if err != nil || got[0] != uint64(42) || got[1] != true {
+		t.Errorf("sum %v, %v", got, err)
+	}
+	each, err := loads.GetPerCPU([]any{0})
+	if err != nil || len(each) != ebpf.MustPossibleCPU() {
+		t.Fatalf("%v, %v", each, err)
+	}
+	sum := uint64(0)
+	for _, v := range each {
+		sum += v[0].(uint64)
+		if v[1] != true {
+			t.Errorf("not the same on all processors: %v", each)
+		}
+	}
+	if sum != 42 {
+		t.Errorf("%v adds up to %d", each, sum)
+	}
+}
+
+func TestArray(t *testing.T) {
+	r := load(t, Options{})
+	levels := r.Table("levels")
+	if err := levels.Put([]any{2}, []any{5}); err != nil {
+		t.Fatal(err)
+	}
+	if err := levels.Put([]any{4}, []any{5}); err == nil || !strings.Contains(err.Error(), "it has 4 entries") {
+		t.Errorf("index 4 of 4: %v", err)
+	}
+	n := 0
+	for k, v := range levels.All() {
+		n++
+		if k[0] != uint64(2) || v[0] != uint64(5) {
+			t.Errorf("row %v: %v", k, v)
+		}
+	}
+	if err := levels.Delete([]any{2}); err != nil {
+		t.Error(err)
+	}
+	if v, err := levels.Get([]any{2}); err != nil || v[0] != uint64(0) || n != 1 {
+		t.Errorf("%d rows; after Delete: %v, %v", n, v, err)
+	}
+}
+
+func TestParseValue(t *testing.T) {
+	for _, tt := range []struct {
+		kind Kind
+		text string
+		want any
+	}{
+		{KindUint, "0x4001", uint64(0x4001)},
+		{KindCounter, " 4 ", uint64(4)},
+		{KindBool, "true", true},
+		{KindBytes, "0a0b", []byte{10, 11}},
+		{KindMac, "02:00:00:00:00:01", net.HardwareAddr{2, 0, 0, 0, 0, 1}},
+		{KindNextHop, "2001:db8::1", netip.MustParseAddr("2001:db8::1")},
+		{KindEndpoint, "[2001:db8::1]:5", netip.MustParseAddrPort("[2001:db8::1]:5")},
+		{KindPrefix, "10.0.0.0/8", netip.MustParsePrefix("10.0.0.0/8")},
+		{KindUint, "-1", nil},
+		{KindEndpoint, "192.0.2.1", nil},
+		{KindAddr, "example.com", nil},
+		{KindHop, "1", nil},
+	} {
+		got, err := ParseValue(tt.kind, tt.text)
+		if (err != nil) != (tt.want == nil) || err == nil && !reflect.DeepEqual(got, tt.want) {
+			t.Errorf("%v %q: %v, %v", tt.kind, tt.text, got, err)
+		}
+	}
+}
