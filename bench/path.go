@@ -170,11 +170,12 @@ func (p *path) ends(direction string, size int) (to *testnet.Dev, sender *turnla
 
 // measurePath compares all variants on all kinds of traffic.
 func measurePath(rounds int) ([]Comparison, error) {
-	busy, err := turnlab.NewBusy(relayCPU)
+	b, err := turnlab.NewBusy(relayCPU)
 	if err != nil {
 		return nil, err
 	}
-	defer busy.Close()
+	defer b.Close()
+	busy := &meter{Busy: b, idle: math.Inf(1)}
 	var paths []*path
 	for _, v := range variants {
 		p, err := newPath(v)
@@ -209,7 +210,7 @@ func measurePath(rounds int) ([]Comparison, error) {
 	return list, nil
 }
 
-func (p *path) measure(direction string, size int, busy *turnlab.Busy) (r Result, err error) {
+func (p *path) measure(direction string, size int, busy *meter) (r Result, err error) {
 	to, sender, done, err := p.ends(direction, size)
 	if err != nil {
 		return r, err
@@ -233,8 +234,14 @@ func (p *path) measure(direction string, size int, busy *turnlab.Busy) (r Result
 	return r, busy.Resume()
 }
 
+// meter measures the relay's processor. idle is the least that others took of it while there was no traffic.
+type meter struct {
+	*turnlab.Busy
+	idle float64
+}
+
 // throughput finds the rates that the path takes and what a packet costs the relay's processor.
-func (p *path) throughput(to *testnet.Dev, sender *turnlab.Sender, busy *turnlab.Busy, r *Result) error {
+func (p *path) throughput(to *testnet.Dev, sender *turnlab.Sender, busy *meter, r *Result) error {
 	sink, err := turnlab.NewSink(to)
 	if err != nil {
 		return err
@@ -270,18 +277,17 @@ func (p *path) throughput(to *testnet.Dev, sender *turnlab.Sender, busy *turnlab
 		}
 	}
 	// Whatever else runs on the processor only adds, so the least of several short spells is the truest.
-	idle := math.Inf(1)
 	for range spells {
-		share, _, err := takenIn(busy, func() error { time.Sleep(spellTime); return nil })
+		share, _, err := takenIn(busy.Busy, func() error { time.Sleep(spellTime); return nil })
 		if err != nil {
 			return err
 		}
-		idle = min(idle, share)
+		busy.idle = min(busy.idle, share)
 	}
 	r.CPU = math.Inf(1)
 	for range spells {
 		var sent, delivered int
-		share, wall, err := takenIn(busy, func() (err error) {
+		share, wall, err := takenIn(busy.Busy, func() (err error) {
 			sent, delivered, err = send(spellTime, steadyRate)
 			return err
 		})
@@ -289,7 +295,7 @@ func (p *path) throughput(to *testnet.Dev, sender *turnlab.Sender, busy *turnlab
 			return err
 		}
 		if float64(delivered) >= 0.99*float64(sent) {
-			r.CPU = min(r.CPU, max(share-idle, 0)*float64(wall)/float64(delivered))
+			r.CPU = min(r.CPU, max(share-busy.idle, 0)*float64(wall)/float64(delivered))
 		}
 	}
 	if math.IsInf(r.CPU, 1) {
