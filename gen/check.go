@@ -2,38 +2,86 @@ package gen
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// checkPlan makes sure of the plan's shape: every block ends in exactly one terminal and nothing follows one, a variable or a
-// row is not read before it is set, whatever the spec was. What it finds is a fault of this package, so it panics; the command
-// line reports it as such.
-func checkPlan(p *ir.Plan) {
-	for _, prog := range p.Programs {
-		if !ends(prog.Body) {
-			panic(fmt.Sprintf("gen: program %q doesn't end on every path", prog.Name))
+// This pass derives what the plan needs of a kernel, and makes sure of the plan's shape.
+
+// kernel derives the kernel that the plan needs, and checks it against the floor that the spec demands.
+func (c *compiler) kernel() {
+	need := func(major, minor int, what string, pos diag.Pos) {
+		if slices.ContainsFunc(c.plan.Needs, func(n ir.Need) bool { return n.Pos == pos && n.What == what }) {
+			return
+		}
+		c.plan.Needs = append(c.plan.Needs, ir.Need{Version: ir.Version{Major: major, Minor: minor}, What: what, Pos: pos})
+	}
+	need(5, 10, "the oldest kernel that the runtime supports", c.plan.Pos)
+	for _, p := range c.plan.Programs {
+		walk(p.Body, func(s ir.Stmt) {
+			if f, ok := s.(*ir.Forward); ok && f.Hop != nil {
+				need(5, 10, "send (bpf_redirect_neigh)", f.Pos)
+			}
+		})
+	}
+	for _, n := range c.plan.Needs {
+		if less(c.plan.Kernel, n.Version) {
+			c.plan.Kernel = n.Version
+		}
+	}
+	k := c.spec.Kernel
+	if k == nil {
+		return
+	}
+	floor := ir.Version{Major: k.Major, Minor: k.Minor}
+	for _, n := range c.plan.Needs {
+		if less(floor, n.Version) {
+			d := c.diags.Add(codeKernel, n.Pos, "the spec demands Linux %d.%d, but this needs %d.%d: %s", k.Major, k.Minor, n.Version.Major, n.Version.Minor, n.What)
+			d.WithRelated(k.Pos, "demanded here")
+			return
+		}
+	}
+	c.plan.Kernel = floor
+}
+
+func less(a, b ir.Version) bool {
+	return a.Major < b.Major || a.Major == b.Major && a.Minor < b.Minor
+}
+
+// checkShape makes sure that every block of the plan ends in exactly one terminal on every path and that nothing stands behind
+// one. A plan that doesn't is a fault of this package, whatever the spec was; it is reported instead of handed on.
+func (c *compiler) checkShape() {
+	for _, p := range c.plan.Programs {
+		done, problem := ends(p.Body)
+		if problem == "" && !done {
+			problem = "a path has no end"
+		}
+		if problem != "" {
+			c.diags.Add(codeInternal, p.Pos, "the plan of program %q is wrong: %s", p.Name, problem).
+				WithHint("this is a fault of fastrelay-gen, not of your spec: please report it with the spec")
 		}
 	}
 }
 
-// ends reports whether a block ends in a terminal on every path, and panics where something follows one.
-func ends(blk []ir.Stmt) bool {
+// ends reports whether a block ends in a terminal on every path, and what is wrong with it.
+func ends(blk []ir.Stmt) (done bool, problem string) {
 	for i, s := range blk {
-		done := false
 		switch s := s.(type) {
 		case *ir.Up, *ir.Drop, *ir.Forward:
 			done = true
 		case *ir.If:
-			then, els := ends(s.Then), ends(s.Else)
+			then, p1 := ends(s.Then)
+			els, p2 := ends(s.Else)
+			if p1+p2 != "" {
+				return false, p1 + p2
+			}
 			done = then && els
 		}
 		if done && i < len(blk)-1 {
-			panic("gen: statements behind the end of a block")
-		}
-		if done {
-			return true
+			return true, fmt.Sprintf("statement %T stands behind the end", blk[i+1])
 		}
 	}
-	return false
+	return done, ""
 }

@@ -58,4 +58,6 @@ var (
 		"The field stands behind fields of variable length or is one itself, and this use needs a fixed place or size.", "", "")
 	codeUnused = diag.Define("FR0221", "declared in vain",
 		"A rule behind one without conditions can never run.", `rules: [{do: ["pass"]}, {do: [{drop: "late"}]}]`, `rules: [{do: ["pass"]}]`)
+	codeInternal = diag.Define("FR0299", "a fault of the compiler",
+		"The compiler made a plan that it can't vouch for. This is never the spec's fault; a report with the spec helps.", "", "")
 )

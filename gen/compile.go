@@ -49,7 +49,7 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	}
 	c.kernel()
 	if c.diags.Len() == 0 {
-		checkPlan(c.plan)
+		c.checkShape()
 	}
 	if c.diags.Len() > 0 {
 		return nil, c.diags

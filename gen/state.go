@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -483,44 +482,4 @@ func intersect(a, b []ir.Range) []ir.Range {
 		}
 	}
 	return normalise(out)
-}
-
-// kernel derives the kernel that the plan needs, and checks it against the floor that the spec demands.
-func (c *compiler) kernel() {
-	need := func(major, minor int, what string, pos diag.Pos) {
-		if slices.ContainsFunc(c.plan.Needs, func(n ir.Need) bool { return n.Pos == pos && n.What == what }) {
-			return
-		}
-		c.plan.Needs = append(c.plan.Needs, ir.Need{Version: ir.Version{Major: major, Minor: minor}, What: what, Pos: pos})
-	}
-	need(5, 10, "the oldest kernel that the runtime supports", c.plan.Pos)
-	for _, p := range c.plan.Programs {
-		walk(p.Body, func(s ir.Stmt) {
-			if f, ok := s.(*ir.Forward); ok && f.Hop != nil {
-				need(5, 10, "send (bpf_redirect_neigh)", f.Pos)
-			}
-		})
-	}
-	for _, n := range c.plan.Needs {
-		if less(c.plan.Kernel, n.Version) {
-			c.plan.Kernel = n.Version
-		}
-	}
-	k := c.spec.Kernel
-	if k == nil {
-		return
-	}
-	floor := ir.Version{Major: k.Major, Minor: k.Minor}
-	for _, n := range c.plan.Needs {
-		if less(floor, n.Version) {
-			d := c.diags.Add(codeKernel, n.Pos, "the spec demands Linux %d.%d, but this needs %d.%d: %s", k.Major, k.Minor, n.Version.Major, n.Version.Minor, n.What)
-			d.WithRelated(k.Pos, "demanded here")
-			return
-		}
-	}
-	c.plan.Kernel = floor
-}
-
-func less(a, b ir.Version) bool {
-	return a.Major < b.Major || a.Major == b.Major && a.Minor < b.Minor
 }
