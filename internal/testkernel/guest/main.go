@@ -38,6 +38,9 @@ func run(root string, packets int) error {
 	}
 	for _, spec := range specs {
 		checkSpec(r, spec, packets)
+		if spec == turnDir {
+			checkForwarding(r, spec)
+		}
 	}
 	return r.err
 }
