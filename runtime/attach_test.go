@@ -1,0 +1,288 @@
+package runtime
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+)
+
+// bench is a host with a relay, joined to another by a cable.
+type bench struct {
+	net        *testnet.Net
+	host, far  *testnet.Host
+	dev, there *testnet.Dev
+}
+
+func newBench(t testing.TB) *bench {
+	t.Helper()
+	b := &bench{net: testnet.Start(t)}
+	var err error
+	if b.host, err = b.net.Host("relay"); err != nil {
+		t.Fatal(err)
+	}
+	if b.far, err = b.net.Host("far"); err != nil {
+		t.Fatal(err)
+	}
+	b.dev, b.there = b.join(t, "in0", "out0")
+	return b
+}
+
+func (b *bench) join(t testing.TB, here, there string) (*testnet.Dev, *testnet.Dev) {
+	t.Helper()
+	d, e, err := b.net.Join(b.host, here, b.far, there)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, e
+}
+
+// load loads the relay of the tests in the host's namespace.
+func (b *bench) load(t testing.TB, opt Options) (r *Relay) {
+	t.Helper()
+	if err := b.host.Do(func() (err error) {
+		r, err = Load(flowDesc(), build(t), quiet(opt))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// send puts n packets of flow 1 on the cable.
+func (b *bench) send(t testing.TB, n int) {
+	t.Helper()
+	for range n {
+		if err := b.there.Inject(packet(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// tc returns what tc shows of the device.
+func (b *bench) tc(t testing.TB, what, dev string, args ...string) string {
+	t.Helper()
+	out, err := b.host.Command(t.Context(), "tc", append([]string{what, "show", "dev", dev}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("tc: %v: %s", err, out)
+	}
+	return string(out)
+}
+
+func seen(r *Relay) uint64 {
+	n := uint64(0)
+	for _, c := range r.Program("fwd").Reasons() {
+		n += c.Packets
+	}
+	return n
+}
+
+func TestAttach(t *testing.T) {
+	for _, clsact := range []bool{false, true} {
+		name := map[bool]string{false: "tcx", true: "clsact"}[clsact]
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			r := b.load(t, Options{Clsact: clsact})
+			fwd := r.Program("fwd")
+			// From a thread that is not in the relay's namespace.
+			for range 2 {
+				if err := fwd.Attach("in0"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.Program("out").AttachIndex(b.dev.Index); err != nil {
+				t.Fatal(err)
+			}
+			if got := fwd.Attachments(); len(got) != 1 || got[0] != (Attachment{"in0", b.dev.Index, name}) {
+				t.Errorf("attachments %v", got)
+			}
+			s := open(t, r, 1)
+			b.send(t, 5)
+			until(t, 2*time.Second, "five packets are forwarded", func() bool { return s.Counters()[0].Packets == 5 })
+			if err := fwd.Detach("in0"); err != nil {
+				t.Fatal(err)
+			}
+			before := seen(r)
+			b.send(t, 5)
+			if err := fwd.Attach("in0"); err != nil {
+				t.Fatal(err)
+			}
+			b.send(t, 1)
+			until(t, 2*time.Second, "one more packet is seen", func() bool { return seen(r) == before+1 })
+			if err := r.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if q := b.tc(t, "qdisc", "in0"); strings.Contains(q, "clsact") {
+				t.Errorf("left behind: %s", q)
+			}
+		})
+	}
+}
+
+func TestAttachRefuses(t *testing.T) {
+	b := newBench(t)
+	if err := b.host.Run("ip", "tuntap", "add", "dev", "tun0", "mode", "tun"); err != nil {
+		t.Fatal(err)
+	}
+	r := b.load(t, Options{})
+	err := r.Program("fwd").Attach("eth7")
+	if err == nil || !strings.Contains(err.Error(), "attach fwd to eth7: there is no such interface; this network namespace has in0, lo") {
+		t.Errorf("missing interface: %v", err)
+	}
+	if err := r.Program("fwd").AttachIndex(4711); err == nil || !strings.Contains(err.Error(), "interface 4711: there is no such interface") {
+		t.Errorf("missing index: %v", err)
+	}
+	if err := r.Program("fwd").Attach("tun0"); err == nil || !strings.Contains(err.Error(), "no Ethernet header") {
+		t.Errorf("a tunnel: %v", err)
+	}
+	if err := r.Program("out").Attach("tun0"); err != nil {
+		t.Errorf("a tunnel, for a program that doesn't mind: %v", err)
+	}
+}
+
+// What others have on the device stays, and comes first.
+func TestAttachBesideOthers(t *testing.T) {
+	b := newBench(t)
+	for _, args := range [][]string{{"qdisc", "add", "dev", "in0", "clsact"}, {"filter", "add", "dev", "in0", "ingress", "prio", "7", "bpf", "bytecode", "1,6 0 0 0", "flowid", "1:1"}} {
+		if err := b.host.Run("tc", args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, second := b.load(t, Options{Clsact: true}), b.load(t, Options{Clsact: true})
+	for _, r := range []*Relay{first, second} {
+		if err := r.Program("fwd").Attach("in0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	filters := b.tc(t, "filter", "in0", "ingress")
+	for _, want := range []string{"pref 7 bpf", "pref 8 bpf", "pref 9 bpf", "fastrelay:flow:fwd"} {
+		if !strings.Contains(filters, want) {
+			t.Errorf("no %q in %s", want, filters)
+		}
+	}
+	// The first lets pass what it has no session for; the second takes it.
+	open(t, second, 1)
+	b.send(t, 3)
+	until(t, 2*time.Second, "both see the packets", func() bool { return seen(first) == 3 && second.Program("fwd").Count("sent").Packets == 3 })
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if filters := b.tc(t, "filter", "in0", "ingress"); !strings.Contains(filters, "pref 7 bpf") || strings.Contains(filters, "fastrelay") {
+		t.Errorf("filters at the end: %s", filters)
+	}
+	if q := b.tc(t, "qdisc", "in0"); !strings.Contains(q, "clsact") {
+		t.Error("the qdisc of somebody else is gone")
+	}
+}
+
+// An ingress qdisc takes programs of ingress; egress is refused rather than attached to the wrong direction.
+func TestIngressQdisc(t *testing.T) {
+	b := newBench(t)
+	if err := b.host.Run("tc", "qdisc", "add", "dev", "in0", "ingress"); err != nil {
+		t.Fatal(err)
+	}
+	r := b.load(t, Options{Clsact: true})
+	if err := r.Program("out").Attach("in0"); err == nil || !strings.Contains(err.Error(), "qdisc of type ingress") {
+		t.Errorf("egress: %v", err)
+	}
+	if err := r.Program("fwd").Attach("in0"); err != nil {
+		t.Fatal(err)
+	}
+	b.send(t, 1)
+	until(t, 2*time.Second, "a packet is seen", func() bool { return seen(r) == 1 })
+}
+
+func TestInterfaceGoesAway(t *testing.T) {
+	for _, clsact := range []bool{false, true} {
+		b := newBench(t)
+		r := b.load(t, Options{Clsact: clsact})
+		if err := r.Program("fwd").Attach("in0"); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.host.Run("ip", "link", "del", "in0"); err != nil {
+			t.Fatal(err)
+		}
+		b.join(t, "in0", "out1") // a new one of that name
+		if err := r.Program("fwd").Attach("in0"); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Program("fwd").Attachments(); len(got) != 1 {
+			t.Errorf("attachments %v", got)
+		}
+		if err := b.host.Run("ip", "link", "del", "in0"); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+}
+
+// Filters outlive their process. They forward nothing, and the next relay of that name takes them away.
+func TestDeadFilter(t *testing.T) {
+	b := newBench(t)
+	dead := b.load(t, Options{Clsact: true})
+	if err := dead.Program("fwd").Attach("in0"); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(b.tc(t, "filter", "in0", "ingress"), "fastrelay:flow:fwd"); n != 1 {
+		t.Fatalf("%d filters", n)
+	}
+	dead.endLease(0) // as if it had been killed a while ago
+	r := b.load(t, Options{Clsact: true})
+	if err := r.Program("fwd").Attach("in0"); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(b.tc(t, "filter", "in0", "ingress"), "fastrelay:flow:fwd"); n != 1 {
+		t.Errorf("%d filters", n)
+	}
+	open(t, r, 1)
+	b.send(t, 1)
+	until(t, 2*time.Second, "a packet is forwarded", func() bool { return r.Program("fwd").Count("sent").Packets == 1 })
+}
+
+// The process is killed. Within its lease everything goes up.
+func TestKilledProcess(t *testing.T) {
+	for _, clsact := range []string{"", "1"} {
+		b := newBench(t)
+		// The maps of the child are reached through the filter that outlives it, or through a pin.
+		pins := "/sys/fs/bpf/" + pinName(t)
+		env := []string{"PINS=" + pins, "CLSACT=" + clsact}
+		var cmd *exec.Cmd
+		if err := b.host.Do(func() error { cmd = startChild(t, "serve", append(env, "DEV=in0")...); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		dead := pinnedReasons(t, pins)
+		sent := func() uint64 { return dead(2) }
+		b.send(t, 1)
+		until(t, 2*time.Second, "a packet is forwarded", func() bool { return sent() > 0 })
+		killed := kill(t, cmd)
+		b.send(t, 1)
+		until(t, 2*time.Second, "the program is still there", func() bool { return sent() == 2 })
+		until(t, 2*time.Second, "packets go up", func() bool {
+			before := dead(0)
+			b.send(t, 1)
+			return dead(0) > before
+		})
+		if d := time.Since(killed); d > 1100*time.Millisecond {
+			t.Errorf("packets were forwarded for %v", d)
+		}
+		before := sent()
+		b.send(t, 20)
+		until(t, 2*time.Second, "the packets are seen", func() bool { return dead(0) > 20 })
+		if sent() != before {
+			t.Error("a dead relay forwards")
+		}
+		b.load(t, Options{PinPath: pins, Clsact: clsact != ""}).Close() // removes the pins
+	}
+}

@@ -1,0 +1,356 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+var pinCount atomic.Int32
+
+// pinName returns a name for pins that nobody else uses, and takes away what a failed test leaves there.
+func pinName(t testing.TB) string {
+	name := fmt.Sprintf("fastrelay_test_%d_%d", os.Getpid(), pinCount.Add(1))
+	t.Cleanup(func() {
+		if _, err := os.Stat("/sys/fs/bpf/" + name); err == nil {
+			os.RemoveAll("/sys/fs/bpf/" + name)
+			if !t.Failed() {
+				t.Errorf("pins are left at %s", name)
+			}
+		}
+	})
+	return name
+}
+
+// pinnedReasons reads the counters of a relay of another process.
+func pinnedReasons(t testing.TB, pins string) func(reason uint32) uint64 {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(pins, "live", "fr_reasons"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return func(reason uint32) uint64 {
+		b, err := m.LookupBytes(reason)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := uint64(0)
+		for ; len(b) >= 16; b = b[16:] {
+			n += order.Uint64(b)
+		}
+		return n
+	}
+}
+
+func someHop(from, to netip.Addr) Hop { return Hop{State: HopNeighbour, Ifindex: 1, MTU: 1500} }
+
+func TestAdopt(t *testing.T) {
+	for _, clsact := range []bool{false, true} {
+		t.Run(map[bool]string{false: "tcx", true: "clsact"}[clsact], func(t *testing.T) {
+			b := newBench(t)
+			opt := Options{PinPath: "/sys/fs/bpf/" + pinName(t), Linger: 5 * time.Second, Clsact: clsact, Routes: someHop}
+			old := b.load(t, opt)
+			if err := old.Program("fwd").Attach("in0"); err != nil {
+				t.Fatal(err)
+			}
+			was := open(t, old, 1)
+			key := []any{netip.MustParseAddr("192.0.2.7")}
+			if err := old.Table("sources").Put(key, []any{41, nil}); err != nil {
+				t.Fatal(err)
+			}
+			if err := old.Table("routes").Put([]any{netip.MustParsePrefix("10.0.0.0/8")}, []any{netip.MustParseAddr("192.0.2.9")}); err != nil {
+				t.Fatal(err)
+			}
+			b.send(t, 1)
+			until(t, 2*time.Second, "a packet is forwarded", func() bool { return was.Counters()[0].Packets == 1 })
+
+			// A second process is kept out while the first is there.
+			err := b.host.Do(func() error { _, err := Load(flowDesc(), build(t), quiet(opt)); return err })
+			if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), opt.PinPath) {
+				t.Errorf("a second process: %v", err)
+			}
+
+			// Packets flow all the while: each is forwarded by the old program or by the new one.
+			stop, sent := make(chan struct{}), make(chan int)
+			go func() {
+				n := 0
+				for {
+					select {
+					case <-stop:
+						sent <- n
+						return
+					default:
+					}
+					if b.there.Inject(packet(1)) == nil {
+						n++
+					}
+				}
+			}()
+			if err := old.Close(); err != nil {
+				t.Fatal(err)
+			}
+			now := b.load(t, opt)
+			until(t, 2*time.Second, "packets go on", func() bool { return now.Program("fwd").Count("sent").Packets > 100 })
+			close(stop)
+			total := uint64(<-sent) + 1
+			until(t, 2*time.Second, "all packets are counted", func() bool { return now.Program("fwd").Count("sent").Packets == total })
+
+			var s *Session
+			for s = range now.Sessions() {
+			}
+			if s == nil || s.String() != was.String() || s.Counters()[0].Packets != total {
+				t.Fatalf("session %v, counters %v", s, s.Counters())
+			}
+			if got := now.Program("fwd").Attachments(); len(got) != 1 || got[0].Interface != "in0" {
+				t.Errorf("attachments %v", got)
+			}
+			if err := now.Program("fwd").Attach("in0"); err != nil {
+				t.Errorf("attaching again: %v", err)
+			}
+			row, err := now.Table("sources").Get(key)
+			if err != nil || row[0].(*Counter).Load() != 41 {
+				t.Errorf("row %v, %v", row, err)
+			}
+			if len(now.counters.free) != 6 || now.hops.byKey[hopKey{to: netip.MustParseAddr("192.0.2.9")}] == nil {
+				t.Errorf("%d counters free; hops %v", len(now.counters.free), now.hops.byKey)
+			}
+			if _, err := now.Open("flow", flow(1)...); err == nil {
+				t.Error("the adopted session's keys were given away")
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			before := now.Program("fwd").Count("sent").Packets
+			b.send(t, 1)
+			until(t, 2*time.Second, "a packet goes up", func() bool { return now.Program("fwd").Count("no_by_client").Packets == 1 })
+			if now.Program("fwd").Count("sent").Packets != before {
+				t.Error("a closed session forwards")
+			}
+			now.opt.Linger = 0
+			if err := now.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if q := b.tc(t, "filter", "in0", "ingress"); strings.Contains(q, "fastrelay") {
+				t.Errorf("left behind: %s", q)
+			}
+		})
+	}
+}
+
+// The lease after Close is as long as the user chose.
+func TestLinger(t *testing.T) {
+	pins := "/sys/fs/bpf/" + pinName(t)
+	opt := Options{PinPath: pins, Linger: 300 * time.Millisecond}
+	r := load(t, opt)
+	open(t, r, 1)
+	fwd, err := r.Program("fwd").Kernel().Clone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer fwd.Close()
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	closed := time.Now()
+	until(t, 2*time.Second, "packets go up", func() bool {
+		ret, err := fwd.Run(&ebpf.RunOptions{Data: packet(1)})
+		return err == nil && ret == goesUp
+	})
+	if d := time.Since(closed); d < 280*time.Millisecond {
+		t.Errorf("it lingered %v", d)
+	}
+	// Adopted later, it goes on.
+	next := load(t, Options{PinPath: pins})
+	if run(t, next, packet(1)) != forwarded {
+		t.Error("the adopted session doesn't forward")
+	}
+}
+
+func TestOtherLayout(t *testing.T) {
+	pins := "/sys/fs/bpf/" + pinName(t)
+	r := load(t, Options{PinPath: pins, Linger: time.Second})
+	open(t, r, 1)
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name   string
+		change func(d *Desc)
+		define string
+		want   string
+	}{
+		{"a table of another size", func(d *Desc) { d.Tables[2].Size = 5; d.Shared = 11 }, "SOURCES=5", `table "sources" is laid out otherwise`},
+		{"members swapped", func(d *Desc) { v := d.Tables[4].Key; v[0].Name, v[1].Name = v[1].Name, v[0].Name }, "SOURCES=4", `table "things"`},
+		{"a field of sessions renamed", func(d *Desc) { d.Sessions[0].Fields[0].Name = "caller" }, "SOURCES=4", `table "by_client"`},
+	}
+	for _, tt := range tests {
+		d := flowDesc()
+		tt.change(d)
+		_, err := Load(d, build(t, tt.define), quiet(Options{PinPath: pins, Routes: someHop}))
+		var le *LayoutError
+		if !errors.As(err, &le) || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), pins) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+	// What was refused has done no harm.
+	next := load(t, Options{PinPath: pins})
+	if run(t, next, packet(1)) != forwarded {
+		t.Error("the session is gone")
+	}
+}
+
+// Other reasons and counters, and a table more: people's counters start afresh, everything else goes on.
+func TestSmallChanges(t *testing.T) {
+	pins := "/sys/fs/bpf/" + pinName(t)
+	old := flowDesc()
+	old.Tables = append(old.Tables[:4:4], old.Tables[5:]...) // without "things"
+	old.Programs[0].Reasons[4].Name = "strange"
+	r := mustLoad(t, old, build(t), Options{PinPath: pins, Linger: time.Second, Routes: someHop})
+	open(t, r, 1)
+	run(t, r, packet(1))
+	r.Close()
+	next := load(t, Options{PinPath: pins, Linger: time.Second})
+	if run(t, next, packet(1)) != forwarded || next.Program("fwd").Count("sent").Packets != 1 {
+		t.Errorf("sent: %v", next.Program("fwd").Count("sent"))
+	}
+	if err := next.Table("things").Put([]any{1, 1}, []any{1, netip.MustParseAddrPort("192.0.2.1:1"), [6]byte{}, [8]byte{}, true, 1}); err != nil {
+		t.Error(err)
+	}
+	next.Close()
+	last := load(t, Options{PinPath: pins})
+	if n := rows(last, "things"); n != 1 || last.Program("fwd").Count("sent").Packets != 1 {
+		t.Errorf("%d things, sent %v", n, last.Program("fwd").Count("sent"))
+	}
+}
+
+// A relay's process is killed at random moments while it opens and closes sessions. The next one finds sessions that are
+// whole, and nothing else.
+func TestKilledWhileRegistering(t *testing.T) {
+	pins := "/sys/fs/bpf/" + pinName(t)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	repaired := 0
+	for range 25 {
+		cmd := startChild(t, "churn", "PINS="+pins)
+		wait := time.Now().Add(time.Duration(rnd.IntN(20_000)) * time.Microsecond)
+		for time.Now().Before(wait) {
+		}
+		kill(t, cmd)
+		left := leftRows(t, pins)
+		r := load(t, Options{PinPath: pins, Linger: time.Second})
+		n := 0
+		for s := range r.Sessions() {
+			n++
+			v := s.Values()
+			if run(t, r, packet(int(v[0].(netip.AddrPort).Port())-40000)) != forwarded {
+				t.Errorf("%v doesn't forward", s)
+			}
+		}
+		if a, b := rows(r, "by_client"), rows(r, "by_peer"); a != n || b != n {
+			t.Fatalf("%d sessions, %d and %d rows", n, a, b)
+		}
+		if left != 2*n {
+			repaired++
+		}
+		counters := 0
+		for range r.Table("sources").All() {
+			counters += 2
+		}
+		if free := len(r.counters.free); free != 8-counters {
+			t.Errorf("%d counters are free, %d in rows", free, counters)
+		}
+		for s := range r.Sessions() {
+			s.Close()
+		}
+		for n := range 8 {
+			open(t, r, n)
+		}
+		r.Close()
+	}
+	t.Logf("%d of 25 times there was something to repair", repaired)
+	load(t, Options{PinPath: pins})
+}
+
+func leftRows(t *testing.T, pins string) int {
+	n := 0
+	for _, name := range []string{"tbl_by_client", "tbl_by_peer"} {
+		m, err := ebpf.LoadPinnedMap(filepath.Join(pins, "live", name), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		var k, v []byte
+		for it := m.Iterate(); it.Next(&k, &v); {
+			n++
+		}
+	}
+	return n
+}
+
+// Every half-done state that a process can leave, made by hand.
+func TestRepairs(t *testing.T) {
+	pins := "/sys/fs/bpf/" + pinName(t)
+	r := load(t, Options{PinPath: pins, Linger: time.Second})
+	keep, unopened, closing, lonely := open(t, r, 1), open(t, r, 2), open(t, r, 3), open(t, r, 4)
+	r.slots.mem.store32(unopened.slot, slotGen, 0)
+	r.slots.mem.store32(closing.slot, slotGen, 0)
+	if err := closing.rows[0].table.m.Delete(closing.rows[0].key); err != nil {
+		t.Fatal(err)
+	}
+	if err := lonely.rows[1].table.m.Delete(lonely.rows[1].key); err != nil { // the slot is open, a row is missing
+		t.Fatal(err)
+	}
+	r.slots.mem.store32(7, slotGen, 9) // a slot without rows
+	gen := unopened.gen
+	r.Close()
+	if err := os.Mkdir(filepath.Join(pins, "new"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	next := load(t, Options{PinPath: pins})
+	n := 0
+	for s := range next.Sessions() {
+		n++
+		if s.String() != keep.String() {
+			t.Errorf("session %v", s)
+		}
+	}
+	if a, b := rows(next, "by_client"), rows(next, "by_peer"); n != 1 || a != 1 || b != 1 {
+		t.Errorf("%d sessions, %d and %d rows", n, a, b)
+	}
+	if next.slots.mem.load32(7, slotGen) != 0 || next.slots.mem.load32(lonely.slot, slotGen) != 0 {
+		t.Error("a slot without a whole session is open")
+	}
+	for range 7 {
+		if s := open(t, next, 2); s.slot == unopened.slot && s.gen <= gen {
+			t.Errorf("generation %d comes again", s.gen)
+		} else {
+			s.Close()
+		}
+	}
+}
+
+func TestPinsAreRemoved(t *testing.T) {
+	pins := "/sys/fs/bpf/" + pinName(t)
+	r := load(t, Options{PinPath: pins})
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(pins); !os.IsNotExist(err) {
+		t.Errorf("the folder is there: %v", err)
+	}
+	if _, err := Load(flowDesc(), build(t, "UNSAFE"), quiet(Options{PinPath: pins})); err == nil {
+		t.Fatal("it was loaded")
+	}
+	if _, err := os.Stat(pins); !os.IsNotExist(err) {
+		t.Errorf("a failed Load left the folder: %v", err)
+	}
+}
