@@ -1,9 +1,10 @@
-// Package templates holds the texts that the back ends fill in. They hold no logic: what is decided is decided in the plan.
+// Package templates holds the texts that back ends fill in: what generated C and Go look like. Templates have no logic but
+// loops and conditions; all that they show is computed in gen/bpf and gen/glue.
 package templates
 
 import "embed"
 
-// FS holds the templates and the helper header.
+// FS has all templates, by file name.
 //
-//go:embed *
+//go:embed *.tmpl *.h
 var FS embed.FS

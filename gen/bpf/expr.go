@@ -281,7 +281,7 @@ func (b byteString) load(off, size int) string {
 		return number(littleEndian(mapped[off : off+size]))
 	case b.v4 != "" && off >= 12:
 		return fmt.Sprintf("ld%d(%s)", size*8, offset(b.v4, off-12))
-	case b.v4 != "": // the last 8 bytes
+	case b.v4 != "" && off == 8 && size == 8:
 		return fmt.Sprintf("((__u64)ld32(%s) << 32 | 0xffff0000ULL)", b.v4)
 	}
 	if b.ro {

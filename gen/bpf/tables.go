@@ -67,11 +67,11 @@ func (r *renderer) table(t *ir.Table, d *fileData) {
 		m.Attrs = append(m.Attrs, "__uint(map_flags, BPF_F_NO_PREALLOC)")
 	}
 	m.Attrs = append(m.Attrs, fmt.Sprintf("__uint(max_entries, %d)", t.Size), "__type(key, "+keyType+")", "__type(value, struct val_"+name+")")
-	find := []string{
-		"",
-		fmt.Sprintf("static __always_inline struct val_%s *find_%s(const %s *key, __u64 now)", name, name, keyType),
-		"{",
+	params := "const " + keyType + " *key"
+	if t.Session != nil {
+		params += ", __u64 now"
 	}
+	find := []string{"", fmt.Sprintf("static __always_inline struct val_%s *find_%s(%s)", name, name, params), "{"}
 	lookup := fmt.Sprintf("bpf_map_lookup_elem(&tbl_%s, key)", name)
 	if t.Session != nil {
 		find = append(find,

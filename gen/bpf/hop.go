@@ -1,0 +1,168 @@
+package bpf
+
+import (
+	"fmt"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// A hop comes from a row, where user space has put it, or from a route lookup, which fills in a local one.
+
+// hop returns what stands in front of the name of a member of a hop.
+func (f *function) hop(h *ir.HopRef) string {
+	if h.Row == nil {
+		return f.looked(h).accessor(f)
+	}
+	s := f.row(h.Row) + "->" + member(h.Member) + "."
+	if h.Member.Type.Kind == ir.NextHop {
+		s += "hop."
+	}
+	return s
+}
+
+// lookedUp is the number of a route lookup.
+type lookedUp string
+
+func (f *function) looked(h *ir.HopRef) lookedUp {
+	n := lookedUp(f.prog.hopName(h))
+	use(&f.hopsUsed, n)
+	return n
+}
+
+func (n lookedUp) hop() string { return "hop_" + string(n) }
+func (n lookedUp) fib() string { return "fib_" + string(n) }
+
+// accessor: the function that decides has the structures, those that write have pointers.
+func (n lookedUp) accessor(f *function) string {
+	if f.writes {
+		return n.hop() + "->"
+	}
+	return n.hop() + "."
+}
+
+// hopName numbers the route lookups of a program. The lookup that is checked and the one that is sent through are the same.
+func (p *program) hopName(h *ir.HopRef) string {
+	f := p.function() // to compare what is looked up, not to write it
+	key := fmt.Sprint(h.Family)
+	for _, e := range []ir.Expr{h.From, h.To} {
+		if e != nil {
+			b := f.bytes(e)
+			key += " " + b.load(0, 8) + b.load(8, 8)
+		}
+	}
+	if p.hops == nil {
+		p.hops = map[string]string{}
+	}
+	if p.hops[key] == "" {
+		p.hops[key] = fmt.Sprint(len(p.hops) + 1)
+	}
+	return p.hops[key]
+}
+
+// checkHop renders the check that a packet can leave; rest are the statements behind it.
+func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
+	f.quote(s.Pos)
+	f.cover(s.Pos, s.Length, s.Hop.From, s.Hop.To)
+	hop := f.hop(s.Hop)
+	if s.Hop.Row == nil {
+		f.route(s)
+	}
+	f.stmt(s.Pos, "if (unlikely(%sstate != FR_HOP_DIRECT && %sstate != FR_HOP_NEIGHBOUR)) {", hop, hop)
+	f.indent++
+	names := [ir.HopStates]string{
+		ir.HopLocal: "LOCAL", ir.HopUnreachable: "UNREACHABLE", ir.HopBlackhole: "BLACKHOLE", ir.HopProhibit: "PROHIBIT",
+	}
+	for state, name := range names {
+		if name != "" && s.Reasons[state] != s.Reasons[ir.HopNone] {
+			f.stmt(s.Pos, "if (%sstate == FR_HOP_%s) %s", hop, name, f.up(s.Reasons[state]))
+		}
+	}
+	f.stmt(s.Pos, "%s", f.up(s.Reasons[ir.HopNone]))
+	f.indent--
+	f.line("}")
+	if s.Hop.Row == nil {
+		return // the lookup has compared the length
+	}
+	length := f.expr(s.Length)
+	if head := f.headers(rest); !f.known.plain && head != "" { // the kernel segments a super-packet: each segment has to fit
+		length = fmt.Sprintf("(skb->gso_size ? skb->gso_size + %s : %s)", head, length)
+	}
+	f.stmt(s.Pos, "if (%s > %smtu) %s", length, hop, f.up(s.TooBig))
+}
+
+// headers returns the size of the network-layer packet's headers in the packet that leaves.
+func (f *function) headers(rest []ir.Stmt) string {
+	for _, s := range rest {
+		switch s := s.(type) {
+		case *ir.Forward:
+			if s.Rewrite == nil {
+				return ""
+			}
+			return f.offset(plus(s.Rewrite.NewFront, -s.Rewrite.L2))
+		case *ir.If:
+			if h := f.headers(s.Then); h != "" {
+				return h
+			}
+			return f.headers(s.Else)
+		}
+	}
+	return ""
+}
+
+// offset renders an offset as a number.
+func (f *function) offset(o ir.Off) string {
+	switch {
+	case o.Base == nil:
+		return fmt.Sprint(o.Const)
+	case o.Const == 0:
+		return f.variable(o.Base)
+	case o.Const < 0:
+		return fmt.Sprintf("(%s - %d)", f.variable(o.Base), -o.Const)
+	}
+	return fmt.Sprintf("(%s + %d)", f.variable(o.Base), o.Const)
+}
+
+// route renders a route lookup.
+func (f *function) route(s *ir.CheckHop) {
+	n := f.looked(s.Hop)
+	fib, words, first, family := n.fib(), 4, 0, "AF_INET6"
+	if s.Hop.Family == 4 {
+		words, first, family = 1, 12, "AF_INET"
+	}
+	f.stmt(s.Pos, "__builtin_memset(&%s, 0, sizeof(%s));", fib, fib)
+	f.stmt(s.Pos, "%s.family = %s;", fib, family)
+	for _, end := range []struct {
+		name string
+		x    ir.Expr
+	}{{"src", s.Hop.From}, {"dst", s.Hop.To}} {
+		if end.x == nil {
+			continue
+		}
+		b := f.bytes(end.x)
+		for i := range words {
+			f.stmt(s.Pos, "%s.%s[%d] = %s;", fib, end.name, i, b.load(first+4*i, 4))
+		}
+	}
+	f.stmt(s.Pos, "if (fr_route(skb, &%s, %s, &%s)) %s", fib, f.expr(s.Length), n.hop(), f.up(s.TooBig))
+}
+
+// redirect renders the end of a packet that is sent; direct is the condition for a hop whose link-layer addresses are known, or
+// "" where the link-layer header is always the kernel's business.
+func (f *function) redirect(h *ir.HopRef, direct string) {
+	hop := f.hop(h)
+	if direct != "" {
+		f.line("if (%s)", direct)
+		f.line("\treturn bpf_redirect(%sifindex, 0);", hop)
+	}
+	switch {
+	case h.Row == nil:
+		fib := f.looked(h).fib()
+		f.line("return fr_redirect_neigh(%sifindex, %s->family, %s->dst);", hop, fib, fib)
+	case h.Member.Type.Kind == ir.NextHop && h.Family == 4:
+		f.line("return fr_redirect_neigh(%sifindex, AF_INET, %s->%s.addr + 12);", hop, f.row(h.Row), member(h.Member))
+	case h.Member.Type.Kind == ir.NextHop:
+		f.line("return fr_redirect_neigh(%sifindex, AF_INET6, %s->%s.addr);", hop, f.row(h.Row), member(h.Member))
+	default:
+		f.line("return bpf_redirect_neigh(%sifindex, NULL, 0, 0);", hop)
+	}
+}

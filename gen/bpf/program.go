@@ -1,0 +1,305 @@
+package bpf
+
+import (
+	"fmt"
+	"maps"
+	"math/bits"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// program is what the functions of one program share.
+type program struct {
+	*renderer
+	ir      *ir.Program
+	name    string // prog_P
+	vars    map[*ir.Var]bool
+	rows    map[*ir.Row]bool
+	reasons []string // enumerators
+	writes  [][]string
+	hops    map[string]string // route lookups, by what is looked up
+}
+
+// function is a C function that is being written.
+type function struct {
+	*renderer
+	prog   *program
+	lines  []string
+	indent int
+	quoted diag.Pos // the line of the spec that the last comment showed
+	known  known
+	reason string // what a packet goes up under that a check of ours stops
+
+	// What the text refers to, for declarations and parameters.
+	varsUsed []*ir.Var
+	rowsUsed []*ir.Row
+	ptrsUsed []*ir.Var
+	hopsUsed []lookedUp
+	data     bool
+	now      bool
+	writes   bool              // it is a function that writes
+	values   map[string]string // names of values, by how they are computed
+}
+
+// known is what holds at a place of a function.
+type known struct {
+	bytes map[*ir.Var]int // bytes that were checked behind a base; behind the start of the frame for nil
+	plain bool            // the packet is not a super-packet
+}
+
+func (k known) clone() known {
+	k.bytes = maps.Clone(k.bytes)
+	return k
+}
+
+// both is what holds where two ways meet.
+func (k known) both(l known) known {
+	out := known{bytes: map[*ir.Var]int{}, plain: k.plain && l.plain}
+	for v, n := range k.bytes {
+		if m, ok := l.bytes[v]; ok {
+			out.bytes[v] = min(n, m)
+		}
+	}
+	return out
+}
+
+func (r *renderer) program(p *ir.Program) programData {
+	prog := &program{renderer: r, ir: p, name: "prog_" + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}}
+	d := programData{Name: prog.name, Hook: p.Hook}
+	for _, s := range p.Paths {
+		d.Paths = append(d.Paths, comment(s))
+	}
+	for _, v := range p.Vars {
+		prog.vars[v] = true
+	}
+	for _, row := range p.Rows {
+		prog.rows[row] = true
+	}
+	for i, reason := range p.Reasons {
+		name := r.unique("reason_" + ident(p.Name) + "_" + ident(reason.Name))
+		prog.reasons = append(prog.reasons, name)
+		line := fmt.Sprintf("%s = %d,", name, p.Base+i)
+		if reason.Doc != "" {
+			line += " /* " + comment(reason.Doc) + " */"
+		}
+		d.Reasons = append(d.Reasons, line)
+	}
+	f := prog.function()
+	f.reason = fmt.Sprint(p.Base)
+	for i, reason := range p.Reasons {
+		if reason.Kind == ir.Went {
+			f.reason = prog.reasons[i]
+			break
+		}
+	}
+	f.block(p.Body)
+	d.Functions = append(prog.writes, f.entry())
+	return d
+}
+
+func (p *program) function() *function {
+	return &function{renderer: p.renderer, prog: p, indent: 1, known: known{bytes: map[*ir.Var]int{}}}
+}
+
+// reasonName returns the enumerator of a reason.
+func (p *program) reasonName(i int) string {
+	if i < 0 || i >= len(p.reasons) {
+		p.fail("program %q has no reason %d", p.ir.Name, i)
+		return "0"
+	}
+	return p.reasons[i]
+}
+
+func use[T comparable](list *[]T, x T) {
+	for _, y := range *list {
+		if x == y {
+			return
+		}
+	}
+	*list = append(*list, x)
+}
+
+func (f *function) usesVar(v *ir.Var) { use(&f.varsUsed, v) }
+func (f *function) usesRow(r *ir.Row) { use(&f.rowsUsed, r) }
+func (f *function) usesNow()          { f.now = true }
+func (f *function) usesData()         { f.data = true }
+
+// base is the pointer to a variable place in the packet.
+func (f *function) base(v *ir.Var) string {
+	use(&f.ptrsUsed, v)
+	return "p_" + ident(v.Name)
+}
+
+// line writes a line of the function; an empty one stays empty.
+func (f *function) line(format string, args ...any) {
+	s := fmt.Sprintf(format, args...)
+	if s != "" {
+		s = strings.Repeat("\t", f.indent) + s
+	}
+	f.lines = append(f.lines, s)
+}
+
+// stmt writes a line that belongs to a line of the spec.
+func (f *function) stmt(pos diag.Pos, format string, args ...any) {
+	f.line(format, args...)
+	last := &f.lines[len(f.lines)-1]
+	*last = f.at(pos, *last)
+}
+
+// quote writes a comment with the line of the spec that the next statements come from, where it is another one than before.
+func (f *function) quote(pos diag.Pos) {
+	if !pos.IsValid() || pos.File == f.quoted.File && pos.Line == f.quoted.Line {
+		return
+	}
+	f.quoted = pos
+	text := fmt.Sprintf("%s:%d", fileName(pos.File), pos.Line)
+	if f.opt.Quote != nil {
+		if q := strings.TrimSpace(f.opt.Quote(pos.File, pos.Line)); q != "" {
+			text += ": " + q
+		}
+	}
+	if n := len(f.lines); n > 0 && f.lines[n-1] != "" && !strings.HasSuffix(f.lines[n-1], "{") {
+		f.line("")
+	}
+	f.line("/* %s */", comment(text))
+}
+
+// up is the statement by which a packet goes up.
+func (f *function) up(reason int) string {
+	return fmt.Sprintf("return fr_up(skb, %s);", f.prog.reasonName(reason))
+}
+
+// entry puts the function together that the kernel calls.
+func (f *function) entry() []string {
+	out := []string{fmt.Sprintf("SEC(\"tc\") int %s(struct __sk_buff *skb)", f.prog.name), "{"}
+	if f.data || len(f.ptrsUsed) > 0 {
+		out = append(out, "\tvoid *data, *data_end;")
+	}
+	if f.now {
+		out = append(out, "\t__u64 now = bpf_jiffies64();")
+	}
+	for _, v := range f.prog.ir.Vars {
+		if contains(f.varsUsed, v) {
+			out = append(out, "\t"+declare(v)+";")
+		}
+		if contains(f.ptrsUsed, v) {
+			out = append(out, "\tvoid *p_"+ident(v.Name)+";")
+		}
+	}
+	for _, r := range f.prog.ir.Rows {
+		if contains(f.rowsUsed, r) {
+			out = append(out, fmt.Sprintf("\tstruct %s *row_%s;", f.vals[r.Table], ident(r.Name)))
+		}
+	}
+	for _, h := range f.hopsUsed {
+		out = append(out, fmt.Sprintf("\tstruct fr_hop %s;", h.hop()), fmt.Sprintf("\tstruct bpf_fib_lookup %s;", h.fib()))
+	}
+	out = append(out, "")
+	if n := f.prog.ir.Pull; n > 0 {
+		out = append(out, fmt.Sprintf("\tfr_pull(skb, %d);", n))
+	}
+	if f.data || len(f.ptrsUsed) > 0 {
+		out = append(out, "\tdata = (void *)(long)skb->data;", "\tdata_end = (void *)(long)skb->data_end;")
+	}
+	return append(append(out, f.lines...), "}")
+}
+
+func contains[T comparable](list []T, x T) bool {
+	for _, y := range list {
+		if x == y {
+			return true
+		}
+	}
+	return false
+}
+
+func declare(v *ir.Var) string {
+	if isBytes(v.Type) {
+		return fmt.Sprintf("__u64 v_%s[%d]", ident(v.Name), (v.Type.Size+7)/8)
+	}
+	return "__u64 v_" + ident(v.Name)
+}
+
+// need makes sure of the bytes up to an offset.
+func (f *function) need(end ir.Off, reason string, pos diag.Pos) {
+	if end.Base != nil && f.pointer(end.Base, reason, pos) {
+		f.known.bytes[end.Base] = 0
+	}
+	have, ok := f.known.bytes[end.Base]
+	if ok && have >= end.Const && end.Const > 0 {
+		return
+	}
+	f.usesData()
+	f.stmt(pos, "if (%s > data_end) return fr_up(skb, %s);", f.place(end), reason)
+	f.known.bytes[end.Base] = max(end.Const, have)
+}
+
+// pointer makes the pointer to a variable place, unless it is there; it reports whether it did.
+func (f *function) pointer(v *ir.Var, reason string, pos diag.Pos) bool {
+	if _, ok := f.known.bytes[v]; ok {
+		return false
+	}
+	limit := v.Max
+	if limit == 0 || limit > 0x7FFF {
+		limit = 0x7FFF
+		f.stmt(pos, "if (%s > 0x7fff) return fr_up(skb, %s);", f.variable(v), reason)
+	}
+	f.pointerAt(v, limit, pos)
+	return true
+}
+
+// pointerTo makes the pointer to a variable place that was in bounds before.
+func (f *function) pointerTo(v *ir.Var) {
+	limit := v.Max
+	if limit == 0 || limit > 0x7FFF {
+		limit = 0x7FFF
+	}
+	f.pointerAt(v, limit, diag.Pos{})
+}
+
+func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
+	f.usesData()
+	f.stmt(pos, "%s = fr_pin(data + fr_bound(%s, 0x%x));", f.base(v), f.variable(v), uint64(1)<<bits.Len64(limit)-1)
+}
+
+// cover adds the checks that the verifier needs for the loads of expressions, where it can't follow the plan.
+func (f *function) cover(pos diag.Pos, es ...ir.Expr) {
+	for _, e := range es {
+		walk(e, func(e ir.Expr) {
+			switch e := e.(type) {
+			case *ir.Load:
+				f.need(plus(e.Off, (e.Bit+e.Bits+7)/8), f.reason, pos)
+			case *ir.LoadBytes:
+				f.need(plus(e.Off, e.N), f.reason, pos)
+			case *ir.SumOK:
+				f.need(plus(e.Off, e.Len), f.reason, pos)
+			}
+		})
+	}
+}
+
+// walk calls visit for an expression and all that are in it.
+func walk(e ir.Expr, visit func(ir.Expr)) {
+	if e == nil {
+		return
+	}
+	visit(e)
+	switch e := e.(type) {
+	case *ir.Bin:
+		walk(e.X, visit)
+		walk(e.Y, visit)
+	case *ir.Not:
+		walk(e.X, visit)
+	case *ir.BytesEq:
+		walk(e.X, visit)
+		walk(e.Y, visit)
+	case *ir.InPrefix:
+		walk(e.X, visit)
+	case *ir.IsV4:
+		walk(e.X, visit)
+	case *ir.ByteAt:
+		walk(e.X, visit)
+	}
+}

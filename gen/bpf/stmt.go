@@ -1,0 +1,247 @@
+package bpf
+
+import (
+	"fmt"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// The statements that decide. Each is one line of C where it can be, so that one #line attributes it.
+
+// block renders statements, and reports whether they end the packet's way.
+func (f *function) block(stmts []ir.Stmt) bool {
+	for i, s := range stmts {
+		if f.statement(s, stmts[i+1:]) {
+			return true
+		}
+	}
+	return false
+}
+
+// statement renders one statement; rest are those behind it in the block. It reports whether it ends the packet's way.
+func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
+	switch s := s.(type) {
+	case *ir.NeedBytes:
+		f.quote(s.Pos)
+		f.reason = f.prog.reasonName(s.Reason)
+		f.need(s.End, f.reason, s.Pos)
+	case *ir.Let:
+		f.quote(s.Pos)
+		f.let(s)
+	case *ir.Guard:
+		f.quote(s.Pos)
+		f.cover(s.Pos, s.Cond)
+		f.stmt(s.Pos, "if (%s) %s", f.negated(s.Cond), f.up(s.Reason))
+		if b, ok := s.Cond.(*ir.Bin); ok && b.Op == ir.Eq && isMeta(b.X, ir.GSOSize) && isZero(b.Y) {
+			f.known.plain = true
+		}
+	case *ir.If:
+		return f.branch(s)
+	case *ir.ReadVarint:
+		f.quote(s.Pos)
+		if s.At.Base != nil {
+			f.pointer(s.At.Base, f.prog.reasonName(s.Reason), s.Pos)
+			if _, ok := f.known.bytes[s.At.Base]; !ok {
+				f.known.bytes[s.At.Base] = 0
+			}
+		}
+		f.usesData()
+		f.stmt(s.Pos, "%s = fr_varint(%s, data_end, &%s);", f.variable(s.Size), f.place(s.At), f.variable(s.Value))
+		f.stmt(s.Pos, "if (!%s) %s", f.variable(s.Size), f.up(s.Reason))
+	case *ir.Lookup:
+		f.lookup(s)
+	case *ir.Count:
+		f.quote(s.Pos)
+		f.cover(s.Pos, s.By)
+		if s.Counter != nil {
+			f.stmt(s.Pos, "fr_named_add(%d, %s);", s.Counter.Index, f.expr(s.By))
+		} else {
+			f.stmt(s.Pos, "fr_shared_add(%s->%s, %s);", f.row(s.Row), member(s.Member), f.expr(s.By))
+		}
+	case *ir.Learn:
+		f.learn(s)
+	case *ir.CheckHop:
+		f.checkHop(s, rest)
+	case *ir.Up:
+		f.quote(s.Pos)
+		f.stmt(s.Pos, "%s", f.up(s.Reason))
+		return true
+	case *ir.Drop:
+		f.quote(s.Pos)
+		f.stmt(s.Pos, "return fr_drop(skb->len, %s);", f.prog.reasonName(s.Reason))
+		return true
+	case *ir.Forward:
+		f.forward(s)
+		return true
+	default:
+		f.fail("no C for statement %T", s)
+	}
+	return false
+}
+
+func isMeta(e ir.Expr, k ir.MetaKind) bool {
+	m, ok := e.(*ir.Meta)
+	return ok && m.Kind == k
+}
+
+func isZero(e ir.Expr) bool {
+	c, ok := e.(*ir.Const)
+	return ok && c.V == 0
+}
+
+var opposite = map[ir.BinOp]ir.BinOp{ir.Eq: ir.Ne, ir.Ne: ir.Eq, ir.Lt: ir.Ge, ir.Ge: ir.Lt, ir.Gt: ir.Le, ir.Le: ir.Gt}
+
+// negated renders the opposite of a condition.
+func (f *function) negated(e ir.Expr) string {
+	switch e := e.(type) {
+	case *ir.Not:
+		return f.expr(e.X)
+	case *ir.Bin:
+		if op, ok := opposite[e.Op]; ok {
+			return f.expr(&ir.Bin{Op: op, X: e.X, Y: e.Y})
+		}
+	}
+	return "!" + f.operand(e)
+}
+
+func (f *function) let(s *ir.Let) {
+	f.cover(s.Pos, s.Value)
+	if isBytes(s.Var.Type) {
+		f.store("(void *)"+f.variable(s.Var), 0, f.bytes(s.Value), s.Pos)
+		return
+	}
+	f.stmt(s.Pos, "%s = %s;", f.variable(s.Var), f.expr(s.Value))
+}
+
+// store writes a byte string to the stack at off bytes behind an aligned place.
+func (f *function) store(p string, off int, b byteString, pos diag.Pos) {
+	done := 0
+	for _, n := range pieces(off, b.size) {
+		f.stmt(pos, "st%d(%s, %s);", n*8, offset(p, off+done), b.load(done, n))
+		done += n
+	}
+}
+
+func (f *function) branch(s *ir.If) bool {
+	f.quote(s.Pos)
+	f.cover(s.Pos, s.Cond)
+	head := fmt.Sprintf("if (%s) {", f.expr(s.Cond))
+	if s.Note != "" {
+		head += " /* " + comment(s.Note) + " */"
+	}
+	f.stmt(s.Pos, "%s", head)
+	before := f.known.clone()
+	f.indent++
+	thenEnds := f.block(s.Then)
+	f.indent--
+	then := f.known
+	f.known = before
+	if len(s.Else) == 0 {
+		f.line("}")
+		if !thenEnds {
+			f.known = before.both(then)
+		}
+		return false
+	}
+	if thenEnds { // no else behind a return
+		f.line("}")
+		f.quoted = diag.Pos{}
+		return f.block(s.Else)
+	}
+	f.line("} else {")
+	f.quoted = diag.Pos{}
+	f.indent++
+	elseEnds := f.block(s.Else)
+	f.indent--
+	f.line("}")
+	f.quoted = diag.Pos{}
+	switch {
+	case elseEnds:
+		f.known = then
+	default:
+		f.known = f.known.both(then)
+	}
+	return false
+}
+
+// members fills in a key or a value that was declared zeroed, and aligned to 8 bytes.
+func (f *function) members(p string, values []ir.MemberValue, pos diag.Pos) {
+	for _, mv := range values {
+		m := mv.Member
+		off, name := m.Off, p+"."+member(m)
+		switch {
+		case mv.Part == ir.PartPort:
+			f.stmt(pos, "%s.port = %s;", name, f.expr(mv.Value))
+			continue
+		case m.Type.Kind == ir.Prefix:
+			f.stmt(pos, "%s.len = 128;", name)
+			off, name = off+4, name+".addr"
+		case mv.Part == ir.PartAddr:
+			name += ".addr"
+		}
+		if !isBytes(mv.Value.Type()) {
+			f.stmt(pos, "%s = %s;", name, f.expr(mv.Value))
+			continue
+		}
+		b := f.bytes(mv.Value)
+		switch {
+		case b.v4 != "":
+			f.stmt(pos, "fr_put_v4(%s, ld32(%s));", name, b.v4)
+		default:
+			f.store("(void *)&"+p, off, b, pos)
+		}
+	}
+}
+
+func values(mvs []ir.MemberValue) (es []ir.Expr) {
+	for _, mv := range mvs {
+		es = append(es, mv.Value)
+	}
+	return es
+}
+
+func (f *function) lookup(s *ir.Lookup) {
+	f.quote(s.Pos)
+	f.cover(s.Pos, values(s.Key)...)
+	t := s.Row.Table
+	f.line("{")
+	f.indent++
+	if t.Kind == "array" {
+		key := "0"
+		for _, mv := range s.Key {
+			key = f.expr(mv.Value)
+		}
+		f.stmt(s.Pos, "__u32 key = %s;", key)
+	} else {
+		f.line("struct %s key __attribute__((aligned(8))) = {};", f.keys[t])
+		f.line("")
+		f.members("key", s.Key, diag.Pos{})
+	}
+	args := "&key"
+	if t.Session != nil {
+		f.usesNow()
+		args += ", now"
+	}
+	f.stmt(s.Pos, "%s = find_%s(%s);", f.row(s.Row), ident(t.Name), args)
+	f.indent--
+	f.line("}")
+	if !s.Row.Optional {
+		f.stmt(s.Pos, "if (!%s) %s", f.row(s.Row), f.up(s.Miss))
+	}
+}
+
+func (f *function) learn(s *ir.Learn) {
+	f.quote(s.Pos)
+	f.cover(s.Pos, append(values(s.Key), values(s.Value)...)...)
+	f.line("{")
+	f.indent++
+	f.line("struct %s key __attribute__((aligned(8))) = {};", f.keys[s.Table])
+	f.line("struct %s val __attribute__((aligned(8))) = {};", f.vals[s.Table])
+	f.line("")
+	f.members("key", s.Key, diag.Pos{})
+	f.members("val", s.Value, diag.Pos{})
+	f.stmt(s.Pos, "if (bpf_map_update_elem(&tbl_%s, &key, &val, BPF_ANY)) %s", ident(s.Table.Name), f.up(s.Full))
+	f.indent--
+	f.line("}")
+}

@@ -1,0 +1,369 @@
+package bpf
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// A write function turns the packet that came into the one that leaves, and sends it. Its parts, in this order:
+//
+//	values    everything that the new packet holds is computed from the old one
+//	checksums likewise, from what changes (sum.go)
+//	room      the kernel's helpers that can fail: first those in front of any change
+//	cells     the new front, in place, behind one check of its bounds
+//	the end   pending checksums, the sum of the device, counters, the way out
+
+// forward renders the call of a write function, and the function.
+func (f *function) forward(s *ir.Forward) {
+	f.quote(s.Pos)
+	w := &writer{function: f.prog.function(), fwd: s, rw: s.Rewrite}
+	if w.rw == nil {
+		w.rw = &ir.Rewrite{}
+	}
+	w.writes = true
+	w.values = map[string]string{}
+	w.known = f.known
+	w.reason = f.reason
+	w.coverAll(f)
+	w.render()
+	name := fmt.Sprintf("%s_write%d", f.prog.name, len(f.prog.writes)+1)
+	params, args := []string{"struct __sk_buff *skb"}, []string{"skb"}
+	add := func(param, arg string) {
+		params, args = append(params, param), append(args, arg)
+	}
+	if w.data || len(w.ptrsUsed) > 0 {
+		f.usesData()
+		add("void *data", "data")
+	}
+	if w.now {
+		f.usesNow()
+		add("__u64 now", "now")
+	}
+	for _, v := range f.prog.ir.Vars {
+		if contains(w.varsUsed, v) {
+			if isBytes(v.Type) {
+				add("__u64 *v_"+ident(v.Name), f.variable(v))
+			} else {
+				add("__u64 v_"+ident(v.Name), f.variable(v))
+			}
+		}
+		if contains(w.ptrsUsed, v) {
+			add("void *p_"+ident(v.Name), f.base(v))
+		}
+	}
+	for _, r := range f.prog.ir.Rows {
+		if contains(w.rowsUsed, r) {
+			add(fmt.Sprintf("struct %s *row_%s", f.vals[r.Table], ident(r.Name)), f.row(r))
+		}
+	}
+	for _, h := range w.hopsUsed {
+		use(&f.hopsUsed, h)
+		add("struct fr_hop *"+h.hop(), "&"+h.hop())
+		add("struct bpf_fib_lookup *"+h.fib(), "&"+h.fib())
+	}
+	head := []string{fmt.Sprintf("static __always_inline int %s(%s)", name, strings.Join(params, ", ")), "{"}
+	f.prog.writes = append(f.prog.writes, append(append(head, w.lines...), "}"))
+	f.stmt(s.Pos, "return %s(%s);", name, strings.Join(args, ", "))
+}
+
+// writer is a write function.
+type writer struct {
+	*function
+	fwd     *ir.Forward
+	rw      *ir.Rewrite
+	cells   []cell
+	sums    []*sum
+	changed bool // the packet has changed: what fails now drops it
+	moves   bool // helpers were called that may have moved the packet
+}
+
+// cell is a store into the front of the packet that leaves.
+type cell struct {
+	off  ir.Off
+	size int
+	code string
+	pos  diag.Pos
+}
+
+// coverAll has the deciding function make sure of all that the write function reads in place.
+func (w *writer) coverAll(f *function) {
+	var es []ir.Expr
+	for _, c := range w.rw.Cells {
+		es = append(es, c.Value)
+	}
+	for _, s := range w.rw.Sums {
+		if !s.Fresh {
+			es = append(es, &ir.Load{Off: s.Old, Bits: 16}, s.Swap, s.TailOdd)
+		}
+		for _, ts := range [][]ir.Term{s.OldTerms, s.NewTerms, s.OldPseudo, s.NewPseudo} {
+			for _, t := range ts {
+				es = append(es, t.Value, t.Len)
+			}
+		}
+	}
+	es = append(es, w.rw.Payload, w.rw.Priority, w.rw.Mark)
+	f.cover(w.fwd.Pos, es...)
+	if w.fwd.Hop != nil && f.prog.ir.L2 {
+		f.need(ir.Off{Const: 14}, f.reason, w.fwd.Pos)
+	}
+	if w.rw.Resize == ir.InPlace {
+		for _, c := range w.rw.Cells {
+			f.need(plus(c.Off, c.Size), f.reason, c.Pos)
+		}
+	}
+}
+
+func (w *writer) render() {
+	rw := w.rw
+	w.line("__u32 len = skb->len;")
+	for _, c := range rw.Cells {
+		off := c.Off
+		for i, s := range w.wire(c.Value, c.Size, c.Little) {
+			note := ""
+			if i == 0 {
+				note = c.Note
+			}
+			w.cells = append(w.cells, cell{off, s.size, w.value(s, note, c.Pos), c.Pos})
+			off = plus(off, s.size)
+		}
+	}
+	w.checksums()
+	if rw.Priority != nil {
+		w.line("__u32 priority = %s;", w.expr(rw.Priority))
+	}
+	if rw.Mark != nil {
+		w.line("__u32 mark = %s;", w.expr(rw.Mark))
+	}
+	direct := ""
+	if w.fwd.Hop != nil && w.prog.ir.L2 {
+		direct = "direct"
+		w.line("int direct = %sstate == FR_HOP_DIRECT;", w.hop(w.fwd.Hop))
+	}
+	w.room()
+	w.front(direct)
+	if rw.PopTag && !rw.PopInner {
+		w.line("")
+		w.line("/* The tag in the metadata belongs to the link that the packet came from. */")
+		w.line("if (bpf_skb_vlan_pop(skb))")
+		w.line("\t%s", w.failed())
+	}
+	if rw.Priority != nil {
+		w.line("skb->priority = priority;")
+	}
+	if rw.Mark != nil {
+		w.line("skb->mark = mark;")
+	}
+	w.line("")
+	w.line("fr_count(%s, len);", w.prog.reasonName(w.fwd.Reason))
+	for _, r := range w.fwd.Usage {
+		w.usesNow()
+		w.line("fr_use(%s->m_slot, %d, len, now);", w.row(r), r.Table.Row)
+	}
+	if w.fwd.Hop == nil {
+		w.line("return TC_ACT_UNSPEC;")
+		return
+	}
+	w.redirect(w.fwd.Hop, direct)
+}
+
+// failed is the statement for a helper that failed.
+func (w *writer) failed() string {
+	if w.changed {
+		if w.fwd.Fault < 0 {
+			w.fail("a rewrite at %s can fail after the first change, but has no reason for it", w.fwd.Pos)
+			return ";"
+		}
+		return fmt.Sprintf("return fr_drop(len, %s);", w.prog.reasonName(w.fwd.Fault))
+	}
+	if w.fwd.NoRoom < 0 {
+		w.fail("a rewrite at %s can fail, but has no reason for it", w.fwd.Pos)
+		return ";"
+	}
+	return w.up(w.fwd.NoRoom)
+}
+
+// check renders a helper call that can fail; a packet that it may have changed is dropped from then on.
+func (w *writer) check(changes bool, format string, args ...any) {
+	w.line("if (%s)", fmt.Sprintf(format, args...))
+	w.line("\t%s", w.failed())
+	w.changed = w.changed || changes
+	w.moves = true
+}
+
+// scalar is a part of a value that fits a register, in the order of bytes that it has in the packet.
+type scalar struct {
+	size int
+	code string
+	lit  bool
+	v    uint64 // where lit
+}
+
+// wire cuts a value into scalars.
+func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
+	if isBytes(e.Type()) {
+		b := w.bytes(e)
+		from := 0
+		if e.Type().Kind == ir.Addr && size == 4 {
+			from = 12
+		} else if b.size != size {
+			w.fail("%d bytes are written as %d", b.size, size)
+			return nil
+		}
+		var out []scalar
+		done := 0
+		for _, n := range pieces(0, size) {
+			s := scalar{size: n, code: b.load(from+done, n)}
+			if b.fixed != nil {
+				s.lit, s.v = true, littleEndian(b.fixed[from+done:from+done+n])
+			}
+			out = append(out, s)
+			done += n
+		}
+		return out
+	}
+	switch size {
+	case 1, 2, 4, 8:
+	default:
+		w.fail("an integer of %d bytes", size)
+		return nil
+	}
+	swaps := map[int]string{2: "bpf_htons", 4: "bpf_htonl", 8: "bpf_cpu_to_be64"}
+	switch e := e.(type) {
+	case *ir.Const:
+		s := scalar{size: size, lit: true, v: e.V}
+		if size > 1 && !little {
+			s.v = reverse(e.V, size)
+			s.code = fmt.Sprintf("%s(%s)", swaps[size], number(e.V))
+		} else {
+			s.code = number(e.V)
+		}
+		return []scalar{s}
+	case *ir.Load:
+		if e.Bit == 0 && e.Bits == 8*size && (e.Little == little || size == 1) {
+			return []scalar{{size: size, code: fmt.Sprintf("ld%d(%s)", size*8, w.place(e.Off))}}
+		}
+	}
+	if size == 1 || little {
+		return []scalar{{size: size, code: w.expr(e)}}
+	}
+	return []scalar{{size: size, code: fmt.Sprintf("%s(%s)", swaps[size], w.expr(e))}}
+}
+
+// reverse swaps the bytes of an integer of size bytes.
+func reverse(v uint64, size int) (out uint64) {
+	for range size {
+		out = out<<8 | v&0xff
+		v >>= 8
+	}
+	return out
+}
+
+// value gives a scalar a name, unless it is a constant. One that was computed before keeps its name.
+func (w *writer) value(s scalar, note string, pos diag.Pos) string {
+	if s.lit {
+		return s.code
+	}
+	key := fmt.Sprint(s.size, " ", s.code)
+	if name := w.values[key]; name != "" {
+		return name
+	}
+	name := fmt.Sprintf("x%d", len(w.values))
+	w.values[key] = name
+	text := fmt.Sprintf("%s %s = %s;", cType(s.size), name, s.code)
+	if note != "" {
+		text += " /* " + comment(note) + " */"
+	}
+	w.stmt(pos, "%s", text)
+	return name
+}
+
+// front renders the stores into the front of the packet that leaves.
+func (w *writer) front(direct string) {
+	rw := w.rw
+	if len(w.cells) == 0 && len(w.sums) == 0 && direct == "" {
+		return
+	}
+	from := 0
+	if w.prog.ir.L2 {
+		from = 14 // a device's sum begins behind the Ethernet header
+	}
+	size := w.offset(plus(rw.NewFront, -from))
+	whole := len(w.cells)+len(w.sums) > 0
+	if w.moves {
+		w.rederive()
+	}
+	w.usesData()
+	if whole {
+		w.line("")
+		w.line("rest = bpf_csum_update(skb, 0);")
+		w.line("if (unlikely(rest >= 0))")
+		w.line("\trest = fr_complete_rest(skb, rest, %d, %s, %s);", from, size, w.shifted())
+		w.lines = append([]string{"\t__s64 rest;"}, w.lines...)
+	}
+	w.line("")
+	if direct != "" {
+		hop := w.hop(w.fwd.Hop)
+		w.line("if (direct) {")
+		w.line("\tst64(data, ld64(%sdst));", hop)
+		w.line("\tst32(data + 8, ld32(%ssrc + 2));", hop)
+		w.line("}")
+	}
+	for _, c := range w.cells {
+		w.stmt(c.pos, "st%d(%s, %s);", c.size*8, w.place(c.off), c.code)
+	}
+	if len(w.cells) > 0 || direct != "" {
+		w.changed = true
+	}
+	for _, s := range w.sums {
+		value := s.name("sum")
+		if s.Offloaded {
+			value = fmt.Sprintf("%s ? %s : %s", s.name("pending"), s.name("old"), s.name("sum"))
+		}
+		w.stmt(s.Pos, "st16(%s, %s);", w.place(s.New), value)
+	}
+	for _, s := range w.sums {
+		if s.Offloaded {
+			w.finish(s)
+		}
+	}
+	if whole {
+		w.line("if (unlikely(rest >= 0))")
+		w.line("\tfr_complete(skb, rest, %d, %s);", from, size)
+	}
+}
+
+// rederive finds the packet again behind helpers that may have moved it.
+func (w *writer) rederive() {
+	w.line("")
+	w.line("data = (void *)(long)skb->data;")
+	w.usesData()
+	ends := map[*ir.Var]int{}
+	var order []*ir.Var
+	note := func(o ir.Off, n int) {
+		if _, ok := ends[o.Base]; !ok {
+			order = append(order, o.Base)
+		}
+		ends[o.Base] = max(ends[o.Base], o.Const+n)
+	}
+	if w.fwd.Hop != nil && w.prog.ir.L2 {
+		note(ir.Off{}, 12)
+	}
+	for _, c := range w.cells {
+		note(c.off, c.size)
+	}
+	for _, s := range w.sums {
+		note(s.New, 2)
+	}
+	for _, v := range order {
+		p := "data"
+		if v != nil {
+			w.pointerTo(v)
+			p = w.base(v)
+		}
+		w.line("if (unlikely(%s + %d > (void *)(long)skb->data_end))", p, ends[v])
+		w.line("\t%s", w.failed())
+	}
+}

@@ -1,0 +1,171 @@
+package clang
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// Preferred and oldest versions of clang. Objects are reproducible for one version only.
+const (
+	preferred = 19
+	oldest    = 14
+	newest    = 30 // names beyond are not looked for
+)
+
+// Names of the files in the folder that clang runs in.
+const (
+	sourceName = "relay.bpf.c"
+	headerName = "fastrelay.h"
+	objectName = "relay.o"
+)
+
+// Tool is a clang that can make BPF objects, and the strip that came with it.
+type Tool struct {
+	Clang   string // path
+	Strip   string // path of llvm-strip
+	Version string // "19.1.7"
+	Major   int
+}
+
+// ErrNotFound says that no usable clang is installed.
+var ErrNotFound = errors.New("no clang 14 or newer was found: install clang-19 and llvm-19 (Debian, Ubuntu: apt install clang-19 llvm-19)")
+
+var versionPattern = regexp.MustCompile(`clang version (\d+)\.(\d+)\.(\d+)`)
+
+// Find looks for clang-19, then for other versions from the newest to the oldest that will do, then for plain clang.
+func Find(ctx context.Context) (*Tool, error) {
+	names := []string{fmt.Sprint("clang-", preferred)}
+	for n := newest; n >= oldest; n-- {
+		if n != preferred {
+			names = append(names, fmt.Sprint("clang-", n))
+		}
+	}
+	var problems []error
+	for _, name := range append(names, "clang") {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			continue
+		}
+		tool, err := probe(ctx, path)
+		if err == nil {
+			return tool, nil
+		}
+		problems = append(problems, err)
+	}
+	return nil, errors.Join(append([]error{ErrNotFound}, problems...)...)
+}
+
+// probe asks a clang for its version, and finds its llvm-strip.
+func probe(ctx context.Context, path string) (*Tool, error) {
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	if err != nil {
+		return nil, fmt.Errorf("%s --version: %w", path, err)
+	}
+	m := versionPattern.FindSubmatch(out)
+	if m == nil {
+		return nil, fmt.Errorf("%s --version: not understood", path)
+	}
+	t := &Tool{Clang: path, Version: fmt.Sprintf("%s.%s.%s", m[1], m[2], m[3])}
+	if t.Major, err = strconv.Atoi(string(m[1])); err != nil || t.Major < oldest {
+		return nil, fmt.Errorf("%s is version %s, older than %d", path, t.Version, oldest)
+	}
+	home := path
+	if real, err := filepath.EvalSymlinks(path); err == nil {
+		home = real
+	}
+	for _, name := range []string{fmt.Sprint("llvm-strip-", t.Major), filepath.Join(filepath.Dir(home), "llvm-strip"), "llvm-strip"} {
+		if t.Strip, err = exec.LookPath(name); err == nil {
+			return t, nil
+		}
+	}
+	return nil, fmt.Errorf("%s has no llvm-strip beside it: install llvm-%d", path, t.Major)
+}
+
+// Options choose among objects.
+type Options struct {
+	Tool *Tool  // nil: what Find finds
+	CPU  string // instruction set, "v2" or "v3"; "": v3, which Linux knows from 5.1 on
+	Warn bool   // treat warnings as errors, for tests
+}
+
+// Error is clang's refusal of generated C.
+type Error struct {
+	Log     string // what clang wrote
+	Version string
+	Err     error
+}
+
+func (e *Error) Error() string {
+	line, _, _ := strings.Cut(strings.TrimSpace(e.Log), "\n")
+	return fmt.Sprintf("clang %s refuses the generated C: %v: %s", e.Version, e.Err, line)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Compile makes an object of a program and its header, and returns it with clang's version. A refusal is an *Error.
+func Compile(ctx context.Context, source, header string, opt Options) (object []byte, version string, err error) {
+	tool := opt.Tool
+	if tool == nil {
+		if tool, err = Find(ctx); err != nil {
+			return nil, "", err
+		}
+	}
+	dir, err := os.MkdirTemp("", "fastrelay-clang-")
+	if err != nil {
+		return nil, "", err
+	}
+	defer os.RemoveAll(dir)
+	for name, text := range map[string]string{sourceName: source, headerName: header} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			return nil, "", err
+		}
+	}
+	cpu := opt.CPU
+	if cpu == "" {
+		cpu = "v3"
+	}
+	args := []string{
+		"-O2", "-g", "--target=bpfel", "-mcpu=" + cpu, "-std=gnu11", "-nostdinc", "-fno-strict-aliasing", "-fno-ident",
+		"-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-address-of-packed-member", "-Wno-tautological-compare",
+		"-fdebug-compilation-dir=.", "-ffile-prefix-map=" + dir + "=.", "-fno-color-diagnostics",
+		"-c", sourceName, "-o", objectName,
+	}
+	if opt.Warn {
+		args = append(args, "-Werror")
+	}
+	if log, err := run(ctx, dir, tool.Clang, args...); err != nil {
+		return nil, tool.Version, failure(ctx, tool, log, err)
+	}
+	if log, err := run(ctx, dir, tool.Strip, "-g", objectName); err != nil {
+		return nil, tool.Version, fmt.Errorf("%s: %w: %s", tool.Strip, err, log)
+	}
+	object, err = os.ReadFile(filepath.Join(dir, objectName))
+	return object, tool.Version, err
+}
+
+func failure(ctx context.Context, tool *Tool, log string, err error) error {
+	var exit *exec.ExitError
+	if ctx.Err() != nil || !errors.As(err, &exit) {
+		return fmt.Errorf("%s: %w", tool.Clang, errors.Join(ctx.Err(), err))
+	}
+	return &Error{Log: log, Version: tool.Version, Err: err}
+}
+
+// run runs a command in a folder, without what the environment may tell it.
+func run(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TMPDIR=" + dir}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	return out.String(), err
+}
