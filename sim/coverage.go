@@ -7,6 +7,7 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 type Point struct {
 	Program string
 	What    string
+	Outcome bool // one of the ways that a statement can end, not the statement itself
 	Pos     diag.Pos
 	Hits    uint64
 }
@@ -14,6 +15,12 @@ type Point struct {
 func (b *builder) point(pos diag.Pos, what string) *Point {
 	p := &Point{Program: b.prog.ir.Name, What: what, Pos: pos}
 	b.prog.points = append(b.prog.points, p)
+	return p
+}
+
+func (b *builder) outcome(pos diag.Pos, what string) *Point {
+	p := b.point(pos, what)
+	p.Outcome = true
 	return p
 }
 

@@ -64,28 +64,28 @@ func (b *builder) node(s ir.Stmt) *node {
 	n := &node{stmt: s}
 	switch s := s.(type) {
 	case *ir.NeedBytes:
-		n.ran, n.no = b.point(s.Pos, "need bytes"), b.point(s.Pos, "need bytes: too short")
+		n.ran, n.no = b.point(s.Pos, "need bytes"), b.outcome(s.Pos, "need bytes: too short")
 		b.reason(s.Reason, ir.Went)
 	case *ir.Let:
 		n.ran = b.point(s.Pos, "let "+s.Var.Name)
 	case *ir.Guard:
-		n.ran, n.no = b.point(s.Pos, "guard"), b.point(s.Pos, "guard: "+b.reason(s.Reason, ir.Went))
+		n.ran, n.no = b.point(s.Pos, "guard"), b.outcome(s.Pos, "guard: "+b.reason(s.Reason, ir.Went))
 	case *ir.If:
 		n.ran = b.point(s.Pos, "if "+s.Note)
-		n.yes, n.no = b.point(s.Pos, "if "+s.Note+": then"), b.point(s.Pos, "if "+s.Note+": else")
+		n.yes, n.no = b.outcome(s.Pos, "if "+s.Note+": then"), b.outcome(s.Pos, "if "+s.Note+": else")
 		n.then, n.els = b.block(s.Then), b.block(s.Else)
 	case *ir.ReadVarint:
-		n.ran, n.no = b.point(s.Pos, "varint "+s.Value.Name), b.point(s.Pos, "varint "+s.Value.Name+": "+b.reason(s.Reason, ir.Went))
+		n.ran, n.no = b.point(s.Pos, "varint "+s.Value.Name), b.outcome(s.Pos, "varint "+s.Value.Name+": "+b.reason(s.Reason, ir.Went))
 	case *ir.Lookup:
 		n.ran = b.point(s.Pos, "lookup "+s.Row.Name)
-		n.yes, n.no = b.point(s.Pos, "lookup "+s.Row.Name+": found"), b.point(s.Pos, "lookup "+s.Row.Name+": missing")
+		n.yes, n.no = b.outcome(s.Pos, "lookup "+s.Row.Name+": found"), b.outcome(s.Pos, "lookup "+s.Row.Name+": missing")
 		if s.Miss >= 0 {
 			b.reason(s.Miss, ir.Went)
 		}
 	case *ir.Count:
 		n.ran = b.point(s.Pos, "count")
 	case *ir.Learn:
-		n.ran, n.no = b.point(s.Pos, "learn "+s.Table.Name), b.point(s.Pos, "learn "+s.Table.Name+": "+b.reason(s.Full, ir.Went))
+		n.ran, n.no = b.point(s.Pos, "learn "+s.Table.Name), b.outcome(s.Pos, "learn "+s.Table.Name+": "+b.reason(s.Full, ir.Went))
 	case *ir.CheckHop:
 		n.ran = b.point(s.Pos, "hop")
 		for state, reason := range s.Reasons {
@@ -93,9 +93,9 @@ func (b *builder) node(s ir.Stmt) *node {
 			if state != ir.HopDirect && state != ir.HopNeighbour {
 				name = b.reason(reason, ir.Went)
 			}
-			n.outcomes = append(n.outcomes, b.point(s.Pos, fmt.Sprintf("hop: %s %s", stateNames[state], name)))
+			n.outcomes = append(n.outcomes, b.outcome(s.Pos, fmt.Sprintf("hop: %s %s", stateNames[state], name)))
 		}
-		n.outcomes = append(n.outcomes, b.point(s.Pos, "hop: "+b.reason(s.TooBig, ir.Went)))
+		n.outcomes = append(n.outcomes, b.outcome(s.Pos, "hop: "+b.reason(s.TooBig, ir.Went)))
 	case *ir.Up:
 		n.ran = b.point(s.Pos, "up: "+b.reason(s.Reason, ir.Went))
 	case *ir.Drop:

@@ -1,0 +1,13 @@
+// Package fuzz compares a compiled relay with the reference model on random packets and random state (differential testing).
+//
+// A round is a random state and some hundred packets that run through both: verdict, bytes, mark and priority are compared
+// after every packet, and tables, slots and counters (which say under which reason each packet went) at the end. Packets are
+// made of the headers of a program's stack, with values that the tables hold, and then spoilt: cut at any length, fields at
+// their bounds, wrong lengths, checksums that are 0 or become 0, bytes behind the end, tags, super-packets. What is sent and was
+// right when it came is decoded by gopacket as well, which must find every checksum and length right.
+//
+// A difference is made small (fewer packets, fewer rows, a shorter packet with fewer bytes that are not 0) and saved as a case
+// that Replay runs again.
+//
+// What BPF_PROG_TEST_RUN can't show is not compared here: see package testrun.
+package fuzz

@@ -1,0 +1,71 @@
+package fuzz
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/layers"
+)
+
+// judge decodes a frame with gopacket, which shares nothing with this project, and returns what is wrong with its lengths and checksums, or
+// "". known says that gopacket could check anything at all.
+func judge(frame []byte) (wrong string, known bool) {
+	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
+	rest, proto := 0, layers.IPProtocol(0)
+	switch ip := p.NetworkLayer().(type) {
+	case *layers.IPv4:
+		if ip.FragOffset != 0 || ip.Flags&layers.IPv4MoreFragments != 0 {
+			return "", false
+		}
+		rest, proto = int(ip.Length)-4*int(ip.IHL), ip.Protocol
+		if have := len(ip.Contents) + len(ip.Payload); int(ip.Length) != have {
+			return fmt.Sprintf("ipv4: a length of %d, there are %d bytes", ip.Length, have), true
+		}
+	case *layers.IPv6:
+		rest, proto = int(ip.Length), ip.NextHeader
+		if have := len(ip.Payload); int(ip.Length) != have {
+			return fmt.Sprintf("ipv6: a length of %d, there are %d bytes", ip.Length, have), true
+		}
+	default:
+		return "", false
+	}
+	if udp, ok := p.TransportLayer().(*layers.UDP); ok && proto == layers.IPProtocolUDP && int(udp.Length) != rest {
+		return fmt.Sprintf("udp: a length of %d in an IP payload of %d", udp.Length, rest), true
+	}
+	for _, l := range p.Layers() {
+		c, ok := l.(checked)
+		if !ok {
+			continue
+		}
+		if t, ok := l.(interface {
+			SetNetworkLayerForChecksum(gopacket.NetworkLayer) error
+		}); ok {
+			if t.SetNetworkLayerForChecksum(p.NetworkLayer()) != nil {
+				return "", false
+			}
+		}
+		if udp, ok := l.(*layers.UDP); ok && udp.Checksum == 0 {
+			if isV6(frame) {
+				return "udp: no checksum over IPv6", true
+			}
+			continue
+		}
+		err, sum := c.VerifyChecksum()
+		if err != nil {
+			return "", false
+		}
+		// Of the two forms of zero, only UDP's choice matters, and it never writes 0.
+		if !sum.Valid && sum.Correct%0xffff != sum.Actual%0xffff {
+			return fmt.Sprintf("%v: a checksum of %04x, gopacket says %04x", l.LayerType(), sum.Actual, sum.Correct), true
+		}
+	}
+	return "", true
+}
+
+// checked is a layer of gopacket that has a checksum.
+type checked interface {
+	VerifyChecksum() (error, gopacket.ChecksumVerificationResult)
+}
+
+func isV6(frame []byte) bool { return len(frame) > 14 && binary.BigEndian.Uint16(frame[12:]) == 0x86dd }

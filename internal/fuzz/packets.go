@@ -1,0 +1,259 @@
+package fuzz
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// generator makes packets for one program.
+type generator struct {
+	source
+	plan    *ir.Plan
+	program *spec.Program
+	headers *packet.Headers
+	hints   hints
+}
+
+// entry is a header of the packet being made, under the name that the program's stack gives it.
+type entry struct {
+	name   string
+	layer  *spec.Layer
+	header *spec.Header
+}
+
+// frame returns a frame that the program's stack expects, often with the values of a row of one of its lookups.
+func (g *generator) frame(state *sim.Relay) *packet.Frame {
+	for try := 0; ; try++ {
+		stack := g.stack()
+		if try < 6 {
+			g.aim(stack, state)
+		}
+		var layers []*spec.Layer
+		for _, e := range stack {
+			layers = append(layers, e.layer)
+		}
+		layers = append(layers, &spec.Layer{Bytes: g.bytes(g.payloadSize())})
+		var diags diag.List
+		resolved := g.headers.Resolve(layers, &diags)
+		if diags.Len() > 0 {
+			continue // a row of the other family
+		}
+		if try < 8 {
+			g.values(resolved)
+		}
+		if f, err := g.headers.Build(resolved, packet.Options{}); err == nil || try > 16 {
+			if err != nil {
+				return &packet.Frame{Data: g.bytes(64)}
+			}
+			return f
+		}
+	}
+}
+
+func (g *generator) payloadSize() int {
+	switch g.IntN(10) {
+	case 0:
+		return 0
+	case 1:
+		return 1
+	case 2:
+		return g.IntN(1480)
+	case 3:
+		return 1400 + g.IntN(100)
+	}
+	return g.IntN(64)
+}
+
+// stack chooses one sequence of headers.
+func (g *generator) stack() []entry {
+	var out []entry
+	for _, e := range g.program.Stack {
+		if e.Optional && g.one(2) {
+			continue
+		}
+		var choices []*spec.Header
+		for _, n := range e.Headers {
+			choices = append(choices, g.headers.Group(n.Value)...)
+		}
+		if len(out) > 0 {
+			parent := out[len(out)-1].header.Name.Value
+			fit := slices.DeleteFunc(slices.Clone(choices), func(h *spec.Header) bool { return !g.follows(h, parent) })
+			if len(fit) > 0 {
+				choices = fit
+			}
+		}
+		if len(choices) == 0 {
+			continue
+		}
+		h := pick(g.source, choices)
+		out = append(out, entry{e.Var.Value, &spec.Layer{Header: spec.Name{Value: h.Name.Value}}, h})
+	}
+	return out
+}
+
+func (g *generator) follows(h *spec.Header, parent string) bool {
+	return len(h.After) == 0 || slices.ContainsFunc(h.After, func(a *spec.After) bool {
+		return slices.ContainsFunc(g.headers.Group(a.Parent.Value), func(p *spec.Header) bool { return p.Name.Value == parent })
+	})
+}
+
+// aim gives fields the values of the key of a random row.
+func (g *generator) aim(stack []entry, state *sim.Relay) {
+	lookups := slices.Clone(g.program.Lookups)
+	for _, r := range g.program.Rules {
+		lookups = append(lookups, r.Lookups...)
+	}
+	for _, l := range lookups {
+		i := slices.IndexFunc(g.plan.Tables, func(t *ir.Table) bool { return t.Name == l.Table.Value })
+		if i < 0 || g.one(16) {
+			continue
+		}
+		t := g.plan.Tables[i]
+		keys := state.Table(t.Name).Keys()
+		if len(keys) == 0 {
+			continue
+		}
+		key := []byte(pick(g.source, keys))
+		n := 0
+		for _, m := range t.Key.Members {
+			if m.Hidden || n >= len(l.Key) {
+				continue
+			}
+			if e := l.Key[n]; e.Op == spec.OpName && len(e.Path) >= 2 {
+				g.give(stack, e.Path, key[m.Off:m.Off+m.Type.Size], m.Type)
+			}
+			n++
+		}
+	}
+}
+
+// give sets what a dotted name of the program stands for.
+func (g *generator) give(stack []entry, path []spec.Name, value []byte, t ir.Type) {
+	i := slices.IndexFunc(stack, func(e entry) bool {
+		return e.name == path[0].Value || e.header.Name.Value == path[0].Value ||
+			slices.ContainsFunc(g.headers.Group(path[0].Value), func(h *spec.Header) bool { return h == e.header })
+	})
+	if i < 0 {
+		return
+	}
+	name := path[1].Value
+	lit := spec.Literal{Kind: spec.LitString, Text: testrun.Show(value, t)}
+	switch t.Kind {
+	case ir.Uint:
+		lit = spec.Literal{Kind: spec.LitInt}
+		for i, b := range value {
+			lit.Int |= uint64(b) << (8 * i)
+		}
+	case ir.Prefix:
+		lit.Text = g.inside(value).String()
+	}
+	if len(path) == 3 {
+		for _, p := range stack[i].header.Parts {
+			if p.Name.Value != name || p.Addr == nil {
+				continue
+			}
+			part := p.Port
+			if path[2].Value == "addr" {
+				part = p.Addr
+			}
+			if len(part.Path) > 1 {
+				g.give(stack, part.Path, value, t)
+				return
+			}
+			name = part.Path[0].Value
+		}
+	}
+	stack[i].layer.Fields = append(stack[i].layer.Fields, &spec.TestValue{Name: spec.Name{Value: name}, Value: lit})
+}
+
+// inside returns an address in a prefix.
+func (g *generator) inside(prefix []byte) netip.Addr {
+	length := int(binary.LittleEndian.Uint32(prefix))
+	a := [16]byte(prefix[4:])
+	noise := g.bytes(16)
+	for i := max(length, 96); i < 128; i++ {
+		a[i/8] |= noise[i/8] & (0x80 >> (i % 8))
+	}
+	return netip.AddrFrom16(a).Unmap()
+}
+
+// values gives fields that nothing determines random values.
+func (g *generator) values(layers []packet.Layer) {
+	for i, l := range layers {
+		if l.Header == nil {
+			continue
+		}
+		for _, f := range l.Header.Fields {
+			if _, given := l.Values[f.Name.Value]; given || f.Counts != nil || f.Checksum != nil || f.When != nil || f.Role.Value != "" && f.Type == "mac" {
+				continue
+			}
+			if announced(layers, i, f) {
+				continue
+			}
+			if v, ok := g.fieldValue(l.Header, f); ok && packet.Allows(f.Is, f, v) {
+				l.Values[f.Name.Value] = v
+			}
+		}
+	}
+}
+
+// announced reports whether a field says which header follows.
+func announced(layers []packet.Layer, i int, f *spec.Field) bool {
+	if i+1 >= len(layers) || layers[i+1].Header == nil {
+		return false
+	}
+	for _, a := range layers[i+1].Header.After {
+		for _, m := range a.Match {
+			if m.Field.Path[len(m.Field.Path)-1].Value == f.Name.Value {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// fieldValue is a random value for a field.
+func (g *generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, bool) {
+	known := g.hints[h.Name.Value+"."+f.Name.Value]
+	switch f.Kind {
+	case spec.FieldUint:
+		switch {
+		case len(known) > 0 && !g.one(4):
+			return packet.Uint(pick(g.source, known) & (^uint64(0) >> (64 - f.Bits))), true
+		case f.Is != nil:
+			return packet.Uint(g.Uint64() & (^uint64(0) >> (64 - f.Bits))), true
+		case f.Role.Value == "hop_limit":
+			return packet.Uint(uint64(2 + g.IntN(254))), true
+		case g.one(3):
+			return packet.Uint(g.integer(f.Bits)), true
+		}
+		return packet.Value{}, false
+	case spec.FieldVarint:
+		return packet.Uint(g.integer(62)), true
+	case spec.FieldSized:
+		if g.one(2) {
+			return packet.Value{}, false
+		}
+		n := g.IntN(f.Max + 1)
+		if !g.one(4) {
+			n &^= 3 // lengths are often in units of 4 bytes
+		}
+		return packet.Bytes(g.bytes(n)), true
+	}
+	if f.Type == "ip" {
+		for range 8 {
+			if a := g.address(); a.BitLen() == 8*f.Bytes {
+				return packet.Bytes(a.AsSlice()), true
+			}
+		}
+	}
+	return packet.Bytes(g.bytes(f.Bytes)), true
+}

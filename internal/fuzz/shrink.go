@@ -1,0 +1,172 @@
+package fuzz
+
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/sim"
+)
+
+// Difference is a case in which the kernel and the model differ (or in which both are wrong), made small.
+type Difference struct {
+	Text string
+	Case *Case
+}
+
+// maxTries bounds the runs that making a case small may take.
+const maxTries = 4000
+
+// shrinker makes the last round's log small while it still differs.
+type shrinker struct {
+	*fuzzer
+	state *sim.Relay // the smallest state so far
+	log   []logged
+	text  string
+	tries int
+}
+
+// shrink makes the round that differed small, and puts it into the report.
+func (f *fuzzer) shrink(text string) error {
+	state, err := sim.New(f.bench.model.Plan(), f.bench.settings)
+	if err != nil {
+		return err
+	}
+	state.CopyState(f.bench.before)
+	s := &shrinker{fuzzer: f, state: state, log: slices.Clone(f.bench.log), text: text}
+	s.packets()
+	s.rows()
+	for i := range s.log {
+		s.cut(i)
+		s.zeros(i)
+		s.facts(i)
+	}
+	f.report.Difference = &Difference{Text: s.text, Case: newCase(f.Plan, f.bench.settings, s.state, s.log, s.text)}
+	return nil
+}
+
+// differs runs packets on a state, and returns how kernel and model differ, or "". Errors count as no difference: making a
+// case small must not end in another one.
+func (s *shrinker) differs(state *sim.Relay, log []logged) string {
+	if s.tries++; s.tries > maxTries {
+		return ""
+	}
+	b := s.bench
+	b.model.CopyState(state)
+	if b.start() != nil {
+		return ""
+	}
+	for _, l := range log {
+		res, text, err := b.try(l.program, l.packet)
+		if err != nil {
+			return ""
+		}
+		if text == "" && res.Verdict == sim.VerdictSent && l.packet.GSO == 0 {
+			text = s.decode(l.packet.Data, res.Packet.Data)
+		}
+		if text != "" {
+			return text
+		}
+	}
+	text, err := b.finish()
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+// keep takes a smaller case if it still differs.
+func (s *shrinker) keep(state *sim.Relay, log []logged) bool {
+	text := s.differs(state, log)
+	if text == "" {
+		return false
+	}
+	s.state, s.log, s.text = state, log, text
+	return true
+}
+
+// packets drops packets: first all but the last one, then halves, then one by one.
+func (s *shrinker) packets() {
+	if n := len(s.log); n > 1 && s.keep(s.state, s.log[n-1:]) {
+		return
+	}
+	for size := len(s.log) / 2; size > 0; size /= 2 {
+		for at := 0; at+size <= len(s.log) && len(s.log) > 1; {
+			if !s.keep(s.state, slices.Delete(slices.Clone(s.log), at, at+size)) {
+				at += size
+			}
+		}
+	}
+}
+
+// rows drops rows of tables and values of counters.
+func (s *shrinker) rows() {
+	smaller := func(change func(*sim.Relay)) {
+		state, err := sim.New(s.bench.model.Plan(), s.bench.settings)
+		if err != nil {
+			return
+		}
+		state.CopyState(s.state)
+		change(state)
+		s.keep(state, s.log)
+	}
+	for _, t := range s.Plan.Tables {
+		for _, k := range s.state.Table(t.Name).Keys() {
+			smaller(func(r *sim.Relay) { r.Table(t.Name).Delete([]byte(k)) })
+		}
+	}
+	for i := range s.state.Slots {
+		if s.state.Slots[i] != (sim.Slot{}) {
+			smaller(func(r *sim.Relay) { r.Slots[i] = sim.Slot{} })
+		}
+	}
+	for i, v := range s.state.Shared {
+		if v != 0 {
+			smaller(func(r *sim.Relay) { r.Shared[i] = 0 })
+		}
+	}
+}
+
+func (s *shrinker) with(i int, p sim.Packet) []logged {
+	log := slices.Clone(s.log)
+	log[i].packet = p
+	return log
+}
+
+// cut drops bytes at the end of a packet.
+func (s *shrinker) cut(i int) {
+	for size := len(s.log[i].packet.Data) / 2; size > 0; {
+		p := s.log[i].packet
+		if size >= len(p.Data) {
+			size /= 2
+			continue
+		}
+		p.Data = p.Data[:len(p.Data)-size]
+		if testrun.Shows(&p) != "" || !s.keep(s.state, s.with(i, p)) {
+			size /= 2
+		}
+	}
+}
+
+// zeros clears bytes of a packet.
+func (s *shrinker) zeros(i int) {
+	for at := len(s.log[i].packet.Data) - 1; at >= 0; at-- {
+		p := s.log[i].packet
+		if p.Data[at] == 0 {
+			continue
+		}
+		p.Data = slices.Clone(p.Data)
+		p.Data[at] = 0
+		s.keep(s.state, s.with(i, p))
+	}
+}
+
+// facts drops what is not in a packet's bytes.
+func (s *shrinker) facts(i int) {
+	for _, drop := range []func(*sim.Packet){
+		func(p *sim.Packet) { p.GSO = 0 }, func(p *sim.Packet) { p.Mark = 0 }, func(p *sim.Packet) { p.Priority = 0 },
+	} {
+		p := s.log[i].packet
+		drop(&p)
+		s.keep(s.state, s.with(i, p))
+	}
+}

@@ -1,0 +1,132 @@
+package fuzz
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/sim"
+)
+
+// state fills a relay with random sessions, rows and counters.
+func (s source) state(plan *ir.Plan, r *sim.Relay) {
+	r.Reset()
+	r.World.Now, r.World.LeaseDeadline = 1, math.MaxUint64
+	if s.one(40) {
+		r.World.LeaseDeadline = 0
+	}
+	for i := 1; i < min(watched, len(r.Shared)); i++ {
+		r.Shared[i] = s.Uint64N(8)
+	}
+	slot := 0
+	for _, session := range plan.Sessions {
+		for range 2 + s.IntN(6) {
+			if slot == len(r.Slots) {
+				break
+			}
+			s.session(session, r, slot)
+			slot++
+		}
+	}
+	for _, t := range plan.Tables {
+		if t.Session != nil {
+			continue
+		}
+		for range min(s.IntN(10), t.Size) {
+			key := s.layout(&t.Key)
+			if t.Kind == "array" {
+				key = binary.LittleEndian.AppendUint32(nil, s.Uint32N(uint32(min(t.Size, 8))))
+			}
+			r.Table(t.Name).Put(key, s.layout(&t.Value))
+		}
+	}
+}
+
+func (s source) layout(st *ir.Struct) []byte {
+	b := make([]byte, st.Size)
+	for _, m := range st.Members {
+		copy(b[m.Off:m.Off+m.Type.Size], s.typed(m.Type, nil))
+	}
+	return b
+}
+
+// session opens a session: most are alive, some have ended or make way for another generation.
+func (s source) session(session *ir.Session, r *sim.Relay, slot int) {
+	gen := 1 + s.Uint32N(1000)
+	r.Slots[slot] = sim.Slot{Deadline: math.MaxUint64, Gen: gen}
+	switch s.IntN(20) {
+	case 0:
+		r.Slots[slot].Deadline = 0
+	case 1:
+		r.Slots[slot].Gen++
+	case 2:
+		r.Slots[slot].Gen = 0
+	}
+	values := make([][]byte, len(session.Fields))
+	v4 := s.one(2) // the ends of a session are often of one family
+	for i, f := range session.Fields {
+		values[i] = s.typed(f.Type, f.Is)
+		for range 4 {
+			if s.one(4) || len(values[i]) < 16 || isMapped(values[i]) == v4 {
+				break
+			}
+			values[i] = s.typed(f.Type, f.Is)
+		}
+	}
+	for _, row := range session.Rows {
+		key, value := make([]byte, row.Table.Key.Size), make([]byte, row.Table.Value.Size)
+		visible(&row.Table.Key, key, row.Key, values)
+		visible(&row.Table.Value, value, row.Value, values)
+		for _, m := range row.Table.Value.Members {
+			switch {
+			case !m.Hidden:
+			case m.Type.Kind == ir.Hop:
+				copy(value[m.Off:], s.hop().Bytes())
+			case m.Name == "slot":
+				n := uint32(slot)
+				if s.one(60) {
+					n = s.Uint32() // a row of something else
+				}
+				binary.LittleEndian.PutUint32(value[m.Off:], n)
+			case m.Name == "gen":
+				binary.LittleEndian.PutUint32(value[m.Off:], gen)
+			}
+		}
+		r.Table(row.Table.Name).Put(key, value)
+	}
+}
+
+func isMapped(b []byte) bool {
+	return len(b) >= 16 && [12]byte(b[:12]) == [12]byte{10: 0xff, 11: 0xff}
+}
+
+func visible(st *ir.Struct, into []byte, fields []int, values [][]byte) {
+	i := 0
+	for _, m := range st.Members {
+		if !m.Hidden && i < len(fields) {
+			copy(into[m.Off:m.Off+m.Type.Size], values[fields[i]])
+			i++
+		}
+	}
+}
+
+// settings are mostly the defaults; those without one, and some others, are random in their range.
+func (s source) settings(plan *ir.Plan) map[string][]byte {
+	out := map[string][]byte{}
+	for _, st := range plan.Settings {
+		if st.Default != nil && !s.one(3) {
+			continue
+		}
+		v := s.typed(st.Type, nil)
+		if st.Type.Kind == ir.Uint {
+			limit := max(st.Max, st.Min) - st.Min
+			n := st.Min + min(s.integer(st.Type.Bits), limit)
+			if s.one(2) {
+				n = st.Min + s.Uint64N(min(limit, 8)+1)
+			}
+			v = binary.LittleEndian.AppendUint64(nil, n)[:st.Type.Size]
+		}
+		out[st.Name] = v
+	}
+	return out
+}
