@@ -1,0 +1,148 @@
+// Package build is the pipeline from a spec to files: load, compile, render, call clang. Its result is a map of file names to
+// content; [Write] is the only place that writes, and [Check] compares without writing.
+package build
+
+import (
+	"context"
+	"fmt"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/bpf"
+	"github.com/fastrelay/fastrelay-gen/gen/glue"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// Names of the files that a build writes.
+const (
+	SourceName  = "relay.bpf.c"
+	HelpersName = "fastrelay.h"
+	ObjectName  = "relay_bpfel.o"
+	PackageName = "relay.go"
+)
+
+// programPrefix stands in front of a program's name in the object (docs/abi.md).
+const programPrefix = "prog_"
+
+// Options of a build.
+type Options struct {
+	Dir     string // where to write; empty: relay beside the spec
+	Package string // of the generated Go; empty: the spec's name and "relay"
+}
+
+// Result is what a build makes, before anything is written.
+type Result struct {
+	File     string // the spec, as given
+	Spec     *spec.Spec
+	Plan     *ir.Plan
+	Dir      string
+	Package  string
+	Files    map[string][]byte // by name, without the manifest
+	SpecHash string            // SHA-256 of the spec's text
+	Clang    string            // version
+	Lines    []diag.Pos        // of each line of the C, its place in the spec
+}
+
+// Object returns the compiled object.
+func (r *Result) Object() []byte { return r.Files[ObjectName] }
+
+// Plan loads and compiles the spec in a file, without clang. Mistakes in the spec are in the list; the error is of the
+// machine (the file can't be read).
+func Plan(path string) (*Result, *diag.List, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &Result{File: path, SpecHash: hash(text), Files: map[string][]byte{}}
+	s, list := spec.Load(path, text)
+	if list.Len() > 0 {
+		return nil, list, nil
+	}
+	r.Spec = s
+	if r.Plan, list = gen.Compile(s); list.Len() > 0 {
+		return nil, list, nil
+	}
+	return r, list, nil
+}
+
+// Spec runs the whole pipeline on the spec in a file, and writes nothing. Mistakes in the spec are in the list; the error is
+// of the machine or of the options.
+func Spec(ctx context.Context, path string, opt Options) (*Result, *diag.List, error) {
+	r, list, err := Plan(path)
+	if err != nil || list.Len() > 0 {
+		return nil, list, err
+	}
+	if err := r.place(opt); err != nil {
+		return nil, nil, err
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := r.source(text); err != nil {
+		return nil, nil, err
+	}
+	if err := r.compile(ctx); err != nil {
+		return nil, nil, err
+	}
+	golang, err := glue.Render(r.Plan, glue.RenderOptions{Package: r.Package, Object: ObjectName})
+	if err != nil {
+		return nil, nil, err
+	}
+	r.Files[PackageName] = golang
+	return r, list, nil
+}
+
+// source renders the C, with the spec's own lines as comments.
+func (r *Result) source(text []byte) error {
+	lines := strings.Split(string(text), "\n")
+	src, err := bpf.Render(r.Plan, bpf.Options{Quote: func(file string, line int) string {
+		if file != r.File || line < 1 || line > len(lines) {
+			return ""
+		}
+		return strings.TrimSpace(lines[line-1])
+	}})
+	if err != nil {
+		return err
+	}
+	for name, content := range src.Files() {
+		r.Files[name] = []byte(content)
+	}
+	r.Lines = src.Lines
+	return nil
+}
+
+// compile runs clang on the C.
+func (r *Result) compile(ctx context.Context) error {
+	object, version, err := clang.Compile(ctx, string(r.Files[SourceName]), string(r.Files[HelpersName]), clang.Options{})
+	if err != nil {
+		return err
+	}
+	r.Files[ObjectName], r.Clang = object, version
+	return nil
+}
+
+var packagePattern = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
+
+// place decides where the output goes and what its package is called.
+func (r *Result) place(opt Options) error {
+	r.Dir, r.Package = opt.Dir, opt.Package
+	if r.Dir == "" {
+		r.Dir = filepath.Join(filepath.Dir(r.File), "relay")
+	}
+	if r.Package == "" {
+		r.Package = glue.DefaultPackage(r.Plan.Name)
+	}
+	if !packagePattern.MatchString(r.Package) || token.IsKeyword(r.Package) {
+		return &diag.Diagnostic{Code: codePackage, Message: fmt.Sprintf("%q can't be the name of a Go package", r.Package),
+			Hint: "a package name has lower-case letters and digits, and is no word of Go's own"}
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+package build
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// Verified is what the running kernel's verifier says of a program.
+type Verified struct {
+	Processed int `json:"processed"` // instructions that it looked at, all paths together
+	States    int `json:"states"`
+	Stack     int `json:"stack"` // bytes
+}
+
+// ErrNoRights is returned by [Verify] where this process may not ask the kernel.
+var ErrNoRights = errors.New("the right to load programs is missing")
+
+// Verify loads the object of r into the running kernel, attaches nothing, and returns what the verifier says of each program.
+// An [*ebpf.VerifierError] can be reached through the error where it rejects one.
+func Verify(r *Result) (map[string]*Verified, error) {
+	if unix.Geteuid() != 0 {
+		return nil, ErrNoRights
+	}
+	collection, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(r.Object()))
+	if err != nil {
+		return nil, fmt.Errorf("read the object: %w", err)
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, ErrNoRights
+	}
+	loaded, err := ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{
+		Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats},
+	})
+	if errors.Is(err, unix.EPERM) {
+		return nil, ErrNoRights
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer loaded.Close()
+	out := map[string]*Verified{}
+	for name, prog := range loaded.Programs {
+		if program, ok := strings.CutPrefix(name, programPrefix); ok {
+			out[program] = parseStats(prog.VerifierLog)
+		}
+	}
+	return out, nil
+}
+
+var (
+	processedPattern = regexp.MustCompile(`processed (\d+) insns`)
+	statesPattern    = regexp.MustCompile(`total_states (\d+)`)
+	stackPattern     = regexp.MustCompile(`stack depth ([\d+]+)`)
+)
+
+// parseStats reads the last lines of a verifier's log: "processed 1904 insns (limit 1000000) … total_states 90 …",
+// "stack depth 96" ("96+32" where functions are called).
+func parseStats(log string) *Verified {
+	number := func(p *regexp.Regexp) int {
+		m := p.FindStringSubmatch(log)
+		if m == nil {
+			return 0
+		}
+		sum := 0
+		for _, part := range strings.Split(m[1], "+") {
+			n, _ := strconv.Atoi(part)
+			sum += n
+		}
+		return sum
+	}
+	return &Verified{number(processedPattern), number(statesPattern), number(stackPattern)}
+}
+
+// Instructions returns the number of instructions of each program in the object.
+func (r *Result) Instructions() (map[string]int, error) {
+	collection, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(r.Object()))
+	if err != nil {
+		return nil, fmt.Errorf("read the object: %w", err)
+	}
+	out := map[string]int{}
+	for name, prog := range collection.Programs {
+		if program, ok := strings.CutPrefix(name, programPrefix); ok {
+			out[program] = len(prog.Instructions)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,212 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/build"
+)
+
+type buildOptions struct {
+	build.Options
+	check, quiet, plan bool
+	format             string
+}
+
+func (a *app) buildCommand() *cobra.Command {
+	var opt buildOptions
+	cmd := &cobra.Command{
+		Use:   "build SPEC",
+		Short: "Compile a spec: write its C, its object and its Go package",
+		Long: `Writes into relay/ beside the spec, or into the folder of -o: relay.bpf.c, fastrelay.h, relay_bpfel.o, relay.go and a
+manifest that lists them. Files of an earlier build that are no longer needed go away; a file that no build has
+written is never touched.
+
+With --check nothing is written. Exit status: 0 the folder is what a build would write, 2 it isn't, 1 an error.`,
+		Example: `  fastrelay-gen build examples/turn/spec.cue
+  fastrelay-gen build spec.cue -o internal/turnrelay --package turnrelay
+  fastrelay-gen build --check spec.cue`,
+		Args: exactly("SPEC"),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.build(cmd.Context(), args[0], opt) },
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&opt.Dir, "output", "o", "", "the folder to write to (default: relay beside the spec)")
+	flags.StringVar(&opt.Package, "package", "", "the name of the Go package (default: the spec's name and relay)")
+	flags.BoolVar(&opt.check, "check", false, "write nothing; say whether what is there is up to date")
+	flags.BoolVarP(&opt.quiet, "quiet", "q", false, "print nothing on success")
+	flags.BoolVar(&opt.plan, "plan", false, "print the plan, and write nothing")
+	formatFlag(cmd, &opt.format)
+	return cmd
+}
+
+// summary is what `build` prints for machines.
+type summary struct {
+	Name     string           `json:"name"`
+	Kernel   string           `json:"kernel"`
+	Needs    []string         `json:"needs"`
+	Tables   int              `json:"tables"`
+	Sessions int              `json:"sessions"`
+	Programs []programSummary `json:"programs"`
+	Clang    string           `json:"clang"`
+	Dir      string           `json:"dir"`
+	Package  string           `json:"package"`
+	Files    []string         `json:"files"`
+	Removed  []string         `json:"removed,omitempty"`
+	Kept     []string         `json:"kept,omitempty"`
+	Seconds  float64          `json:"seconds"`
+}
+
+type programSummary struct {
+	Name         string          `json:"name"`
+	Hook         string          `json:"hook"`
+	Instructions int             `json:"instructions"`
+	Verifier     *build.Verified `json:"verifier,omitempty"`
+}
+
+func (a *app) build(ctx context.Context, file string, opt buildOptions) error {
+	if err := a.setFormat(opt.format); err != nil {
+		return err
+	}
+	if opt.plan {
+		return a.dumpPlan(file)
+	}
+	start := time.Now()
+	r, err := a.compile(ctx, file, opt.Options)
+	if err != nil {
+		return err
+	}
+	if opt.check {
+		return a.check(r, opt)
+	}
+	s, err := summarise(r)
+	if err != nil {
+		return err
+	}
+	w, err := build.Write(r)
+	if err != nil {
+		return err
+	}
+	s.Files, s.Removed, s.Kept = append(w.Files, build.ManifestName), w.Removed, w.Kept
+	s.Seconds = time.Since(start).Seconds()
+	switch {
+	case opt.quiet:
+	case opt.format == "json":
+		return a.json(s)
+	default:
+		a.summary(s)
+	}
+	return nil
+}
+
+func summarise(r *build.Result) (*summary, error) {
+	p := r.Plan
+	counts, err := r.Instructions()
+	if err != nil {
+		return nil, err
+	}
+	figures, err := verified(r)
+	if err != nil {
+		return nil, err
+	}
+	s := &summary{Name: p.Name, Kernel: version(p.Kernel), Needs: []string{}, Tables: len(p.Tables), Sessions: len(p.Sessions), Clang: r.Clang, Dir: r.Dir, Package: r.Package}
+	for _, n := range p.Needs {
+		if n.Version == p.Kernel && !slices.Contains(s.Needs, n.What) {
+			s.Needs = append(s.Needs, n.What)
+		}
+	}
+	for _, prog := range p.Programs {
+		s.Programs = append(s.Programs, programSummary{prog.Name, prog.Hook, counts[prog.Name], figures[prog.Name]})
+	}
+	return s, nil
+}
+
+// verified asks the kernel's verifier, where this process may.
+func verified(r *build.Result) (map[string]*build.Verified, error) {
+	figures, err := build.Verify(r)
+	if errors.Is(err, build.ErrNoRights) {
+		return nil, nil
+	}
+	return figures, err
+}
+
+func version(v ir.Version) string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
+
+func (a *app) summary(s *summary) {
+	why := ""
+	if len(s.Needs) > 0 {
+		why = " (" + strings.Join(s.Needs, ", ") + ")"
+	}
+	fmt.Fprintf(a.out, "%s  %s, %s, %s   kernel ≥ %s%s\n", s.Name, plural(len(s.Programs), "program"), plural(s.Tables, "table"), plural(s.Sessions, "session"), s.Kernel, why)
+	width := 0
+	for _, p := range s.Programs {
+		width = max(width, len(p.Name))
+	}
+	asked := true
+	for _, p := range s.Programs {
+		line := fmt.Sprintf("  %-*s  %-10s  %5s instructions", width, p.Name, p.Hook, thousands(uint64(p.Instructions)))
+		if p.Verifier != nil {
+			line += fmt.Sprintf("   verifier %s   stack %d", thousands(uint64(p.Verifier.Processed)), p.Verifier.Stack)
+		} else {
+			asked = false
+		}
+		fmt.Fprintln(a.out, line)
+	}
+	if !asked {
+		fmt.Fprintln(a.out, "  (run as root to see what the kernel's verifier says)")
+	}
+	for _, name := range s.Removed {
+		fmt.Fprintf(a.out, "removed %s, of an earlier build\n", filepath.Join(s.Dir, name))
+	}
+	for _, name := range s.Kept {
+		fmt.Fprintf(a.out, "kept %s: it is of an earlier build, but somebody has changed it\n", filepath.Join(s.Dir, name))
+	}
+	fmt.Fprintf(a.out, "wrote %s: %s   %.1f s\n", s.Dir, strings.Join(s.Files, " "), s.Seconds)
+}
+
+// check compares, and says what differs.
+func (a *app) check(r *build.Result, opt buildOptions) error {
+	d, err := build.Check(r)
+	if err != nil {
+		return err
+	}
+	if opt.format == "json" {
+		if err := a.json(struct {
+			Same      bool     `json:"same"`
+			OnlyClang bool     `json:"only_clang"`
+			Missing   []string `json:"missing,omitempty"`
+			Changed   []string `json:"changed,omitempty"`
+			Stale     []string `json:"stale,omitempty"`
+		}{d.Same(), d.OnlyClang, d.Missing, d.Changed, d.Stale}); err != nil {
+			return err
+		}
+	}
+	switch {
+	case d.Same():
+		if !opt.quiet && opt.format == "text" {
+			fmt.Fprintf(a.out, "%s is up to date\n", r.Dir)
+		}
+		return nil
+	case opt.format == "json":
+	case d.OnlyClang:
+		fmt.Fprintf(a.err, "%s: only the clang version differs: the object there was made by %s, this machine has %s\n", r.Dir, d.Compilers[0], d.Compilers[1])
+	default:
+		for _, group := range []struct {
+			what  string
+			names []string
+		}{{"missing", d.Missing}, {"differs", d.Changed}, {"stale", d.Stale}} {
+			for _, name := range group.names {
+				fmt.Fprintf(a.err, "%s: %s\n", group.what, filepath.Join(r.Dir, name))
+			}
+		}
+		fmt.Fprintf(a.err, "%s is not up to date: fastrelay-gen build %s\n", r.Dir, r.File)
+	}
+	return exit(statusDiffers)
+}

@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/spell"
+)
+
+// Exit statuses.
+const (
+	statusOK      = 0
+	statusError   = 1
+	statusDiffers = 2
+)
+
+// Do runs the command line args (without the program's name) and returns the exit status.
+func Do(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	a := &app{in: stdin, out: stdout, err: stderr}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return a.status(root.ExecuteContext(ctx))
+}
+
+// app is one run of the command line.
+type app struct {
+	in       io.Reader
+	out, err io.Writer
+	machine  bool // messages are for machines: --format json
+}
+
+// exit is an error that has been shown already.
+type exit int
+
+func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// status shows an error that nobody has shown yet, and returns the exit status for it.
+func (a *app) status(err error) int {
+	var shown exit
+	switch {
+	case err == nil:
+		return statusOK
+	case errors.As(err, &shown):
+		return int(shown)
+	}
+	a.showError(err)
+	return statusError
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "fastrelay-gen",
+		Short: "A compiler for packet relays: from a page of CUE to packets forwarded in the kernel",
+		Long: `fastrelay-gen turns a spec of a relay, written in CUE, into a TC eBPF program and a Go
+package that loads it, attaches it and registers sessions.
+
+Exit status: 0 success, 1 an error, 2 something differs (build --check, fmt -l).`,
+		Example: `  fastrelay-gen init myrelay            a spec to begin with
+  fastrelay-gen test myrelay/spec.cue   run the tests that it holds
+  fastrelay-gen build myrelay/spec.cue  write the C, the object and the Go package
+  fastrelay-gen doctor                  what this machine has and lacks`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args:              cobra.ArbitraryArgs,
+	}
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		return unknownCommand(root, args[0])
+	}
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(
+		a.initCommand(), a.buildCommand(), a.vetCommand(), a.fmtCommand(), a.testCommand(), a.runCommand(),
+		a.explainCommand(), a.dumpCommand(), a.doctorCommand(), a.versionCommand(), a.completionCommand(root),
+	)
+	return root
+}
+
+func unknownCommand(root *cobra.Command, name string) error {
+	var names []string
+	for _, c := range root.Commands() {
+		names = append(names, c.Name())
+	}
+	return usage("there is no command %q", name).nearest(name, names, "").see("fastrelay-gen --help")
+}
+
+// flagError makes pflag's errors ours, with the flag that was probably meant.
+func flagError(cmd *cobra.Command, err error) error {
+	help := cmd.CommandPath() + " --help"
+	var absent *pflag.NotExistError
+	if !errors.As(err, &absent) {
+		return usage("%s", strings.ReplaceAll(err.Error(), `"`, "'")).see(help)
+	}
+	name := absent.GetSpecifiedName()
+	if absent.GetSpecifiedShortnames() != "" {
+		return usage("%s has no flag -%s", cmd.CommandPath(), name).see(help)
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return usage("%s has no flag --%s", cmd.CommandPath(), name).nearest(name, names, "--").see(help)
+}
+
+// usageError is a mistake on the command line.
+type usageError struct {
+	message string
+	hints   []string
+}
+
+func usage(format string, args ...any) *usageError {
+	return &usageError{message: fmt.Sprintf(format, args...)}
+}
+
+func (e *usageError) Error() string { return e.message }
+
+// nearest adds what was probably meant.
+func (e *usageError) nearest(given string, known []string, prefix string) *usageError {
+	if n := spell.Nearest(given, known); n != "" {
+		e.hints = append(e.hints, fmt.Sprintf("did you mean %s%s?", prefix, n))
+	}
+	return e
+}
+
+func (e *usageError) hint(format string, args ...any) *usageError {
+	e.hints = append(e.hints, fmt.Sprintf(format, args...))
+	return e
+}
+
+// see points to where more is said.
+func (e *usageError) see(where string) *usageError {
+	e.hints = append(e.hints, where)
+	return e
+}
+
+func (e *usageError) hintText() string { return strings.Join(e.hints, "\n") }
+
+// exactly asks for a number of arguments by name: exactly("SPEC").
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(names):
+			return usage("%s is missing", names[len(args)]).hint("usage: %s", cmd.UseLine()).see(cmd.CommandPath() + " --help")
+		case len(args) > len(names):
+			return usage("%q is one argument too many", args[len(names)]).hint("usage: %s", cmd.UseLine()).see(cmd.CommandPath() + " --help")
+		}
+		return nil
+	}
+}
+
+// oneOf checks the value of a flag that takes a few words.
+func oneOf(flag, value string, allowed ...string) error {
+	for _, a := range allowed {
+		if value == a {
+			return nil
+		}
+	}
+	return usage("--%s is %q; it has to be %s", flag, value, strings.Join(allowed, " or ")).nearest(value, allowed, "")
+}

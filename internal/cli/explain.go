@@ -1,0 +1,127 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/diagram"
+	"github.com/fastrelay/fastrelay-gen/internal/spell"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+type explainOptions struct {
+	header, program string
+	rule            int
+}
+
+func (a *app) explainCommand() *cobra.Command {
+	var opt explainOptions
+	cmd := &cobra.Command{
+		Use:   "explain [CODE | SPEC]",
+		Short: "Explain a message's code, draw a header, or show what became of a program",
+		Long: `With a code (FR0201): what it means, with a wrong and a right example. Without an argument: all codes.
+With a spec: --header draws a header as RFCs do; --program shows the spec's text, the plan, the C and the
+BPF instructions of one program, and with --rule only what belongs to one of its rules (counted from 1).`,
+		Example: `  fastrelay-gen explain FR0201
+  fastrelay-gen explain examples/turn/spec.cue --header channel_data
+  fastrelay-gen explain examples/paths/spec.cue --program forward --rule 1`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				a.codes()
+				return nil
+			case opt.header != "":
+				return a.explainHeader(args[0], opt.header)
+			case opt.program != "":
+				return a.explainProgram(cmd.Context(), args[0], opt)
+			case strings.HasSuffix(args[0], ".cue"):
+				return usage("what of %s should be explained?", args[0]).hint("--header HEADER or --program PROGRAM").see("fastrelay-gen explain --help")
+			}
+			return a.explainCode(args[0])
+		},
+	}
+	cmd.Flags().StringVar(&opt.header, "header", "", "draw this header")
+	cmd.Flags().StringVar(&opt.program, "program", "", "show what became of this program")
+	cmd.Flags().IntVar(&opt.rule, "rule", 0, "only what belongs to this rule of the program")
+	return cmd
+}
+
+func (a *app) codes() {
+	for _, i := range diag.Infos() {
+		fmt.Fprintf(a.out, "%s  %s\n", i.Code, i.Title)
+	}
+}
+
+func (a *app) explainCode(arg string) error {
+	info, ok := diag.Lookup(diag.Code(strings.ToUpper(arg)))
+	if !ok {
+		var codes []string
+		for _, i := range diag.Infos() {
+			codes = append(codes, string(i.Code))
+		}
+		d := &diag.Diagnostic{Code: codeCode, Message: fmt.Sprintf("there is no code %q", arg), Hint: "fastrelay-gen explain lists all codes"}
+		if n := spell.Nearest(strings.ToUpper(arg), codes); n != "" {
+			d.Hint = fmt.Sprintf("did you mean %s? %s", n, d.Hint)
+		}
+		return d
+	}
+	fmt.Fprintf(a.out, "%s: %s\n\n%s\n", info.Code, info.Title, strings.TrimSpace(info.Text))
+	if info.Wrong != "" {
+		fmt.Fprintf(a.out, "\nwrong:\n\n%s\n", indented(info.Wrong))
+	}
+	if info.Right != "" {
+		fmt.Fprintf(a.out, "\nright:\n\n%s\n", indented(info.Right))
+	}
+	return nil
+}
+
+func indented(text string) string {
+	lines := strings.Split(strings.Trim(text, "\n"), "\n")
+	return "    " + strings.Join(lines, "\n    ")
+}
+
+func (a *app) explainHeader(file, name string) error {
+	s, err := a.load(file)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, h := range s.Headers {
+		if h.Name.Value == name {
+			fmt.Fprint(a.out, diagram.Header(h))
+			return nil
+		}
+		names = append(names, h.Name.Value)
+	}
+	return unknown("header", name, names)
+}
+
+// unknown says that the spec has no such thing, and what it has.
+func unknown(what, name string, names []string) error {
+	d := &diag.Diagnostic{Code: codeUnknown, Message: fmt.Sprintf("the spec has no %s %q", what, name)}
+	if n := spell.Nearest(name, names); n != "" {
+		d.Hint = fmt.Sprintf("did you mean %s?", n)
+	} else if len(names) > 0 {
+		d.Hint = "it has " + strings.Join(names, ", ")
+	} else {
+		d.Hint = "it has none"
+	}
+	return d
+}
+
+// load reads and checks a spec, without compiling it.
+func (a *app) load(file string) (*spec.Spec, error) {
+	text, err := a.read(file)
+	if err != nil {
+		return nil, err
+	}
+	s, list := spec.Load(file, text)
+	if err := list.Err(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}

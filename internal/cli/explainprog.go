@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"cuelang.org/go/cue/ast"
+	"cuelang.org/go/cue/parser"
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// lines is a range of lines of the spec, both ends included.
+type lines struct{ first, last int }
+
+func (l lines) has(line int) bool { return l.first <= line && line <= l.last }
+
+// explainProgram shows what became of a program, or of one of its rules: the spec's text, the plan, the C, the instructions.
+func (a *app) explainProgram(ctx context.Context, file string, opt explainOptions) error {
+	r, err := a.compile(ctx, file, build.Options{})
+	if err != nil {
+		return err
+	}
+	prog, pos, err := findPiece(r, opt)
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	piece := extent(text, pos)
+	planned, err := findPlan(r.Plan, prog.Name.Value)
+	if err != nil {
+		return err
+	}
+	a.heading("spec", fmt.Sprintf("%s:%d", file, piece.first))
+	all := strings.Split(string(text), "\n")
+	for n := piece.first; n <= piece.last && n <= len(all); n++ {
+		fmt.Fprintf(a.out, "%5d  %s\n", n, all[n-1])
+	}
+	a.heading("plan", "")
+	if opt.rule == 0 {
+		fmt.Fprint(a.out, planfmt.Program(r.Plan, planned))
+	} else {
+		fmt.Fprint(a.out, planfmt.Block(r.Plan.Pos.File, planned, within(planned.Body, r.Plan.Pos.File, piece)))
+	}
+	a.heading("C", filepath.Join(r.Dir, build.SourceName))
+	fmt.Fprint(a.out, sourceOf(string(r.Files[build.SourceName]), filepath.Base(file), piece))
+	a.heading("instructions", build.ObjectName)
+	return a.instructions(r, planned.Name, piece, opt.rule != 0)
+}
+
+func (a *app) heading(what, where string) {
+	if where != "" {
+		what += " (" + where + ")"
+	}
+	fmt.Fprintf(a.out, "\n--- %s %s\n", what, strings.Repeat("-", max(2, 100-len(what))))
+}
+
+// findPiece returns the program and the position of what is asked for.
+func findPiece(r *build.Result, opt explainOptions) (*spec.Program, diag.Pos, error) {
+	var names []string
+	for _, p := range r.Spec.Programs {
+		if p.Name.Value != opt.program {
+			names = append(names, p.Name.Value)
+			continue
+		}
+		switch {
+		case opt.rule == 0:
+			return p, p.Name.Pos, nil
+		case opt.rule < 0 || opt.rule > len(p.Rules):
+			return nil, diag.Pos{}, &diag.Diagnostic{Code: codeUnknown, Message: fmt.Sprintf("program %q has no rule %d", p.Name.Value, opt.rule),
+				Hint: fmt.Sprintf("it has %s, counted from 1", plural(len(p.Rules), "rule"))}
+		}
+		return p, p.Rules[opt.rule-1].Pos, nil
+	}
+	return nil, diag.Pos{}, unknown("program", opt.program, names)
+}
+
+func findPlan(plan *ir.Plan, name string) (*ir.Program, error) {
+	for _, p := range plan.Programs {
+		if p.Name == name {
+			return p, nil
+		}
+	}
+	return nil, fmt.Errorf("the plan has no program %q", name)
+}
+
+// extent returns the lines of what begins at pos in a spec: the largest piece of CUE that does.
+func extent(text []byte, pos diag.Pos) lines {
+	out := lines{pos.Line, pos.Line}
+	f, err := parser.ParseFile("", text)
+	if err != nil {
+		return out
+	}
+	ast.Walk(f, func(n ast.Node) bool {
+		if _, whole := n.(*ast.File); !whole && n.Pos().IsValid() && n.Pos().Line() == pos.Line && n.Pos().Column() == pos.Column {
+			out.last = max(out.last, n.End().Line())
+		}
+		return true
+	}, nil)
+	return out
+}
+
+// within returns the outermost statements that come from the lines of the file.
+func within(body []ir.Stmt, file string, l lines) []ir.Stmt {
+	var out []ir.Stmt
+	for _, s := range body {
+		if pos := position(s); pos.File == file && l.has(pos.Line) {
+			out = append(out, s)
+		} else if branch, ok := s.(*ir.If); ok {
+			out = append(out, within(branch.Then, file, l)...)
+			out = append(out, within(branch.Else, file, l)...)
+		}
+	}
+	return out
+}
+
+func position(s ir.Stmt) diag.Pos {
+	switch s := s.(type) {
+	case *ir.NeedBytes:
+		return s.Pos
+	case *ir.Let:
+		return s.Pos
+	case *ir.Guard:
+		return s.Pos
+	case *ir.If:
+		return s.Pos
+	case *ir.ReadVarint:
+		return s.Pos
+	case *ir.Lookup:
+		return s.Pos
+	case *ir.Count:
+		return s.Pos
+	case *ir.Learn:
+		return s.Pos
+	case *ir.CheckHop:
+		return s.Pos
+	case *ir.Up:
+		return s.Pos
+	case *ir.Drop:
+		return s.Pos
+	case *ir.Forward:
+		return s.Pos
+	}
+	return diag.Pos{}
+}
+
+var lineDirective = regexp.MustCompile(`^\s*#line (\d+) "([^"]*)"`)
+
+// sourceOf returns the C that comes from the lines of the spec, by its #line directives. Gaps are shown as one line.
+func sourceOf(c, file string, l lines) string {
+	var b strings.Builder
+	inside, gap := false, false
+	for _, text := range strings.Split(c, "\n") {
+		if m := lineDirective.FindStringSubmatch(text); m != nil {
+			n, _ := strconv.Atoi(m[1])
+			inside = filepath.Base(m[2]) == file && l.has(n)
+			continue
+		}
+		switch {
+		case inside:
+			if gap && b.Len() > 0 {
+				b.WriteString("\t…\n")
+			}
+			gap = false
+			b.WriteString(text + "\n")
+		default:
+			gap = true
+		}
+	}
+	return b.String()
+}
+
+// instructions lists the program's instructions; part: only those that come from the lines.
+func (a *app) instructions(r *build.Result, program string, l lines, part bool) error {
+	collection, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(r.Object()))
+	if err != nil {
+		return fmt.Errorf("read the object: %w", err)
+	}
+	prog := collection.Programs["prog_"+program]
+	if prog == nil {
+		return fmt.Errorf("the object has no program %q", program)
+	}
+	file, inside := filepath.Base(r.File), !part
+	for i, ins := range prog.Instructions {
+		if source, ok := ins.Source().(*btf.Line); ok {
+			if part {
+				inside = filepath.Base(source.FileName()) == file && l.has(int(source.LineNumber()))
+			}
+			if inside {
+				fmt.Fprintf(a.out, "; %s:%d\n", filepath.Base(source.FileName()), source.LineNumber())
+			}
+		}
+		if inside {
+			fmt.Fprintf(a.out, "%5d  %v\n", i, ins)
+		}
+	}
+	return nil
+}

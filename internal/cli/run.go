@@ -1,0 +1,219 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fastrelay/fastrelay-gen/gen/glue"
+	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+)
+
+type runOptions struct {
+	attach, settings, sessions, rows []string
+	once                             bool
+	duration                         time.Duration
+	interval                         time.Duration
+}
+
+func (a *app) runCommand() *cobra.Command {
+	opt := runOptions{interval: time.Second}
+	cmd := &cobra.Command{
+		Use:   "run SPEC --attach PROGRAM=INTERFACE",
+		Short: "Load and attach a relay, and show what it does, until it is stopped",
+		Long: `Compiles the spec in memory, loads it, opens the sessions and attaches the programs that are named, and shows
+live counters. Ctrl-C or SIGTERM detaches everything; nothing is left behind.
+
+On a terminal the counters are redrawn in place, otherwise there is one line a second.`,
+		Example: `  sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \
+      --session 'channel=client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 relayed=192.0.2.1:50000 peer=203.0.113.9:7000'
+  sudo fastrelay-gen run examples/gate/spec.cue --attach gate=eth0 --set quota=2 --row 'sources=addr=198.51.100.7'
+  sudo fastrelay-gen run examples/paths/spec.cue --attach forward=eth0 --row 'routes=dst=203.0.113.0/24 fast=192.0.2.1 slow=192.0.2.65'`,
+		Args: exactly("SPEC"),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args[0], opt) },
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&opt.attach, "attach", nil, "attach a program to an interface: PROGRAM=INTERFACE (may be repeated)")
+	flags.StringArrayVar(&opt.settings, "set", nil, "give a setting a value: SETTING=VALUE (may be repeated)")
+	flags.StringArrayVar(&opt.sessions, "session", nil, "open a session: 'KIND=FIELD=VALUE FIELD=VALUE…' (may be repeated)")
+	flags.StringArrayVar(&opt.rows, "row", nil, "put a row into a table: 'TABLE=MEMBER=VALUE MEMBER=VALUE…' (may be repeated)")
+	flags.BoolVar(&opt.once, "once", false, "print the counters once, after a second or --duration, and stop")
+	flags.DurationVar(&opt.duration, "duration", 0, "stop after so long (for example 30s)")
+	return cmd
+}
+
+func (a *app) run(ctx context.Context, file string, opt runOptions) error {
+	if len(opt.attach) == 0 {
+		return usage("no program is attached to an interface").hint("--attach PROGRAM=INTERFACE").see("fastrelay-gen run --help")
+	}
+	r, err := a.compile(ctx, file, build.Options{})
+	if err != nil {
+		return err
+	}
+	desc := glue.Desc(r.Plan)
+	in, err := parseRun(&desc, opt)
+	if err != nil {
+		return err
+	}
+	relay, err := runtime.Load(&desc, r.Object(), runtime.Options{Settings: in.settings})
+	if err != nil {
+		return runError(err)
+	}
+	err = a.serve(ctx, relay, in, opt)
+	if cerr := relay.Close(); cerr != nil {
+		err = errors.Join(err, runError(cerr))
+	}
+	return err
+}
+
+// runError gives an error of the machine its code and says where to look.
+func runError(err error) error {
+	return &diag.Diagnostic{Code: codeRun, Message: err.Error(), Hint: "fastrelay-gen doctor says what this machine has and lacks"}
+}
+
+// serve fills the tables, attaches, and shows counters until it is told to stop. The tables are filled first: the first
+// packet already finds its session.
+func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt runOptions) error {
+	for _, row := range in.rows {
+		if err := relay.Table(row.table).Put(row.key, row.value); err != nil {
+			return runError(err)
+		}
+	}
+	for _, s := range in.sessions {
+		if _, err := relay.Open(s.kind, s.fields...); err != nil {
+			return runError(err)
+		}
+	}
+	for _, at := range in.attach {
+		if err := relay.Program(at.program).Attach(at.iface); err != nil {
+			return runError(err)
+		}
+	}
+	fmt.Fprintln(a.err, attached(relay, in))
+	return a.watch(ctx, relay, opt)
+}
+
+// attached says what is attached where.
+func attached(relay *runtime.Relay, in *runInput) string {
+	var places []string
+	for _, p := range relay.Programs() {
+		for _, at := range p.Attachments() {
+			places = append(places, fmt.Sprintf("%s %s (%s)", p.Name(), at.Interface, at.How))
+		}
+	}
+	text := fmt.Sprintf("%s attached: %s.", relay.Desc().Name, strings.Join(places, ", "))
+	if n := len(in.sessions); n > 0 {
+		text += fmt.Sprintf(" %s open.", plural(n, "session"))
+	}
+	return text + " Ctrl-C detaches."
+}
+
+// watch shows the counters once a second. The relay goes on whatever becomes of the output.
+func (a *app) watch(ctx context.Context, relay *runtime.Relay, opt runOptions) error {
+	var v view
+	v.look(time.Now(), tallies(relay))
+	tick := time.NewTicker(opt.interval)
+	defer tick.Stop()
+	wait := opt.duration
+	if opt.once && wait == 0 {
+		wait = opt.interval
+	}
+	var end <-chan time.Time
+	if wait > 0 {
+		end = time.After(wait)
+	}
+	live := terminal(a.out)
+	for {
+		select {
+		case <-ctx.Done():
+			return a.last(&v, relay)
+		case <-end:
+			return a.last(&v, relay)
+		case now := <-tick.C:
+			if opt.once {
+				continue
+			}
+			if err := a.draw(&v, v.look(now, tallies(relay)), live); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (a *app) draw(v *view, rates []rate, live bool) error {
+	if live {
+		return v.redraw(a.out, table(rates), height(a.out))
+	}
+	_, err := io.WriteString(a.out, line(rates))
+	return err
+}
+
+// last prints the whole table for the last time.
+func (a *app) last(v *view, relay *runtime.Relay) error {
+	rates := v.look(time.Now(), tallies(relay))
+	if terminal(a.out) && v.lines > 0 {
+		return v.redraw(a.out, table(rates)+counters(relay), 0)
+	}
+	_, err := io.WriteString(a.out, table(rates)+counters(relay))
+	return err
+}
+
+// tallies reads all counters by reason of the programs that are attached.
+func tallies(relay *runtime.Relay) []tally {
+	var out []tally
+	for _, p := range relay.Programs() {
+		if len(p.Attachments()) == 0 {
+			continue
+		}
+		for reason, n := range p.Reasons() {
+			out = append(out, tally{program: p.Name(), kind: reason.Kind, reason: reason.Name, doc: reason.Doc, packets: n.Packets, bytes: n.Bytes})
+		}
+	}
+	return out
+}
+
+// counters lists the spec's own counters: named ones, and those in the rows of tables.
+func counters(relay *runtime.Relay) string {
+	var b strings.Builder
+	for name, n := range relay.Counters() {
+		fmt.Fprintf(&b, "count %s: %s\n", name, thousands(n))
+	}
+	for _, t := range relay.Tables() {
+		d := t.Desc()
+		values := visible(d.Value)
+		var lines []string
+		for key, value := range t.All() {
+			for i, m := range values {
+				if m.kind == runtime.KindCounter {
+					lines = append(lines, fmt.Sprintf("%s %s: %s %v\n", d.Name, join(key), m.name, value[i]))
+				}
+			}
+		}
+		slices.Sort(lines)
+		b.WriteString(strings.Join(lines, ""))
+	}
+	return b.String()
+}
+
+func join(values []any) string {
+	var out []string
+	for _, v := range values {
+		out = append(out, fmt.Sprint(v))
+	}
+	return strings.Join(out, " ")
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

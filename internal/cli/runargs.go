@@ -1,0 +1,231 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+)
+
+// What `run` takes on the command line, in the values of package runtime.
+type runInput struct {
+	attach   []attachment
+	settings map[string]any
+	sessions []sessionInput
+	rows     []rowInput
+}
+
+type attachment struct{ program, iface string }
+
+type sessionInput struct {
+	kind   string
+	fields []any // in the order of the session's fields
+}
+
+type rowInput struct {
+	table      string
+	key, value []any // in the order of the visible members
+}
+
+// parseRun reads the flags against the relay's description. All names and values are checked before anything is loaded.
+func parseRun(desc *runtime.Desc, opt runOptions) (*runInput, error) {
+	in := &runInput{settings: map[string]any{}}
+	for _, text := range opt.attach {
+		program, iface, ok := strings.Cut(text, "=")
+		if !ok || program == "" || iface == "" {
+			return nil, usage("--attach %q isn't PROGRAM=INTERFACE", text).hint("for example --attach %s=eth0", desc.Programs[0].Name)
+		}
+		if findProgram(desc, program) == nil {
+			return nil, unknown("program", program, programNames(desc))
+		}
+		in.attach = append(in.attach, attachment{program, iface})
+	}
+	for _, text := range opt.settings {
+		if err := in.setting(desc, text); err != nil {
+			return nil, err
+		}
+	}
+	for _, s := range desc.Settings {
+		if _, given := in.settings[s.Name]; s.Required && !given {
+			return nil, usage("the setting %q has no default", s.Name).hint("give it a value: --set %s=…", s.Name)
+		}
+	}
+	for _, text := range opt.sessions {
+		if err := in.session(desc, text); err != nil {
+			return nil, err
+		}
+	}
+	for _, text := range opt.rows {
+		if err := in.row(desc, text); err != nil {
+			return nil, err
+		}
+	}
+	return in, nil
+}
+
+func findProgram(desc *runtime.Desc, name string) *runtime.ProgramDesc {
+	for i := range desc.Programs {
+		if desc.Programs[i].Name == name {
+			return &desc.Programs[i]
+		}
+	}
+	return nil
+}
+
+func programNames(desc *runtime.Desc) []string {
+	var names []string
+	for _, p := range desc.Programs {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+func (in *runInput) setting(desc *runtime.Desc, text string) error {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return usage("--set %q isn't SETTING=VALUE", text)
+	}
+	var names []string
+	for _, s := range desc.Settings {
+		if s.Name == name {
+			v, err := parseValue("setting "+name, s.Kind, value)
+			if err != nil {
+				return err
+			}
+			in.settings[name] = v
+			return nil
+		}
+		names = append(names, s.Name)
+	}
+	return unknown("setting", name, names)
+}
+
+// member is a name with a kind: a field of a session, a member of a row.
+type member struct {
+	name string
+	kind runtime.Kind
+}
+
+func (in *runInput) session(desc *runtime.Desc, text string) error {
+	kind, rest, ok := strings.Cut(text, "=")
+	if !ok {
+		return usage("--session %q isn't KIND=FIELD=VALUE…", text).hint("for example --session 'flow=client=198.51.100.7:40001 id=7'")
+	}
+	var names []string
+	for _, s := range desc.Sessions {
+		if s.Name != kind {
+			names = append(names, s.Name)
+			continue
+		}
+		var members []member
+		for _, f := range s.Fields {
+			members = append(members, member{f.Name, f.Kind})
+		}
+		fields, err := parseMembers("session "+kind, members, rest)
+		if err != nil {
+			return err
+		}
+		for i, v := range fields {
+			if v == nil {
+				return usage("--session %s gives no %s", kind, members[i].name).hint("a session takes all its fields: %s", memberNames(members))
+			}
+		}
+		in.sessions = append(in.sessions, sessionInput{kind, fields})
+		return nil
+	}
+	return unknown("session", kind, names)
+}
+
+func (in *runInput) row(desc *runtime.Desc, text string) error {
+	table, rest, ok := strings.Cut(text, "=")
+	if !ok {
+		return usage("--row %q isn't TABLE=MEMBER=VALUE…", text).hint("for example --row 'routes=dst=203.0.113.0/24 fast=192.0.2.1'")
+	}
+	var names []string
+	for _, t := range desc.Tables {
+		if t.Session >= 0 {
+			if t.Name == table {
+				return usage("the rows of %q belong to the session %q", table, desc.Sessions[t.Session].Name).hint("open one with --session")
+			}
+			continue
+		}
+		if t.Name != table {
+			names = append(names, t.Name)
+			continue
+		}
+		keys, values := visible(t.Key), visible(t.Value)
+		all, err := parseMembers("table "+table, append(keys, values...), rest)
+		if err != nil {
+			return err
+		}
+		for i, k := range keys {
+			if all[i] == nil {
+				return usage("--row %s gives no %s", table, k.name).hint("the key of %s is %s", table, memberNames(keys))
+			}
+		}
+		for i, m := range values {
+			if all[len(keys)+i] == nil && m.kind != runtime.KindCounter {
+				return usage("--row %s gives no %s", table, m.name).hint("a row of %s has %s", table, memberNames(values))
+			}
+		}
+		in.rows = append(in.rows, rowInput{table, all[:len(keys)], all[len(keys):]})
+		return nil
+	}
+	return unknown("table", table, names)
+}
+
+func visible(members []runtime.MemberDesc) []member {
+	var out []member
+	for _, m := range members {
+		if !m.Hidden {
+			out = append(out, member{m.Name, m.Kind})
+		}
+	}
+	return out
+}
+
+func memberNames(members []member) string {
+	var names []string
+	for _, m := range members {
+		names = append(names, m.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// parseMembers reads "name=value name=value"; the result has one element for each member, nil where none was given.
+func parseMembers(where string, members []member, text string) ([]any, error) {
+	out := make([]any, len(members))
+	for _, word := range strings.Fields(text) {
+		name, value, ok := strings.Cut(word, "=")
+		if !ok {
+			return nil, usage("%s: %q isn't NAME=VALUE", where, word).hint("members are %s", memberNames(members))
+		}
+		found := false
+		for i, m := range members {
+			if m.name != name {
+				continue
+			}
+			if out[i] != nil {
+				return nil, usage("%s: %s is given twice", where, name)
+			}
+			v, err := parseValue(where+", "+name, m.kind, value)
+			if err != nil {
+				return nil, err
+			}
+			out[i], found = v, true
+		}
+		if !found {
+			return nil, usage("%s has no %q", where, name).hint("it has %s", memberNames(members))
+		}
+	}
+	return out, nil
+}
+
+func parseValue(where string, kind runtime.Kind, text string) (any, error) {
+	v, err := runtime.ParseValue(kind, text)
+	if err != nil {
+		return nil, &diag.Diagnostic{Code: codeValue, Message: fmt.Sprintf("%s: %v", where, err)}
+	}
+	return v, nil
+}

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// tally is what one reason of one program has counted.
+type tally struct {
+	program, kind, reason string
+	doc                   string
+	packets, bytes        uint64
+}
+
+// view turns tallies into what a person sees: rates since the last look, and totals.
+type view struct {
+	last     []tally
+	lastTime time.Time
+	lines    int // drawn by the last look, to be drawn over
+}
+
+// rate is one line of the table.
+type rate struct {
+	tally
+	packetsPerSecond, bitsPerSecond float64
+}
+
+// look returns the rates since the last look.
+func (v *view) look(now time.Time, all []tally) []rate {
+	seconds := now.Sub(v.lastTime).Seconds()
+	out := make([]rate, len(all))
+	for i, t := range all {
+		out[i].tally = t
+		if len(v.last) == len(all) && seconds > 0 {
+			out[i].packetsPerSecond = float64(t.packets-v.last[i].packets) / seconds
+			out[i].bitsPerSecond = 8 * float64(t.bytes-v.last[i].bytes) / seconds
+		}
+	}
+	v.last, v.lastTime = all, now
+	return out
+}
+
+// table draws all that has counted anything; a program that hasn't is a line of its own.
+func table(rates []rate) string {
+	width := len("program")
+	for _, r := range rates {
+		width = max(width, len(r.program))
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%-*s %12s %10s %14s\n", width, "", "packets/s", "Mbit/s", "total")
+	for i := 0; i < len(rates); {
+		end, shown := i, false
+		for ; end < len(rates) && rates[end].program == rates[i].program; end++ {
+			r := rates[end]
+			if r.packets == 0 {
+				continue
+			}
+			name := ""
+			if !shown {
+				name = r.program
+			}
+			shown = true
+			fmt.Fprintf(&b, "%-*s %12s %10.1f %14s  %s\n", width, name, thousands(uint64(r.packetsPerSecond+0.5)), r.bitsPerSecond/1e6, thousands(r.packets), label(r.tally))
+		}
+		if !shown {
+			fmt.Fprintf(&b, "%-*s %12s %10.1f %14s  no packet yet\n", width, rates[i].program, "0", 0.0, "0")
+		}
+		i = end
+	}
+	return b.String()
+}
+
+// label says what became of the packets of a reason: "sent", "up: no row in by_channel", "drop: over_quota".
+func label(t tally) string {
+	switch {
+	case t.kind == t.reason:
+		return t.kind
+	case t.kind == "up" && t.doc != "":
+		return "up: " + t.doc
+	}
+	return t.kind + ": " + t.reason
+}
+
+// line is the table in one line, for logs.
+func line(rates []rate) string {
+	var parts []string
+	for i := 0; i < len(rates); {
+		name := rates[i].program
+		var counted []string
+		var pps, bps float64
+		for ; i < len(rates) && rates[i].program == name; i++ {
+			r := rates[i]
+			pps += r.packetsPerSecond
+			bps += r.bitsPerSecond
+			if r.packets > 0 {
+				text := thousands(r.packets) + " " + r.kind
+				if r.kind != r.reason {
+					text += " " + r.reason
+				}
+				counted = append(counted, text)
+			}
+		}
+		if len(counted) == 0 {
+			counted = []string{"no packet yet"}
+		}
+		parts = append(parts, fmt.Sprintf("%s: %s packets/s %.1f Mbit/s, %s", name, thousands(uint64(pps+0.5)), bps/1e6, strings.Join(counted, ", ")))
+	}
+	return strings.Join(parts, "; ") + "\n"
+}
+
+// redraw draws the table over the last one, and cuts it where the terminal has no room.
+func (v *view) redraw(w io.Writer, text string, height int) error {
+	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
+	if height > 2 && len(lines) > height-2 {
+		lines = lines[:height-2]
+	}
+	var b strings.Builder
+	if v.lines > 0 {
+		fmt.Fprintf(&b, "\x1b[%dA\x1b[J", v.lines)
+	}
+	b.WriteString(strings.TrimSuffix(strings.Join(lines, ""), "\n") + "\n")
+	v.lines = len(lines)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// thousands writes 1204991 as 1,204,991.
+func thousands(n uint64) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}

@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// setFormat takes the value of --format; from then on errors are shown in it, too.
+func (a *app) setFormat(format string) error {
+	if err := oneOf("format", format, "text", "json"); err != nil {
+		return err
+	}
+	a.machine = format == "json"
+	return nil
+}
+
+// diagnostics is how messages are shown to machines.
+type diagnostics struct {
+	Diagnostics []diagnostic `json:"diagnostics"`
+}
+
+type diagnostic struct {
+	Code    diag.Code `json:"code"`
+	Message string    `json:"message"`
+	place
+	Label   string    `json:"label,omitempty"`
+	Hint    string    `json:"hint,omitempty"`
+	Related []related `json:"related,omitempty"`
+}
+
+// place counts lines and columns from 1, in bytes; length is what to underline.
+type place struct {
+	File   string `json:"file,omitempty"`
+	Line   int    `json:"line,omitempty"`
+	Column int    `json:"column,omitempty"`
+	Length int    `json:"length,omitempty"`
+}
+
+type related struct {
+	place
+	Text string `json:"text"`
+}
+
+func placeOf(p diag.Pos) place { return place{p.File, p.Line, p.Column, p.Len} }
+
+// showError shows whatever went wrong: mistakes in a spec, on the command line, or of the machine.
+func (a *app) showError(err error) {
+	list := listOf(err)
+	if a.machine {
+		out := diagnostics{Diagnostics: []diagnostic{}}
+		for _, d := range list.All() {
+			j := diagnostic{Code: d.Code, Message: d.Message, place: placeOf(d.Pos), Label: d.Label, Hint: d.Hint}
+			for _, r := range d.Related {
+				j.Related = append(j.Related, related{placeOf(r.Pos), r.Text})
+			}
+			out.Diagnostics = append(out.Diagnostics, j)
+		}
+		if a.json(out) == nil {
+			return
+		}
+	}
+	a.render(list)
+}
+
+// listOf makes a list of any error. What has no code yet is a fault of the machine or of this program.
+func listOf(err error) *diag.List {
+	var list diag.List
+	var mistakes *diag.Error
+	var one *diag.Diagnostic
+	var use *usageError
+	switch {
+	case errors.As(err, &mistakes):
+		return mistakes.List
+	case errors.As(err, &one):
+		d := list.Add(one.Code, one.Pos, "%s", one.Message)
+		d.Label, d.Hint, d.Related = one.Label, one.Hint, one.Related
+	case errors.As(err, &use):
+		d := list.Add(codeUsage, diag.Pos{}, "%s", use.message)
+		d.Hint = use.hintText()
+	case errors.Is(err, context.Canceled):
+		list.Add(codeFailure, diag.Pos{}, "stopped")
+	default:
+		list.Add(codeFailure, diag.Pos{}, "%s", err.Error())
+	}
+	return &list
+}
+
+// compile runs the whole pipeline on a spec; mistakes in it are the error.
+func (a *app) compile(ctx context.Context, file string, opt build.Options) (*build.Result, error) {
+	r, list, err := build.Spec(ctx, file, opt)
+	return checked(r, list, err)
+}
+
+// plan compiles a spec as far as its plan, without clang.
+func (a *app) plan(file string) (*build.Result, error) {
+	r, list, err := build.Plan(file)
+	return checked(r, list, err)
+}
+
+func checked(r *build.Result, list *diag.List, err error) (*build.Result, error) {
+	if err != nil {
+		return nil, fileError(err)
+	}
+	if err := list.Err(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// fileError gives an error of the operating system about a file its code.
+func fileError(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) {
+		return &diag.Diagnostic{Code: codeFile, Message: err.Error()}
+	}
+	return err
+}
+
+func (a *app) render(list *diag.List) {
+	for _, d := range list.All() {
+		fmt.Fprintf(a.err, "error[%s]: %s (%s) %s %s\n", d.Code, d.Message, d.Pos, d.Label, d.Hint)
+	}
+}

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fastrelay/fastrelay-gen/internal/doctor"
+	fr "github.com/fastrelay/fastrelay-gen/runtime"
+)
+
+// versions is what `version` prints.
+type versions struct {
+	Module  string `json:"module"`
+	Runtime int    `json:"runtime"` // contract between generated packages and package runtime
+	Go      string `json:"go"`
+	Clang   string `json:"clang"`
+	Kernel  string `json:"kernel"`
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{
+		Use:     "version",
+		Short:   "Print the versions of this tool, of clang and of the kernel",
+		Example: "  fastrelay-gen version --format json",
+		Args:    exactly(),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.setFormat(format); err != nil {
+				return err
+			}
+			v := versions{Module: "unknown", Runtime: fr.Version, Clang: doctor.Clang(cmd.Context())}
+			if info, ok := debug.ReadBuildInfo(); ok {
+				v.Module, v.Go = info.Main.Version, info.GoVersion
+			}
+			v.Kernel, _, _ = doctor.Release()
+			if format == "json" {
+				return a.json(v)
+			}
+			fmt.Fprintf(a.out, "fastrelay-gen  %s (runtime contract %d, %s)\nclang          %s\nkernel         %s\n", v.Module, v.Runtime, v.Go, v.Clang, v.Kernel)
+			return nil
+		},
+	}
+	formatFlag(cmd, &format)
+	return cmd
+}
+
+func (a *app) completionCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish",
+		Short: "Print a script that completes commands and flags in a shell",
+		Example: `  source <(fastrelay-gen completion bash)
+  fastrelay-gen completion zsh > "${fpath[1]}/_fastrelay-gen"
+  fastrelay-gen completion fish > ~/.config/fish/completions/fastrelay-gen.fish`,
+		Args:      exactly("SHELL"),
+		ValidArgs: []string{"bash", "zsh", "fish"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(a.out, true)
+			case "zsh":
+				return root.GenZshCompletion(a.out)
+			case "fish":
+				return root.GenFishCompletion(a.out, true)
+			}
+			return usage("there is no completion for %q", args[0]).nearest(args[0], cmd.ValidArgs, "").hint("bash, zsh and fish are known")
+		},
+	}
+}

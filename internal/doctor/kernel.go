@@ -1,0 +1,89 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
+)
+
+// featureChecks asks the kernel for what relays use.
+func featureChecks() []Check {
+	return []Check{
+		probe("tc programs", "run", features.HaveProgramType(ebpf.SchedCLS), "needs CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"),
+		probe("bpf_redirect_neigh", "run", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRedirectNeigh), "came with Linux 5.10"),
+		probe("bpf_loop", "", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnLoop), "came with Linux 5.17; relays work without it"),
+		tcx(),
+	}
+}
+
+func probe(name, needed string, err error, absent string) Check {
+	c := Check{Name: name, Needed: needed}
+	switch {
+	case err == nil:
+		c.Status, c.Found = OK, "yes"
+	case errors.Is(err, ebpf.ErrNotSupported) && needed == "":
+		c.Status, c.Found = Info, "no: "+absent
+	case errors.Is(err, ebpf.ErrNotSupported):
+		c.Status, c.Found, c.Do = Missing, "no: "+absent, "use a newer kernel, or one built with it"
+	default:
+		c.Status, c.Found = Info, "unknown: "+reasonOf(err)
+	}
+	return c
+}
+
+// reasonOf makes an error of the kernel's a few words.
+func reasonOf(err error) string {
+	if errors.Is(err, unix.EPERM) {
+		return "asking needs the right to load programs"
+	}
+	text, _, _ := strings.Cut(err.Error(), "\n")
+	return text
+}
+
+// tcx asks what is attached to the loopback device in the new way; a kernel before 6.6 doesn't know the question.
+func tcx() Check {
+	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
+	if errors.Is(err, unix.EINVAL) {
+		err = ebpf.ErrNotSupported
+	}
+	return probe("tcx", "", err, "came with Linux 6.6; clsact is used instead")
+}
+
+// bpffs is where a relay is pinned, so that its successor can adopt it.
+func bpffs() Check {
+	c := Check{Name: "bpf file system", Status: OK, Found: "/sys/fs/bpf"}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(c.Found, &fs); err != nil || fs.Type != unix.BPF_FS_MAGIC {
+		c.Status, c.Found = Warning, "not mounted at /sys/fs/bpf: a relay can't be pinned and adopted"
+		c.Do = "mount -t bpf bpf /sys/fs/bpf"
+	}
+	return c
+}
+
+// memlock: before Linux 5.11 maps counted against the limit of locked memory.
+func memlock() Check {
+	c := Check{Name: "locked memory", Status: OK}
+	if _, major, minor := Release(); major > 5 || major == 5 && minor >= 11 {
+		c.Found = "not limited for BPF since Linux 5.11"
+		return c
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		c.Status, c.Found = Info, "unknown: "+err.Error()
+		return c
+	}
+	if limit.Cur == unix.RLIM_INFINITY {
+		c.Found = "no limit"
+		return c
+	}
+	c.Status, c.Needed = Warning, "run"
+	c.Found = fmt.Sprintf("limited to %d KiB; maps count against it on this kernel", limit.Cur/1024)
+	c.Do = "the runtime raises the limit where it may (CAP_SYS_RESOURCE); else ulimit -l unlimited"
+	return c
+}
