@@ -54,13 +54,13 @@ func child(mode string) int {
 		// Opens and closes as fast as it can, until it is killed.
 		fmt.Println("ready")
 		for n := 0; ; n++ {
-			s, err := r.Open("flow", flow(n%8)...)
+			s, err := r.Open("flow", flow(n%7)...)
 			var collision *CollisionError
 			switch {
 			case errors.As(err, &collision):
 				collision.Other.Close()
 			case err != nil:
-				fmt.Println("error:", err)
+				fmt.Fprintln(os.Stderr, "error:", err)
 				return 1
 			case n%3 == 0:
 				s.Close()

@@ -270,8 +270,13 @@ func (h *hops) refresh(match func(*hop) bool) {
 		}
 	}
 	h.relay.mu.Unlock()
+	asked := map[neighKey]bool{}
 	for _, e := range all {
 		now, via := h.resolve(e.key)
+		if h.routes != nil && now.State == HopNeighbour && !asked[via] {
+			asked[via] = true
+			h.routes.probe(via)
+		}
 		h.apply(e, now, via)
 	}
 }

@@ -239,7 +239,7 @@ func TestKilledWhileRegistering(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	repaired := 0
-	for range 25 {
+	for round := 0; round < 25 || repaired < 3 && round < 200; round++ {
 		cmd := startChild(t, "churn", "PINS="+pins)
 		wait := time.Now().Add(time.Duration(rnd.IntN(20_000)) * time.Microsecond)
 		for time.Now().Before(wait) {
@@ -274,9 +274,17 @@ func TestKilledWhileRegistering(t *testing.T) {
 		for n := range 8 {
 			open(t, r, n)
 		}
+		if n := len(r.sessions); n != 8 {
+			t.Errorf("%d sessions could be opened", n)
+		}
+		for s := range r.Sessions() {
+			s.Close()
+		}
 		r.Close()
 	}
-	t.Logf("%d of 25 times there was something to repair", repaired)
+	if repaired == 0 {
+		t.Error("there was never anything to repair")
+	}
 	load(t, Options{PinPath: pins})
 }
 

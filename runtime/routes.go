@@ -261,7 +261,7 @@ func (rt *routes) route(key hopKey) (netlink.Route, HopState) {
 	}
 	to := net.IP(key.to.AsSlice())
 	list, err := rt.ask.RouteGetWithOptions(to, opt)
-	if opt != nil && errors.Is(err, unix.EINVAL) {
+	if opt != nil && err != nil && !rt.local(key.from) {
 		// The kernel refuses a source that isn't one of this host's (a floating address, say): the way is the same without.
 		list, err = rt.ask.RouteGetWithOptions(to, nil)
 	}
@@ -285,6 +285,12 @@ func (rt *routes) route(key hopKey) (netlink.Route, HopState) {
 		return route, HopNone
 	}
 	return route, HopUnreachable
+}
+
+// local says whether an address is one of this host's.
+func (rt *routes) local(addr netip.Addr) bool {
+	list, err := rt.ask.RouteGetWithOptions(net.IP(addr.AsSlice()), nil)
+	return err == nil && len(list) > 0 && list[0].Type == unix.RTN_LOCAL
 }
 
 // hasEthernet says whether frames of the device begin with an Ethernet header.

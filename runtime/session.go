@@ -202,6 +202,11 @@ func (s *Session) fill(buf []byte, members []MemberDesc, fields []int) {
 // register puts the rows into the kernel, and then opens the slot: until then each of them is a miss. r.mu is held.
 func (r *Relay) register(s *Session) (err error) {
 	if r.open[s.kind] >= s.desc.Size {
+		for _, row := range s.rows {
+			if other, err := r.owner(row); err == nil && other != nil {
+				return row.collision(other) // which says more
+			}
+		}
 		return &FullError{What: fmt.Sprintf("session %q", s.desc.Name), Size: s.desc.Size}
 	}
 	var ok bool
@@ -264,24 +269,42 @@ func (r *Relay) insert(s *Session, row *tableRow) error {
 		case !errors.Is(err, ebpf.ErrKeyExist) || try > 0:
 			return row.table.explain(err)
 		}
-		old, err := row.table.m.LookupBytes(row.key)
+		other, err := r.owner(row)
 		if err != nil {
-			return row.table.explain(err)
+			return err
 		}
-		if old == nil {
-			continue
+		if other != nil {
+			return row.collision(other)
 		}
-		slot, gen := row.table.slotOf(old)
-		if slot == s.slot && gen == s.gen {
-			return fmt.Errorf("table %q: two rows of the session have one key, %s", row.table.desc.Name, row.table.keyString(row.key))
-		}
-		if other := r.sessions[slot]; other != nil && other.gen == gen {
-			return &CollisionError{Table: row.table.desc.Name, Key: row.table.keyString(row.key), Other: other}
+		for _, mine := range s.rows {
+			if mine != row && mine.table == row.table && string(mine.key) == string(row.key) {
+				return fmt.Errorf("table %q: two rows of the session have one key, %s", row.table.desc.Name, row.table.keyString(row.key))
+			}
 		}
 		if err := row.table.m.Delete(row.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return row.table.explain(err)
 		}
 	}
+}
+
+// owner returns the open session that has the row's key; nil where there is none. r.mu is held.
+func (r *Relay) owner(row *tableRow) (*Session, error) {
+	value, err := row.table.m.LookupBytes(row.key)
+	if err != nil {
+		return nil, row.table.explain(err)
+	}
+	if value == nil {
+		return nil, nil
+	}
+	slot, gen := row.table.slotOf(value)
+	if s := r.sessions[slot]; s != nil && s.gen == gen {
+		return s, nil
+	}
+	return nil, nil
+}
+
+func (row *tableRow) collision(other *Session) error {
+	return &CollisionError{Table: row.table.desc.Name, Key: row.table.keyString(row.key), Other: other}
 }
 
 // remove deletes a row, and stops following its hops. r.mu is held.

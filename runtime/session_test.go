@@ -111,6 +111,10 @@ func TestSessionsFull(t *testing.T) {
 	if !errors.Is(err, ErrFull) || !errors.As(err, &full) || full.Size != 8 || !strings.Contains(err.Error(), `"flow"`) {
 		t.Fatalf("error %v", err)
 	}
+	var collision *CollisionError
+	if _, err := r.Open("flow", flow(3)...); !errors.As(err, &collision) {
+		t.Errorf("a session that is open, of full: %v", err)
+	}
 	n := 0
 	for s := range r.Sessions() {
 		n++

@@ -1,0 +1,284 @@
+package runtime
+
+import (
+	"net"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// hopOf reads the hop of a session's row out of the kernel.
+func hopIn(t testing.TB, s *Session, row int) Hop {
+	t.Helper()
+	tr := s.rows[row]
+	b, err := tr.table.m.LookupBytes(tr.key)
+	if err != nil || b == nil {
+		t.Fatalf("row %d: %v", row, err)
+	}
+	off := 0
+	for _, m := range tr.table.desc.Value {
+		if m.Kind == KindHop {
+			off = m.Off
+		}
+	}
+	return Hop{State: HopState(b[off+6]), Ifindex: int(order.Uint32(b[off:])), MTU: int(order.Uint16(b[off+4:])), Dst: [6]byte(b[off+8:]), Src: [6]byte(b[off+14:])}
+}
+
+// network is a host with two devices: a client's network on one, a router to everything else on the other.
+func network(t testing.TB) *bench {
+	t.Helper()
+	b := newBench(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(b.dev.AddAddr("192.0.2.1/24"))
+	must(b.there.AddAddr("192.0.2.254/24"))
+	must(b.dev.AddAddr("2001:db8::1/64"))
+	must(b.there.AddAddr("2001:db8::fe/64"))
+	must(b.dev.AddRoute("198.51.100.0/24", "192.0.2.254"))
+	must(b.dev.AddRoute("203.0.113.0/24", "192.0.2.254"))
+	must(b.dev.AddRoute("2001:db8:9::/64", "2001:db8::fe"))
+	return b
+}
+
+func TestHopsFollowTheNetwork(t *testing.T) {
+	b := network(t)
+	r := b.load(t, Options{})
+	s := open(t, r, 1)
+	gateway := [6]byte(b.there.MAC)
+	direct := Hop{HopDirect, b.dev.Index, 1500, gateway, [6]byte(b.dev.MAC)}
+	is := func(what string, row int, want Hop) {
+		t.Helper()
+		until(t, 3*time.Second, what+" "+want.State.String(), func() bool { return hopIn(t, s, row) == want })
+		if run(t, r, packet(1)) != forwarded {
+			t.Errorf("%s: the session doesn't forward", what)
+		}
+	}
+	ip := func(args ...string) {
+		t.Helper()
+		if err := b.host.Run("ip", args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Nobody has sent a packet: opening the session made the kernel look for the gateway.
+	is("at first", 0, direct)
+	is("at first, to the client", 1, direct)
+
+	other := net.HardwareAddr{2, 0, 0, 0, 0, 9}
+	ip("neigh", "replace", "192.0.2.254", "lladdr", other.String(), "dev", "in0", "nud", "permanent")
+	moved := direct
+	moved.Dst = [6]byte(other)
+	is("the gateway has another address", 0, moved)
+	ip("neigh", "del", "192.0.2.254", "dev", "in0")
+	// The next look at it finds it again.
+	r.hops.routes.probe(neighKey{b.dev.Index, netip.MustParseAddr("192.0.2.254")})
+	is("it is found again", 0, direct)
+
+	ip("route", "replace", "203.0.113.0/24", "via", "192.0.2.254", "dev", "in0", "mtu", "1300")
+	narrow := direct
+	narrow.MTU = 1300
+	is("the route has an MTU", 0, narrow)
+	is("the other route has none", 1, direct)
+	for _, tt := range []struct {
+		kind string
+		want HopState
+	}{{"blackhole", HopBlackhole}, {"unreachable", HopUnreachable}, {"prohibit", HopProhibit}} {
+		ip("route", "add", tt.kind, "203.0.113.9/32")
+		is(tt.kind, 0, Hop{State: tt.want})
+		ip("route", "del", tt.kind, "203.0.113.9/32")
+		is("no more "+tt.kind, 0, narrow)
+	}
+	ip("rule", "add", "to", "203.0.113.9", "unreachable")
+	is("a rule", 0, Hop{State: HopUnreachable})
+	ip("rule", "del", "to", "203.0.113.9", "unreachable")
+	is("no more rule", 0, narrow)
+	ip("addr", "add", "203.0.113.9/32", "dev", "lo")
+	is("the peer is this host", 0, Hop{State: HopLocal})
+	ip("addr", "del", "203.0.113.9/32", "dev", "lo")
+	is("it is not", 0, narrow)
+	ip("route", "del", "203.0.113.0/24")
+	is("no route", 0, Hop{State: HopUnreachable})
+	ip("route", "add", "203.0.113.0/24", "via", "192.0.2.254", "dev", "in0")
+	is("a route again", 0, direct)
+	if err := b.dev.SetMTU(1400); err != nil {
+		t.Fatal(err)
+	}
+	small := direct
+	small.MTU = 1400
+	is("the device has a smaller MTU", 0, small)
+	ip("link", "set", "in0", "down")
+	is("the device is down", 0, Hop{State: HopUnreachable})
+	ip("link", "set", "in0", "up")
+	ip("route", "add", "203.0.113.0/24", "via", "192.0.2.254", "dev", "in0")
+	is("and up", 0, small)
+	ip("link", "set", "in0", "down", "address", "02:00:00:00:00:77")
+	ip("link", "set", "in0", "up")
+	ip("route", "add", "203.0.113.0/24", "via", "192.0.2.254", "dev", "in0")
+	small.Src = [6]byte{2, 0, 0, 0, 0, 0x77}
+	is("it has another address", 0, small)
+
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(r.hops.byKey); n != 0 {
+		t.Errorf("%d hops are followed for nobody", n)
+	}
+}
+
+func TestHopKinds(t *testing.T) {
+	b := network(t)
+	for _, args := range [][]string{
+		{"tuntap", "add", "dev", "tun0", "mode", "tun"}, {"link", "set", "tun0", "up", "mtu", "1280"},
+		{"route", "add", "10.1.0.0/16", "dev", "tun0"},
+		{"route", "add", "10.2.0.0/16", "via", "inet6", "2001:db8::fe", "dev", "in0"},
+		{"-6", "route", "add", "blackhole", "2001:db8:bad::/64"},
+		{"-6", "route", "add", "prohibit", "2001:db8:bad:1::/64"},
+		{"-6", "route", "add", "unreachable", "2001:db8:bad:2::/64"},
+		{"route", "add", "table", "77", "10.3.0.0/16", "via", "192.0.2.254"},
+		{"rule", "add", "from", "192.0.2.1", "table", "77"},
+	} {
+		if err := b.host.Run("ip", args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := b.load(t, Options{})
+	gateway, own := [6]byte(b.there.MAC), [6]byte(b.dev.MAC)
+	for _, tt := range []struct {
+		from, to string
+		want     Hop
+	}{
+		{"192.0.2.1", "192.0.2.254", Hop{HopDirect, b.dev.Index, 1500, gateway, own}}, // on the link
+		{"192.0.2.1", "203.0.113.9", Hop{HopDirect, b.dev.Index, 1500, gateway, own}},
+		{"192.0.2.77", "203.0.113.9", Hop{HopDirect, b.dev.Index, 1500, gateway, own}}, // not this host's address
+		{"", "203.0.113.9", Hop{HopDirect, b.dev.Index, 1500, gateway, own}},
+		{"192.0.2.1", "10.3.0.1", Hop{HopDirect, b.dev.Index, 1500, gateway, own}}, // by a rule for the source
+		{"", "10.3.0.1", Hop{State: HopUnreachable}},
+		{"2001:db8::1", "2001:db8:9::9", Hop{HopDirect, b.dev.Index, 1500, gateway, own}},
+		{"", "10.2.0.1", Hop{HopDirect, b.dev.Index, 1500, gateway, own}}, // IPv4 through an IPv6 gateway
+		{"192.0.2.1", "192.0.2.200", Hop{HopNeighbour, b.dev.Index, 1500, [6]byte{}, own}},
+		{"192.0.2.1", "127.0.0.1", Hop{State: HopLocal}},
+		{"", "2001:db8::1", Hop{State: HopLocal}},
+		{"2001:db8::1", "2001:db8:bad::1", Hop{State: HopBlackhole}},
+		{"2001:db8::1", "2001:db8:bad:1::1", Hop{State: HopProhibit}},
+		{"2001:db8::1", "2001:db8:bad:2::1", Hop{State: HopUnreachable}},
+		{"2001:db8::1", "2001:db8:1234::1", Hop{State: HopUnreachable}},
+		{"192.0.2.1", "192.0.2.255", Hop{State: HopUnreachable}}, // a broadcast
+	} {
+		key := hopKey{to: netip.MustParseAddr(tt.to)}
+		if tt.from != "" {
+			key.from = netip.MustParseAddr(tt.from)
+		}
+		if tt.want.State == HopDirect {
+			_, via := r.hops.resolve(key)
+			r.hops.routes.probe(via)
+			until(t, 3*time.Second, tt.from+" to "+tt.to+" is direct", func() bool { h, _ := r.hops.resolve(key); return h.State == HopDirect })
+		}
+		if got, _ := r.hops.resolve(key); got != tt.want {
+			t.Errorf("from %s to %s: %+v, want %+v", tt.from, tt.to, got, tt.want)
+		}
+	}
+	if got, _ := r.hops.resolve(hopKey{to: netip.MustParseAddr("10.1.0.1")}); got.State != HopDirect || got.MTU != 1280 || got.Dst != [6]byte{} {
+		// A tunnel without carrier has no route.
+		if got.State != HopUnreachable {
+			t.Errorf("through a tunnel: %+v", got)
+		}
+	}
+}
+
+// More announcements than the socket holds: what was missed is read again.
+func TestAnnouncementsOverflow(t *testing.T) {
+	b := network(t)
+	r := b.load(t, Options{})
+	if err := r.hops.routes.events.SetReceiveBufferSize(1, true); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, r, 1)
+	until(t, 3*time.Second, "it is direct", func() bool { return hopIn(t, s, 0).State == HopDirect })
+	batch := "route add blackhole 203.0.113.9/32\n"
+	for range 300 {
+		batch += "route add 10.9.0.0/16 via 192.0.2.254\nroute del 10.9.0.0/16\n"
+	}
+	cmd := b.host.Command(t.Context(), "ip", "-batch", "-")
+	cmd.Stdin = strings.NewReader(batch)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	until(t, 5*time.Second, "the blackhole is seen", func() bool { return hopIn(t, s, 0).State == HopBlackhole })
+}
+
+// Rows follow while sessions come and go.
+func TestHopsRace(t *testing.T) {
+	state := make(chan HopState, 1)
+	state <- HopDirect
+	r := load(t, Options{Routes: func(from, to netip.Addr) Hop {
+		s := <-state
+		state <- s
+		return Hop{State: s, Ifindex: 1, MTU: 1500}
+	}})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range 200 {
+			<-state
+			state <- HopState(1 + i%6)
+			r.RefreshRoutes()
+		}
+	}()
+	for n := 0; ; n = (n + 1) % 8 {
+		s := open(t, r, n)
+		select {
+		case <-done:
+			r.RefreshRoutes()
+			now := <-state
+			state <- now
+			if got := hopIn(t, s, 0).State; got != now {
+				t.Errorf("the row says %v, the network %v", got, now)
+			}
+			return
+		default:
+			s.Close()
+		}
+	}
+}
+
+func TestRowsOfTablesFollow(t *testing.T) {
+	b := network(t)
+	r := b.load(t, Options{})
+	routes := r.Table("routes")
+	prefix := netip.MustParsePrefix("10.0.0.0/8")
+	if err := routes.Put([]any{prefix}, []any{netip.MustParseAddr("192.0.2.254")}); err != nil {
+		t.Fatal(err)
+	}
+	key := mustKey(t, routes, prefix)
+	state := func() HopState {
+		v, err := routes.Map().LookupBytes(key)
+		if err != nil || v == nil {
+			t.Fatal(err)
+		}
+		return HopState(v[6])
+	}
+	until(t, 3*time.Second, "it is direct", func() bool { return state() == HopDirect })
+	if err := b.host.Run("ip", "link", "set", "in0", "down"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, 3*time.Second, "it is unreachable", func() bool { return state() == HopUnreachable })
+	if err := routes.Delete([]any{prefix}); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.host.Run("ip", "link", "set", "in0", "up"); err != nil {
+		t.Fatal(err)
+	}
+	r.RefreshRoutes()
+	if v, _ := routes.Map().LookupBytes(key); v != nil {
+		t.Error("a row that was deleted came back")
+	}
+	if err := routes.Map().Update(key, make([]byte, 40), ebpf.UpdateNoExist); err != nil {
+		t.Error(err)
+	}
+}
