@@ -24,6 +24,10 @@ type node struct {
 	ran      *Point
 	yes, no  *Point   // If: the branches taken; Guard: no where it fails; Lookup: yes where a row is found, no where not
 	outcomes []*Point // CheckHop: by state, and behind them the packet that is too big
+
+	// CheckHop: the rewrite that follows, if any. The kernel cuts a super-packet into segments on its way out, each with the
+	// headers of the new front, and it is the segments that have to fit the MTU.
+	segment *ir.Rewrite
 }
 
 func prepare(plan *ir.Plan, p *ir.Program) (*program, error) {
@@ -56,8 +60,27 @@ func (b *builder) block(stmts []ir.Stmt) []*node {
 	nodes := make([]*node, len(stmts))
 	for i, s := range stmts {
 		nodes[i] = b.node(s)
+		if _, ok := s.(*ir.CheckHop); ok {
+			nodes[i].segment = rewriteOf(stmts[i+1:])
+		}
 	}
 	return nodes
+}
+
+// rewriteOf returns the first rewrite in statements.
+func rewriteOf(stmts []ir.Stmt) *ir.Rewrite {
+	for _, s := range stmts {
+		switch s := s.(type) {
+		case *ir.Forward:
+			return s.Rewrite
+		case *ir.If:
+			if w := rewriteOf(s.Then); w != nil {
+				return w
+			}
+			return rewriteOf(s.Else)
+		}
+	}
+	return nil
 }
 
 func (b *builder) node(s ir.Stmt) *node {

@@ -361,6 +361,9 @@ func (r *run) hop(h *ir.HopRef) Hop {
 func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 	hop := r.hop(s.Hop)
 	length := r.uint(s.Length)
+	if n.segment != nil && r.packet.GSO != 0 {
+		length = uint64(r.packet.GSO) + uint64(r.offset(n.segment.NewFront)-n.segment.L2)
+	}
 	if r.err != nil {
 		return true
 	}
@@ -372,7 +375,7 @@ func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 	case state != ir.HopDirect && state != ir.HopNeighbour:
 		n.outcomes[state].Hits++
 		return r.up(s.Reasons[state])
-	case r.packet.GSO == 0 && length > uint64(hop.MTU):
+	case length > uint64(hop.MTU):
 		n.outcomes[ir.HopStates].Hits++
 		return r.up(s.TooBig)
 	}

@@ -43,7 +43,7 @@ func (r *run) terms(terms []ir.Term, what string) uint64 {
 		} else {
 			b = r.wire(t.Value, t.Size, false, what)
 		}
-		sum = sumAdd(sum, sumBytes(b, t.Odd))
+		sum = sumAdd(sum, sumBytes(b, t.Odd || t.OddIf != nil && r.bool(t.OddIf)))
 	}
 	return sum
 }
