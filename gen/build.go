@@ -1,6 +1,8 @@
 package gen
 
 import (
+	"net/netip"
+
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
@@ -69,6 +71,17 @@ func not(x ir.Expr) ir.Expr {
 		return n.X
 	}
 	return &ir.Not{X: x}
+}
+
+// isV4 holds where an address is an IPv4 one. Of an address on the wire its header tells: mapped ones have gone up.
+func isV4(x ir.Expr) ir.Expr {
+	if l, ok := x.(*ir.LoadBytes); ok {
+		return boolean(l.N == 4)
+	}
+	if c, ok := x.(*ir.BytesConst); ok {
+		return boolean(netip.AddrFrom16([16]byte(c.B)).Is4In6())
+	}
+	return &ir.IsV4{X: x}
 }
 
 // bin applies an operator, folding constants and neutral elements.

@@ -1,6 +1,8 @@
 package gen
 
 import (
+	"maps"
+
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -85,18 +87,13 @@ func fixedSize(h *spec.Header) int {
 	return bits / 8
 }
 
-// inMetadata returns parent as it looks where header h stands in the packet's metadata: the field that announces h is the
-// tag's protocol there, and its place in the frame belongs to h.
+// inMetadata returns parent as it looks where header h stands in the packet's metadata: the name of the field that announces h
+// is the tag's protocol there, while its place in the frame holds what announces the header behind h.
 func inMetadata(parent *inst, h *spec.Header) *inst {
 	q := *parent
-	q.fields = map[string]*place{}
-	q.order = nil
-	for _, pl := range parent.order {
-		if pl == announcer(parent, h) {
-			pl = &place{f: pl.f, load: &ir.Meta{Kind: ir.VLANProto}, max: 0xFFFF, parent: &q, segment: -1}
-		}
-		q.fields[pl.f.Name.Value] = pl
-		q.order = append(q.order, pl)
+	q.fields = maps.Clone(parent.fields)
+	if pl := announcer(parent, h); pl != nil {
+		q.fields[pl.f.Name.Value] = &place{f: pl.f, load: &ir.Meta{Kind: ir.VLANProto}, max: 0xFFFF, parent: &q, segment: -1}
 	}
 	return &q
 }
@@ -253,6 +250,10 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*inst, off ir.Off, end
 func (p *program) fixedValues(s *scope, in *inst, first int, blk *[]ir.Stmt) {
 	for _, pl := range in.order[first:] {
 		f := pl.f
+		if f.Type == "ip" && f.Bytes == 16 && pl.segment >= 0 {
+			// In tables an IPv4 address is a mapped one; on the wire it would pass for it.
+			emit(blk, &ir.Guard{Cond: not(&ir.IsV4{X: pl.load}), Reason: p.went("mapped_address", "an IPv4-mapped address in an IPv6 header", f.Name.Pos), Pos: f.Name.Pos})
+		}
 		if f.Is == nil {
 			continue
 		}

@@ -328,7 +328,8 @@ func (p *program) follows(h *spec.Header, parent *inst) (ir.Expr, bool) {
 		}
 		cond = or(cond, all)
 	}
-	return cond, found
+	// What stands behind a user's header is the user's word: no header of the standard ones can name it.
+	return cond, found || !parent.h.Std
 }
 
 // discriminator is the condition that the fixed fields at the start of h make, for headers that nothing in front of them

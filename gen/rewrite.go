@@ -74,9 +74,9 @@ func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 	}
 }
 
-// header returns the header that leaves which stands for a place's header.
+// header returns what leaves of a header that came, or nil.
 func (w *rewriter) header(in *inst) *outHeader {
-	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old == in })
+	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old != nil && o.old.entry == in.entry })
 	if i < 0 {
 		return nil
 	}
@@ -153,7 +153,7 @@ func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
 			return
 		}
 		if f.Type == "ip" {
-			w.guard(bin(ir.Eq, &ir.IsV4{X: v.x}, boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
+			w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
 		}
 	}
 	if f.Is != nil {
@@ -167,7 +167,7 @@ func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
 
 // announces reports whether the field says which header of the path follows its own.
 func (w *rewriter) announces(pl *place) bool {
-	i := slices.Index(w.path, pl.parent)
+	i := slices.IndexFunc(w.path, func(in *inst) bool { return in.entry == pl.parent.entry })
 	return i >= 0 && i+1 < len(w.path) && announcer(pl.parent, w.path[i+1].h) == pl
 }
 
@@ -246,7 +246,7 @@ func (w *rewriter) push(a *spec.Action) {
 		w.fail(codeVariable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
-	o := &outHeader{h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, size: fixedSize(h), pos: a.Pos}
+	o := &outHeader{h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, size: fixedSize(h), pos: a.Header.Pos}
 	at := len(w.hdrs)
 	if a.Before != nil {
 		in, _ := w.find(a.Before.Value)
@@ -256,10 +256,8 @@ func (w *rewriter) push(a *spec.Action) {
 			return
 		}
 	}
-	given := map[string]bool{}
 	for _, as := range a.Set {
 		name := as.Target.Path[0].Value
-		given[name] = true
 		i := slices.IndexFunc(h.Fields, func(f *spec.Field) bool { return f.Name.Value == name })
 		if i < 0 {
 			var names []string
@@ -271,15 +269,6 @@ func (w *rewriter) push(a *spec.Action) {
 			continue
 		}
 		w.pushed(o, h.Fields[i], as)
-	}
-	next := (*spec.Header)(nil)
-	if at < len(w.hdrs) {
-		next = w.hdrs[at].h
-	}
-	for _, f := range h.Fields {
-		if !given[f.Name.Value] {
-			w.determined(o, f, next, a)
-		}
 	}
 	w.hdrs = slices.Insert(slices.Clone(w.hdrs), at, o)
 	w.resized = true
@@ -309,7 +298,7 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 			return
 		}
 		if f.Type == "ip" {
-			w.guard(bin(ir.Eq, &ir.IsV4{X: v.x}, boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
+			w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
 		}
 	}
 	if f.Is != nil && f.Kind == spec.FieldUint {
@@ -325,21 +314,30 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 	o.vals[f.Name.Value] = v.x
 }
 
-// determined gives a field of a new header the value that nothing but its declaration determines, or reports that it has none.
-func (w *rewriter) determined(o *outHeader, f *spec.Field, next *spec.Header, a *spec.Action) {
-	switch {
-	case f.Counts != nil || f.Checksum != nil:
-		return // computed
-	case f.Is != nil && f.Is.Op == spec.IsEq && f.Kind == spec.FieldUint && f.Is.Value.Kind == spec.LitInt:
-		o.vals[f.Name.Value] = num(f.Is.Value.Int)
-	case f.Origin != nil && f.Kind == spec.FieldUint:
-		o.vals[f.Name.Value] = num(*f.Origin)
-	case next != nil && announced(o.h, next, f) != nil:
-		o.vals[f.Name.Value] = announced(o.h, next, f)
-	default:
-		w.fail(codePush, a.Header.Pos, "field %q of the pushed header %q needs a value", f.Name.Value, o.h.Name.Value).
-			WithRelated(f.Name.Pos, "the field is declared here")
+// complete gives the fields of pushed headers that the spec gives no value the one that their declarations determine: fixed
+// values, and what the header behind announces. It reports a field that has none.
+func (w *rewriter) complete() bool {
+	ok := true
+	for _, o := range w.hdrs {
+		if o.index >= 0 {
+			continue
+		}
+		for _, f := range o.h.Fields {
+			_, given := o.vals[f.Name.Value]
+			switch {
+			case given || f.Counts != nil || f.Checksum != nil:
+			case f.Is != nil && f.Is.Op == spec.IsEq && f.Kind == spec.FieldUint && f.Is.Value.Kind == spec.LitInt:
+				o.vals[f.Name.Value] = num(f.Is.Value.Int)
+			case f.Origin != nil && f.Kind == spec.FieldUint:
+				o.vals[f.Name.Value] = num(*f.Origin)
+			default:
+				w.fail(codePush, o.pos, "field %q of the pushed header %q needs a value", f.Name.Value, o.h.Name.Value).
+					WithRelated(f.Name.Pos, "the field is declared here")
+				ok = false
+			}
+		}
 	}
+	return ok
 }
 
 // announced returns the value that field f of parent has where next follows, or nil.
@@ -370,7 +368,7 @@ func (w *rewriter) announce() bool {
 		if len(b.h.After) == 0 {
 			continue
 		}
-		found := false
+		found := !a.h.Std
 		for _, f := range a.h.Fields {
 			if x := announced(a.h, b.h, f); x != nil {
 				if _, set := a.vals[f.Name.Value]; !set || a.old != nil {
@@ -417,7 +415,7 @@ func (w *rewriter) placeHeaders() (first int, ok bool) {
 
 // finish emits the guards, the state changes and the Forward. hop is nil where the packet goes on.
 func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
-	if !w.announce() {
+	if !w.announce() || !w.complete() {
 		return
 	}
 	first, ok := w.placeHeaders()

@@ -47,16 +47,19 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	o := w.hdrs[net]
 	have := role(o.h, "destination").Bytes
 	other := w.sibling(o)
+	if slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return o.size < 0 }) {
+		other = nil // a header of variable length can't be written again: user space converts
+	}
 	family := w.went("address_family", "an address of the other family", a.Pos)
-	toV4 := ir.Expr(&ir.IsV4{X: to.x})
+	toV4 := isV4(to.x)
 	if from.x != nil {
-		w.guard(bin(ir.Eq, &ir.IsV4{X: from.x}, toV4), family, a.Pos)
+		w.guard(bin(ir.Eq, isV4(from.x), toV4), family, a.Pos)
 	}
 	same := toV4
 	if have == 16 {
 		same = not(toV4)
 	}
-	if other == nil || from.x == nil {
+	if other == nil || from.x == nil || isTrue(same) {
 		w.guard(same, family, a.Pos)
 		w.originate(a, net, nil, from, to, state)
 		return

@@ -189,9 +189,6 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) bool 
 		if n.old == nil {
 			for _, p := range w.pieces(n) {
 				if p.now != nil {
-					if p.off.Base != o.off.Base {
-						return w.parity(n)
-					}
 					s.NewTerms = append(s.NewTerms, terms(p, p.now, p.off, o.off)...)
 				}
 			}
@@ -208,17 +205,13 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) bool 
 		if j <= first || w.header(in) != nil || in.meta {
 			continue
 		}
-		if in.off.Base != o.old.off.Base {
-			w.fail(codeVariable, w.pos, "header %q can't be popped: it stands behind one of variable length", in.entry)
-			return false
-		}
-		odd := (in.off.Const-o.old.off.Const)&1 != 0
+		odd, oddIf := oddness(in.off, o.old.off)
 		if in.size < 0 {
 			bound := int(in.end.Const)
 			if in.end.Base != nil {
 				bound += int(in.end.Base.Max)
 			}
-			s.OldTerms = append(s.OldTerms, ir.Term{Region: true, At: in.off, Len: distance(in.end, in.off), Max: bound - in.off.Const, Odd: odd})
+			s.OldTerms = append(s.OldTerms, ir.Term{Region: true, At: in.off, Len: distance(in.end, in.off), Max: bound - in.off.Const, Odd: odd, OddIf: oddIf})
 			continue
 		}
 		for done := 0; done < in.size; {
@@ -228,7 +221,8 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) bool 
 			}
 			at := plus(in.off, done)
 			load := &ir.Load{Off: at, Bits: n * 8, Field: in.h.Name.Value}
-			s.OldTerms = append(s.OldTerms, ir.Term{Value: load, Size: n, Odd: (at.Const-o.old.off.Const)&1 != 0})
+			odd, oddIf := oddness(at, o.old.off)
+			s.OldTerms = append(s.OldTerms, ir.Term{Value: load, Size: n, Odd: odd, OddIf: oddIf})
 			done += n
 		}
 	}
@@ -244,10 +238,11 @@ func (w *rewriter) parity(o *outHeader) bool {
 // bytes, all of it counts.
 func (w *rewriter) keptTerms(n, c *outHeader) (was, now []ir.Term, ok bool) {
 	odd := false
-	if n.off.Base == c.off.Base && n.old.off.Base == c.old.off.Base {
+	if n.off != n.old.off || c.off != c.old.off {
+		if n.off.Base != c.off.Base || n.old.off.Base != c.old.off.Base {
+			return nil, nil, w.parity(n)
+		}
 		odd = (n.off.Const-c.off.Const-(n.old.off.Const-c.old.off.Const))&1 != 0
-	} else if n.off != n.old.off || c.off != c.old.off {
-		return nil, nil, w.parity(n)
 	}
 	for _, p := range w.pieces(n) {
 		if p.now == nil && !odd || p.field.Checksum != nil && n == c {
@@ -255,9 +250,6 @@ func (w *rewriter) keptTerms(n, c *outHeader) (was, now []ir.Term, ok bool) {
 		}
 		if !p.changed && !odd {
 			continue
-		}
-		if p.off.Base != c.off.Base || p.was.Base != c.old.off.Base {
-			return nil, nil, w.parity(n)
 		}
 		was = append(was, oldTerms(p, c.old.off)...)
 		if p.now != nil {
@@ -267,11 +259,21 @@ func (w *rewriter) keptTerms(n, c *outHeader) (was, now []ir.Term, ok bool) {
 	return was, now, true
 }
 
+// oddness says whether a byte at off stands at an odd position of a sum that begins at start: always, or where a condition
+// holds.
+func oddness(off, start ir.Off) (bool, ir.Expr) {
+	odd := bin(ir.And, distance(off, start), num(1))
+	if v, fixed := constant(odd); fixed {
+		return v != 0, nil
+	}
+	return false, bin(ir.Ne, odd, num(0))
+}
+
 // terms makes the summands of a piece's value at off, for a sum that begins at start.
 func terms(p piece, x ir.Expr, off, start ir.Off) []ir.Term {
-	odd := (off.Const-start.Const)&1 != 0
 	if !p.little {
-		return []ir.Term{{Value: x, Size: p.size, Odd: odd}}
+		odd, oddIf := oddness(off, start)
+		return []ir.Term{{Value: x, Size: p.size, Odd: odd, OddIf: oddIf}}
 	}
 	var out []ir.Term
 	for b := range p.size {
@@ -279,19 +281,21 @@ func terms(p piece, x ir.Expr, off, start ir.Off) []ir.Term {
 		if b > 0 {
 			v = bin(ir.Shr, v, num(uint64(8*b)))
 		}
-		out = append(out, ir.Term{Value: bin(ir.And, v, num(0xFF)), Size: 1, Odd: odd != (b&1 != 0)})
+		odd, oddIf := oddness(plus(off, b), start)
+		out = append(out, ir.Term{Value: bin(ir.And, v, num(0xFF)), Size: 1, Odd: odd, OddIf: oddIf})
 	}
 	return out
 }
 
 func oldTerms(p piece, start ir.Off) []ir.Term {
-	odd := (p.was.Const-start.Const)&1 != 0
-	if l, ok := p.old.(*ir.Load); ok && l.Little { // as the wire has it
+	x := p.old
+	if l, ok := x.(*ir.Load); ok && l.Little { // as the wire has it
 		raw := *l
 		raw.Little = false
-		return []ir.Term{{Value: &raw, Size: p.size, Odd: odd}}
+		x = &raw
 	}
-	return []ir.Term{{Value: p.old, Size: p.size, Odd: odd}}
+	p.little = false
+	return terms(p, x, p.was, start)
 }
 
 // pseudo gives one summand of the pseudo-header, before and after.

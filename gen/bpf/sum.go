@@ -47,14 +47,26 @@ func (w *writer) terms(ts []ir.Term) *total {
 			if term.Odd {
 				name += " << 8"
 			}
-			t.code = append(t.code, "("+name+")")
+			t.add(0, w.oddIf(term, "("+name+")"))
 			continue
 		}
 		for _, s := range w.wire(term.Value, term.Size, false) {
-			t.add(w.summand(s, term.Odd))
+			fixed, code := w.summand(s, term.Odd)
+			if term.OddIf != nil && code == "" {
+				fixed, code = 0, number(fixed)
+			}
+			t.add(fixed, w.oddIf(term, code))
 		}
 	}
 	return t
+}
+
+// oddIf swaps a summand's bytes where only the packet tells whether it stands at an odd position.
+func (w *writer) oddIf(term ir.Term, code string) string {
+	if term.OddIf == nil || code == "" {
+		return code
+	}
+	return fmt.Sprintf("((__u64)%s << (%s ? 8 : 0))", code, w.expr(term.OddIf))
 }
 
 func (t *total) add(fixed uint64, code string) {

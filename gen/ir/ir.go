@@ -446,11 +446,13 @@ type Sum struct {
 }
 
 // Term is a summand of a checksum: a value of Size bytes at an even or odd position of the covered bytes, or (Region) the
-// bytes of the packet that came from At, Len of them, at most Max.
+// bytes of the packet that came from At, Len of them, at most Max. Where only the packet tells the position, OddIf holds where
+// it is odd.
 type Term struct {
 	Value  Expr
 	Size   int
 	Odd    bool
+	OddIf  Expr
 	Region bool
 	At     Off
 	Len    Expr
