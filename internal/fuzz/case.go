@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -15,6 +16,7 @@ import (
 // Case is a difference as it is saved: a state and packets, all bytes in hexadecimal digits in the layouts of docs/abi.md.
 type Case struct {
 	Relay    string            `json:"relay"`
+	Spec     string            `json:"spec"` // the folder of its spec
 	Text     string            `json:"difference"`
 	Settings map[string]string `json:"settings,omitempty"`
 	Lapsed   bool              `json:"lease_lapsed,omitempty"`
@@ -48,7 +50,7 @@ type CasePacket struct {
 }
 
 func newCase(plan *ir.Plan, settings map[string][]byte, state *sim.Relay, log []logged, text string) *Case {
-	c := &Case{Relay: plan.Name, Text: text, Lapsed: state.World.Now >= state.World.LeaseDeadline}
+	c := &Case{Relay: plan.Name, Spec: filepath.Base(filepath.Dir(plan.Pos.File)), Text: text, Lapsed: state.World.Now >= state.World.LeaseDeadline}
 	for name, v := range settings {
 		if c.Settings == nil {
 			c.Settings = map[string]string{}

@@ -1,0 +1,182 @@
+package fuzz_test
+
+import (
+	"context"
+	"flag"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/bpf"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+var (
+	flagTime    = flag.Duration("time", 0, "compare for so long, over all specs, instead of a number of packets")
+	flagPackets = flag.Int("packets", 1_100_000, "compare so many packets, over all specs")
+	flagSeed    = flag.Uint64("seed", 1, "other packets")
+)
+
+// compiled is a spec with all that is made of it.
+type compiled struct {
+	name   string
+	spec   *spec.Spec
+	plan   *ir.Plan
+	object []byte
+}
+
+func compile(t testing.TB, file string) compiled {
+	t.Helper()
+	s, diags := spec.LoadFile(file)
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	plan, diags := gen.Compile(s)
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return compiled{filepath.Base(filepath.Dir(file)), s, plan, object(t, plan)}
+}
+
+func object(t testing.TB, plan *ir.Plan) []byte {
+	t.Helper()
+	src, err := bpf.Render(plan, bpf.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, _, err := clang.Compile(context.Background(), src.C, src.Header, clang.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+// corpus are the specs of the examples and the golden cases.
+var corpus = sync.OnceValue(func() []string {
+	var files []string
+	for _, pattern := range []string{"../../examples/*/spec.cue", "../../golden/*/spec.cue"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			panic(err)
+		}
+		files = append(files, found...)
+	}
+	return files
+})
+
+func needsRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("this test runs programs in the kernel and needs root")
+	}
+}
+
+// The kernel and the model agree on random packets and random state, for every spec there is.
+func TestKernelAgrees(t *testing.T) {
+	needsRoot(t)
+	if len(corpus()) == 0 {
+		t.Fatal("there are no specs")
+	}
+	for _, file := range corpus() {
+		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
+			c := compile(t, file)
+			config := fuzz.Config{Spec: c.spec, Plan: c.plan, Object: c.object, Seed: *flagSeed, Decode: 4}
+			if *flagTime > 0 {
+				config.Duration = *flagTime / time.Duration(len(corpus()))
+			} else {
+				config.Packets = *flagPackets / len(corpus())
+			}
+			r, err := fuzz.Run(context.Background(), config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := r.Difference; d != nil {
+				file := filepath.Join("testdata", "found-"+c.name+".json")
+				if err := d.Case.Save(file); err != nil {
+					t.Error(err)
+				}
+				t.Fatalf("%s\nthe case is in internal/fuzz/%s: when it is mended, move it to testdata/cases", d.Text, file)
+			}
+			t.Logf("%d packets (%.0f a second), %.0f%% to the end of a rule, %d sent, of them %d decoded by gopacket, %d checksums that would be 0, %d not taken by the kernel",
+				r.Packets, r.Rate(), 100*r.Reached(), r.Verdicts[sim.VerdictSent], r.Decoded, r.Zeros, r.Refused)
+			if r.Reached() < 0.3 {
+				t.Errorf("only %.0f%% of the packets reach the end of a rule", 100*r.Reached())
+			}
+			for _, p := range r.Missed() {
+				if p.Outcome {
+					t.Logf("never seen: %s: %s (%s)", p.Program, p.What, p.Pos)
+				} else {
+					t.Errorf("never run: %s: %s (%s)", p.Program, p.What, p.Pos)
+				}
+			}
+		})
+	}
+}
+
+// Cases that differed once don't any more.
+func TestCases(t *testing.T) {
+	needsRoot(t)
+	files, err := filepath.Glob("testdata/cases/*.json")
+	if err != nil || len(files) == 0 {
+		t.Fatal("there are no cases", err)
+	}
+	specs := map[string]compiled{}
+	for _, file := range corpus() {
+		specs[filepath.Base(filepath.Dir(file))] = compiled{name: file}
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			c, err := fuzz.ReadCase(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, ok := specs[c.Spec]
+			if !ok {
+				t.Fatalf("there is no spec %q any more", c.Spec)
+			}
+			if s.plan == nil {
+				s = compile(t, s.name)
+				specs[c.Spec] = s
+			}
+			text, err := fuzz.Replay(s.plan, s.object, c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text != "" {
+				t.Error(text)
+			}
+		})
+	}
+}
+
+// FuzzBytes runs raw bytes through TURN, in both directions, in the model and the kernel.
+func FuzzBytes(f *testing.F) {
+	needsRoot(f)
+	c := compile(f, "../../examples/turn/spec.cue")
+	hs := packet.NewHeaders(c.spec)
+	for _, t := range c.spec.Tests {
+		f.Add(hs.Make(t.Packet, nil), uint64(1), uint32(0))
+	}
+	f.Fuzz(func(t *testing.T, frame []byte, seed uint64, gso uint32) {
+		p := sim.Packet{Data: frame, GSO: gso % 65536}
+		if testrun.Shows(&p) != "" {
+			return
+		}
+		text, err := fuzz.One(c.plan, c.object, seed, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text != "" {
+			t.Error(text)
+		}
+	})
+}
