@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 )
 
 // Line is one line of a guest's report, in JSON. A report begins with Kernel and ends with Done, or it is not whole.
@@ -97,4 +99,34 @@ func ParseCost(log string) (Cost, error) {
 		c.Stack += n
 	}
 	return c, nil
+}
+
+// Failed reports whether something failed, or nothing was tried.
+func (r *Report) Failed() bool {
+	return len(r.Lines) == 0 || slices.ContainsFunc(r.Lines, func(l Line) bool { return l.Failed != "" })
+}
+
+// Summary counts what held, and quotes what was forwarded and refused.
+func (r *Report) Summary() string {
+	relays := map[string]bool{}
+	sum := map[string]int{}
+	var quoted []string
+	for _, l := range r.Lines {
+		if l.Failed != "" || l.Check == "" {
+			continue
+		}
+		switch l.Check {
+		case "load":
+			relays[l.Spec] = true
+		case "tests", "packets":
+			var n int
+			if _, err := fmt.Sscan(l.Note, &n); err == nil {
+				sum[l.Check] += n
+			}
+		case "forward", "refuse":
+			quoted = append(quoted, l.Note)
+		}
+	}
+	head := fmt.Sprintf("%d relays loaded, %d tests, %d random packets", len(relays), sum["tests"], sum["packets"])
+	return strings.Join(append([]string{head}, quoted...), ", ")
 }

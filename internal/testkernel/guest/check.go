@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -21,6 +22,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/doctor"
+	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/internal/testkernel"
 	"github.com/fastrelay/fastrelay-gen/runtime"
@@ -77,6 +79,9 @@ func checkSpec(rep *reporter, dir string, packets int) {
 	}
 	rep.check(dir, "load", r.load)
 	rep.check(dir, "tests", r.tests)
+	if packets > 0 {
+		rep.check(dir, "packets", func() (string, error) { return r.packets(packets) })
+	}
 }
 
 // tooOld reports whether this kernel is older than what the plan says it needs.
@@ -231,4 +236,20 @@ func (r *relay) tests() (string, error) {
 		return "", errors.New(strings.Join(failed, "\n"))
 	}
 	return fmt.Sprintf("%d tests passed, %d are for the model only", passed, modelOnly), nil
+}
+
+// packets compares the kernel with the model on random packets. The seed is fixed, so that each kernel gets the same.
+func (r *relay) packets(n int) (string, error) {
+	report, err := fuzz.Run(context.Background(), fuzz.Config{Spec: r.spec, Plan: r.plan, Object: r.object, Seed: 1, Packets: n})
+	if err != nil {
+		return "", err
+	}
+	if d := report.Difference; d != nil {
+		text, err := json.MarshalIndent(d.Case, "", "\t")
+		if err != nil {
+			return "", err
+		}
+		return "", fmt.Errorf("the kernel and the model differ: %s\n%s", d.Text, text)
+	}
+	return fmt.Sprintf("%d packets", report.Packets-report.Refused), nil
 }
