@@ -18,6 +18,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/disasm"
 	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -195,18 +196,22 @@ func (a *app) instructions(r *build.Result, program string, l lines, part bool) 
 	if prog == nil {
 		return fmt.Errorf("the object has no program %q", program)
 	}
-	file, inside := filepath.Base(r.File), !part
-	for i, ins := range prog.Instructions {
-		if source, ok := ins.Source().(*btf.Line); ok {
+	file, inside, last := filepath.Base(r.File), !part, ""
+	for _, line := range disasm.Program(prog.Instructions) {
+		if source, ok := line.Ins.Source().(*btf.Line); ok {
 			if part {
 				inside = filepath.Base(source.FileName()) == file && l.has(int(source.LineNumber()))
 			}
-			if inside {
-				fmt.Fprintf(a.out, "; %s:%d\n", filepath.Base(source.FileName()), source.LineNumber())
+			if place := fmt.Sprintf("; %s:%d\n", filepath.Base(source.FileName()), source.LineNumber()); inside && place != last {
+				fmt.Fprint(a.out, place)
+				last = place
 			}
 		}
+		if line.Label != "" && !part {
+			fmt.Fprintf(a.out, "%s:\n", line.Label)
+		}
 		if inside {
-			fmt.Fprintf(a.out, "%5d  %v\n", i, ins)
+			fmt.Fprintf(a.out, "%5d  %s\n", line.Index, line.Text)
 		}
 	}
 	return nil
