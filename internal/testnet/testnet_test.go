@@ -28,11 +28,16 @@ func listen(t *testing.T, h *Host, addr netip.Addr, port uint16) *net.UDPConn {
 // exchange sends one datagram from a host to another and says whether it arrived.
 func exchange(t *testing.T, a *Host, aAddr netip.Addr, b *Host, bAddr netip.Addr) bool {
 	t.Helper()
+	return exchangeWithin(t, 5*time.Second, a, aAddr, b, bAddr)
+}
+
+func exchangeWithin(t *testing.T, patience time.Duration, a *Host, aAddr netip.Addr, b *Host, bAddr netip.Addr) bool {
+	t.Helper()
 	from, to := listen(t, a, aAddr, 0), listen(t, b, bAddr, 0)
 	if _, err := from.WriteToUDPAddrPort([]byte("hello"), to.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
 		t.Fatal(err)
 	}
-	if err := to.SetReadDeadline(time.Now().Add(300 * time.Millisecond)); err != nil {
+	if err := to.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 16)
@@ -45,7 +50,7 @@ func TestLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if exchange(t, l.Client, l.ClientAddr.V4, l.Peer, l.PeerAddr.V4) {
+	if exchangeWithin(t, 200*time.Millisecond, l.Client, l.ClientAddr.V4, l.Peer, l.PeerAddr.V4) {
 		t.Error("the relay forwards before it was told to")
 	}
 	if err := l.Relay.SetForwarding(true); err != nil {
@@ -117,8 +122,8 @@ func TestCaptureChecksums(t *testing.T) {
 			if err := f.Check(); err == nil && !f.Pending {
 				t.Error("a wrong checksum was not found")
 			}
-			if err := CheckTshark([]Frame{f}); err == nil && !f.Pending {
-				t.Error("tshark did not find a wrong checksum")
+			if err := CheckTshark([]Frame{f}); !f.Pending && (err == nil || !strings.Contains(err.Error(), "objects to 1 of 1")) {
+				t.Errorf("tshark did not find a wrong checksum: %v", err)
 			}
 		}
 		if _, err := c.Stop(); err != nil {

@@ -1,6 +1,7 @@
 package turnlab
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -21,6 +22,7 @@ type Client struct {
 	Conn    *net.UDPConn // connected to the server
 	Relayed netip.AddrPort
 
+	buf          [64 << 10]byte
 	realm, nonce []byte
 	queue        [][]byte // channel data that came while an answer was awaited
 }
@@ -184,9 +186,8 @@ func (c *Client) read(deadline time.Time) ([]byte, error) {
 	if err := c.Conn.SetReadDeadline(deadline); err != nil {
 		return nil, err
 	}
-	buf := make([]byte, 64<<10)
-	n, err := c.Conn.Read(buf)
-	return buf[:n], err
+	n, err := c.Conn.Read(c.buf[:])
+	return bytes.Clone(c.buf[:n]), err
 }
 
 // request makes a transaction with the long-term credentials, once more where the server asks for (other) credentials.

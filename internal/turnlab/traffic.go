@@ -227,3 +227,17 @@ func SendTo(fd int, payload []byte, to netip.AddrPort) error {
 	_, sa := sockaddr(to)
 	return unix.Sendto(fd, payload, 0, sa)
 }
+
+// Once sends one batch of n datagrams, at most as many as fit into a call.
+func (s *Sender) Once(n int) error {
+	if n > s.batch {
+		return fmt.Errorf("%d datagrams don't fit into one call, which takes %d", n, s.batch)
+	}
+	s.iov.SetLen(len(s.payload) / s.batch * n)
+	defer s.iov.SetLen(len(s.payload))
+	_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.message)), 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}

@@ -138,13 +138,9 @@ func Command(args []string, stdout, stderr io.Writer) int {
 }
 
 func printStats(w io.Writer, s *Server, asJSON bool) error {
-	stats, err := s.Stats()
-	if err != nil {
-		return err
-	}
 	if asJSON {
-		return json.NewEncoder(w).Encode(stats)
+		return json.NewEncoder(w).Encode(s.Stats())
 	}
-	_, err = fmt.Fprintln(w, stats)
+	_, err := fmt.Fprintln(w, s.Stats())
 	return err
 }

@@ -2,20 +2,124 @@ package server
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
+
+	turnrelay "github.com/fastrelay/fastrelay-gen/examples/turn/relay"
 )
 
 // offload is the kernel's part of a server.
 type offload struct {
-	why string // why there is none
+	relay *turnrelay.Relay // nil where there is none
+	why   string           // why there is none
 }
 
+// startOffload loads the relay and attaches it. It can't fail: without the kernel the server works as before.
 func startOffload(config Config, log *slog.Logger) *offload {
-	return &offload{why: "none yet"}
+	if config.NoOffload {
+		return &offload{why: "it was turned off"}
+	}
+	relay, err := load(config.Interfaces, log)
+	if err != nil {
+		log.Warn("channel data stays in user space", "error", err)
+		return &offload{why: err.Error()}
+	}
+	return &offload{relay: relay}
 }
 
-func (o *offload) open(channel) (io.Closer, error) { return nil, errors.New(o.why) }
-func (o *offload) close() error                    { return nil }
-func (o *offload) outcomes() ([]Outcome, error)    { return nil, nil }
-func (o *offload) state() (bool, string)           { return false, o.why }
+// load loads the relay and attaches both programs to each interface: which one a client or a peer is behind is not known before it
+// sends, and may be the same.
+func load(interfaces []string, log *slog.Logger) (*turnrelay.Relay, error) {
+	named := len(interfaces) > 0
+	if !named {
+		var err error
+		if interfaces, err = ethernets(); err != nil {
+			return nil, err
+		}
+	}
+	relay, err := turnrelay.Load(turnrelay.Options{Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	attached := 0
+	for _, name := range interfaces {
+		err := errors.Join(relay.ToPeer.Attach(name), relay.ToClient.Attach(name))
+		switch {
+		case err == nil:
+			attached++
+			log.Info("channel data is forwarded in the kernel", "interface", name)
+		case named:
+			return nil, errors.Join(err, relay.Close())
+		default:
+			log.Warn("what comes in here stays in user space", "interface", name, "error", err)
+			_, _ = relay.ToPeer.Detach(name), relay.ToClient.Detach(name) // the one that was attached, if any
+		}
+	}
+	if attached == 0 {
+		return nil, errors.Join(fmt.Errorf("none of the interfaces %v can be used", interfaces), relay.Close())
+	}
+	return relay, nil
+}
+
+// ethernets returns the names of the interfaces with a link-layer address that are up.
+func ethernets() ([]string, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, i := range all {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && len(i.HardwareAddr) == 6 {
+			names = append(names, i.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, errors.New("no Ethernet interface is up")
+	}
+	return names, nil
+}
+
+// open opens a channel's session. It returns nothing at all where there is no relay.
+func (o *offload) open(ch channel) (io.Closer, error) {
+	if o.relay == nil {
+		return nil, nil
+	}
+	session, err := o.relay.OpenChannel(turnrelay.Channel{
+		Client: ch.client, Server: ch.server, Number: ch.number, Relayed: ch.relayed, Peer: ch.peer,
+	})
+	if err != nil {
+		return nil, err // not the nil session: that would be a Closer
+	}
+	return session, nil
+}
+
+func (o *offload) close() error {
+	if o.relay == nil {
+		return nil
+	}
+	return o.relay.Close()
+}
+
+// state says whether there is a relay, and if not, why.
+func (o *offload) state() (bool, string) { return o.relay != nil, o.why }
+
+// outcomes returns the reasons that applied at least once.
+func (o *offload) outcomes() []Outcome {
+	if o.relay == nil {
+		return nil
+	}
+	var list []Outcome
+	for reason, n := range o.relay.ToPeer.Reasons() {
+		if n.Packets > 0 {
+			list = append(list, Outcome{Program: o.relay.ToPeer.Name(), Reason: reason.String(), Packets: n.Packets})
+		}
+	}
+	for reason, n := range o.relay.ToClient.Reasons() {
+		if n.Packets > 0 {
+			list = append(list, Outcome{Program: o.relay.ToClient.Name(), Reason: reason.String(), Packets: n.Packets})
+		}
+	}
+	return list
+}

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// traffic counts what passes through user space.
+// traffic counts what passes through user space. A datagram counts as sent before it is, so that who has received it finds it
+// counted.
 type traffic struct{ received, sent atomic.Uint64 }
 
 // counted is a socket whose datagrams are counted.
@@ -31,11 +32,8 @@ func (c counted) ReadFrom(p []byte) (int, net.Addr, error) {
 }
 
 func (c counted) WriteTo(p []byte, addr net.Addr) (int, error) {
-	n, err := c.UDPConn.WriteTo(p, addr)
-	if err == nil {
-		c.traffic.sent.Add(1)
-	}
-	return n, err
+	c.traffic.sent.Add(1)
+	return c.UDPConn.WriteTo(p, addr)
 }
 
 // socket is a listening socket. Bound to an unspecified address it remembers which address each client used, because that
@@ -123,10 +121,8 @@ func (s *socket) WriteTo(p []byte, addr net.Addr) (int, error) {
 		return s.counted.WriteTo(p, addr)
 	}
 	client := addrPort(addr)
+	s.traffic.sent.Add(1)
 	n, _, err := s.WriteMsgUDPAddrPort(p, packetInfo(s.localFor(client)), client)
-	if err == nil {
-		s.traffic.sent.Add(1)
-	}
 	return n, err
 }
 
