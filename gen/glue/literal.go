@@ -14,7 +14,7 @@ import (
 // literal writes a description as a Go literal, without fields that are zero.
 func literal(d runtime.Desc) string {
 	var b strings.Builder
-	writeLiteral(&b, reflect.ValueOf(d))
+	writeLiteral(&b, reflect.ValueOf(d), true)
 	return b.String()
 }
 
@@ -24,7 +24,8 @@ var kindNames = map[runtime.Kind]string{
 	runtime.KindNextHop: "KindNextHop", runtime.KindHop: "KindHop", runtime.KindCounter: "KindCounter",
 }
 
-func writeLiteral(b *strings.Builder, v reflect.Value) {
+// writeLiteral writes a value; typed says whether a struct or slice has to name its type, which it needn't within a slice.
+func writeLiteral(b *strings.Builder, v reflect.Value, typed bool) {
 	switch x := v.Interface().(type) {
 	case runtime.Kind:
 		b.WriteString("runtime." + kindNames[x])
@@ -36,45 +37,42 @@ func writeLiteral(b *strings.Builder, v reflect.Value) {
 		fmt.Fprintf(b, "netip.MustParseAddr(%q)", x.String())
 		return
 	}
+	typ := ""
+	if typed {
+		typ = v.Type().String()
+	}
 	switch v.Kind() {
 	case reflect.Struct:
-		// Within a slice, gofmt -s would leave the type out; here only the outermost needs none.
-		fmt.Fprintf(b, "%s{", v.Type())
-		lines := 0
+		b.WriteString(typ + "{")
+		lines := v.Type() == reflect.TypeFor[runtime.Desc]()
 		for i := range v.NumField() {
-			f := v.Field(i)
-			name := v.Type().Field(i).Name
-			// Kinds are always said, though the first of them is zero.
-			if f.IsZero() && name != "Kind" {
+			f, name := v.Field(i), v.Type().Field(i).Name
+			if f.IsZero() && name != "Kind" { // a kind is always said, though the first is zero
 				continue
 			}
-			if nested := f.Kind() == reflect.Slice && f.Type().Elem().Kind() == reflect.Struct; nested || lines == 0 && v.Type().Name() == "Desc" {
+			if lines {
 				b.WriteString("\n")
 			}
-			fmt.Fprintf(b, "%s: ", name)
-			writeLiteral(b, f)
-			b.WriteString(", ")
-			lines++
+			b.WriteString(name + ": ")
+			writeLiteral(b, f, true)
+			b.WriteString(",")
 		}
-		b.WriteString("}")
-	case reflect.Slice:
-		fmt.Fprintf(b, "%s{", v.Type())
-		for i := range v.Len() {
-			if v.Type().Elem().Kind() == reflect.Struct {
-				b.WriteString("\n")
-			}
-			writeLiteral(b, v.Index(i))
-			b.WriteString(", ")
-		}
-		if v.Len() > 0 && v.Type().Elem().Kind() == reflect.Struct {
+		if lines {
 			b.WriteString("\n")
 		}
 		b.WriteString("}")
-	case reflect.Array:
-		fmt.Fprintf(b, "%s{", v.Type())
+	case reflect.Slice, reflect.Array:
+		b.WriteString(typ + "{")
+		lines := v.Type().Elem().Kind() == reflect.Struct
 		for i := range v.Len() {
-			writeLiteral(b, v.Index(i))
-			b.WriteString(", ")
+			if lines {
+				b.WriteString("\n")
+			}
+			writeLiteral(b, v.Index(i), false)
+			b.WriteString(",")
+		}
+		if lines {
+			b.WriteString("\n")
 		}
 		b.WriteString("}")
 	case reflect.String:
@@ -95,7 +93,7 @@ func writeLiteral(b *strings.Builder, v reflect.Value) {
 			fmt.Fprintf(b, "uint64(%d)", v.Elem().Uint())
 			return
 		}
-		writeLiteral(b, v.Elem())
+		writeLiteral(b, v.Elem(), true)
 	default:
 		panic(fmt.Sprintf("glue: no literal for %v", v.Type()))
 	}

@@ -68,6 +68,7 @@ type file struct {
 	Imports  []string
 	Desc     string // a Go literal
 	Settings []setting
+	Optional bool // a setting is given by a pointer
 	Programs []program
 	Tables   []table
 	Sessions []session
@@ -143,6 +144,7 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 	members := newScope("Close", "Counters", "DetachAll", "RefreshRoutes", "Runtime")
 	for i, s := range p.Settings {
 		f.Settings = append(f.Settings, newSetting(s, d.Settings[i]))
+		f.Optional = f.Optional || f.Settings[i].Pointer
 	}
 	unique(len(f.Settings), func(i int) *string { return &f.Settings[i].Field })
 	for i, prog := range p.Programs {
