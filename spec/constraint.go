@@ -1,0 +1,118 @@
+package spec
+
+import (
+	"cuelang.org/go/cue"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// maxConstraint is how many literals a constraint may have: each is a comparison for every packet.
+const maxConstraint = 64
+
+var comparisons = map[cue.Op]ConstraintOp{
+	cue.EqualOp: IsEq, cue.NotEqualOp: IsNe, cue.LessThanOp: IsLt, cue.LessThanEqualOp: IsLe, cue.GreaterThanOp: IsGt, cue.GreaterThanEqualOp: IsGe,
+}
+
+// constraint walks a CUE value as a constraint on a field. It returns nil where it reports a mistake.
+func (l *loader) constraint(v cue.Value) *Constraint {
+	n := 0
+	return l.walkConstraint(v, l.pos(v), &n)
+}
+
+func (l *loader) walkConstraint(v cue.Value, pos diag.Pos, n *int) *Constraint {
+	if p := l.pos(v); p.IsValid() && p.Line > 0 {
+		pos = p
+	}
+	if *n++; *n > 2*maxConstraint {
+		l.add(codeLimit, pos, "the constraint has more than %d values", maxConstraint)
+		return nil
+	}
+	if v.Err() != nil {
+		return nil // reported
+	}
+	if v.IsConcrete() {
+		lit, ok := l.literal(v, pos)
+		if !ok {
+			return nil
+		}
+		return &Constraint{Op: IsEq, Value: lit, Pos: pos}
+	}
+	op, args := v.Expr()
+	switch op {
+	case cue.AndOp, cue.OrOp:
+		c := &Constraint{Op: IsAnd, Pos: pos}
+		if op == cue.OrOp {
+			c.Op = IsOr
+		}
+		for _, a := range args {
+			if op == cue.AndOp && isType(a) {
+				continue // int & >3: the type is known anyway
+			}
+			x := l.walkConstraint(a, pos, n)
+			if x == nil {
+				return nil
+			}
+			c.Args = append(c.Args, x)
+		}
+		if len(c.Args) == 1 {
+			return c.Args[0]
+		}
+		return c
+	case cue.SelectorOp, cue.IndexOp, cue.CallOp:
+		if e := cue.Dereference(v).Eval(); e.Exists() {
+			if again, _ := e.Expr(); again != op {
+				return l.walkConstraint(e, pos, n)
+			}
+		}
+	}
+	if c, ok := comparisons[op]; ok && len(args) == 1 {
+		lit, ok := l.literal(args[0], pos)
+		if !ok {
+			return nil
+		}
+		return &Constraint{Op: c, Value: lit, Pos: pos}
+	}
+	switch {
+	case isType(v):
+		l.add(codeConstraint, pos, "a type says nothing about a packet").WithHint("write a value, a range (>=5 & <=9) or a choice (5 | 9)")
+	case op == cue.RegexMatchOp || op == cue.NotRegexMatchOp:
+		l.add(codeConstraint, pos, "a packet can't be matched with a regular expression")
+	default:
+		l.add(codeConstraint, pos, "this is not a constraint on a packet").WithHint("write a value, a range (>=5 & <=9) or a choice (5 | 9)")
+	}
+	return nil
+}
+
+// isType reports whether v is a bare type such as int.
+func isType(v cue.Value) bool {
+	op, args := v.Expr()
+	return !v.IsConcrete() && op == cue.NoOp && len(args) <= 1
+}
+
+// literal reads a concrete value.
+func (l *loader) literal(v cue.Value, pos diag.Pos) (Literal, bool) {
+	lit := Literal{Pos: pos}
+	v, _ = v.Default()
+	switch v.Kind() {
+	case cue.StringKind:
+		lit.Kind = LitString
+		lit.Text, _ = v.String()
+	case cue.BoolKind:
+		lit.Kind = LitBool
+		lit.Bool, _ = v.Bool()
+		if lit.Bool {
+			lit.Int = 1
+		}
+	case cue.IntKind:
+		n, err := v.Uint64()
+		if err != nil {
+			l.add(codeRange, pos, "%v is not a number from 0 to 2^64-1", v)
+			return lit, false
+		}
+		lit.Int = n
+	default:
+		l.add(codeConstraint, pos, "%s can't be compared with a field", kindWord(v.Kind())).WithHint("values are numbers, truth values, and strings for addresses")
+		return lit, false
+	}
+	return lit, true
+}

@@ -1,0 +1,167 @@
+package spec
+
+import (
+	"fmt"
+	"strings"
+
+	"cuelang.org/go/cue/errors"
+	"cuelang.org/go/cue/token"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/spell"
+)
+
+// CUE's own errors, made readable: one message for one mistake, at a place in the user's file.
+
+var tokenWords = map[string]string{"EOF": "the end of the file", "newline": "the end of the line", "operand": "a value", "'EOF'": "the end of the file"}
+
+// syntaxError reports the first error of the parser; those behind it usually follow from it.
+func (l *loader) syntaxError(err error, src []byte) {
+	all := errors.Errors(err)
+	e := all[0]
+	for _, other := range all[1:] {
+		if before(other.Position(), e.Position()) {
+			e = other
+		}
+	}
+	pos := l.tokenPos(e.Position())
+	if !pos.IsValid() {
+		pos.Line, pos.Column = 1, 1
+	}
+	format, args := e.Msg()
+	message := fmt.Sprintf(format, args...)
+	if strings.HasPrefix(format, "expected %s, found '%s'") && len(args) >= 2 {
+		want, found := word(fmt.Sprint(args[0])), word(fmt.Sprint(args[1]))
+		if len(args) > 2 { // the token's text
+			found = fmt.Sprintf("%q", fmt.Sprint(args[2]))
+		}
+		message = want + " is missing in front of " + found
+		if found == "the end of the file" {
+			message = "the file ends where " + want + " is wanted"
+		}
+	}
+	d := l.add(codeSyntax, pos, "%s", message)
+	if lines := strings.Split(string(src), "\n"); pos.Line > len(lines) || strings.TrimSpace(lines[pos.Line-1]) == "" {
+		d.Pos = lastText(lines, pos)
+	}
+}
+
+// lastText moves a position from behind the text to its last line, so that there is something to show.
+func lastText(lines []string, pos diag.Pos) diag.Pos {
+	for i := min(pos.Line, len(lines)); i > 0; i-- {
+		if text := strings.TrimRight(lines[i-1], " \t\r"); text != "" {
+			return diag.Pos{File: pos.File, Line: i, Column: len(text) + 1}
+		}
+	}
+	return diag.Pos{File: pos.File, Line: 1, Column: 1}
+}
+
+func before(a, b token.Pos) bool {
+	if a.Line() != b.Line() {
+		return a.Line() < b.Line()
+	}
+	return a.Column() < b.Column()
+}
+
+func word(s string) string {
+	if w, ok := tokenWords[s]; ok {
+		return w
+	}
+	return s
+}
+
+// cueErrors reports the errors of an evaluation. The alternatives of a choice that failed are one mistake.
+func (l *loader) cueErrors(err error) {
+	choice := "" // path of the choice whose alternatives follow
+	for _, e := range errors.Errors(err) {
+		format, args := e.Msg()
+		path := strings.Join(e.Path(), ".")
+		if choice != "" && path == choice {
+			continue
+		}
+		choice = ""
+		pos, other := l.errorPos(e)
+		switch {
+		case strings.HasPrefix(format, "%d errors in empty disjunction"):
+			choice = path
+			l.add(codeConflict, l.choicePos(err, path, pos), "none of the alternatives for %s is possible", path)
+		case strings.HasPrefix(format, "conflicting values"):
+			d := l.add(codeConflict, pos, "%s has two values: %v and %v", last(e.Path()), short(args[0]), short(args[1]))
+			d.WithRelated(other, "the other one is here")
+		case strings.HasPrefix(format, "reference %q not found"):
+			name := fmt.Sprint(args...)
+			d := l.add(codeEval, pos, "nothing is called %q", name)
+			d.Pos.Len = len(name)
+			if near := spell.Nearest(name, l.names); near != "" {
+				d.WithLabel("did you mean %q?", near)
+			}
+		case strings.HasPrefix(format, "field not allowed"):
+			l.add(codeUnknown, pos, "unknown word %q", last(e.Path()))
+		case strings.HasPrefix(format, "imported and not used"):
+			l.add(codeEval, pos, "package %v is imported and not used", args[0])
+		case strings.HasPrefix(format, "unreferenced alias or let clause"):
+			l.add(codeEval, pos, "%v is not used", args[0])
+		case strings.HasPrefix(format, "undefined field"):
+			l.add(codeEval, pos, "%s", fmt.Sprintf(format, args...))
+		default:
+			l.add(codeEval, pos, "%s", clean(fmt.Sprintf(format, args...)))
+		}
+	}
+}
+
+// choicePos is where a failed choice stands: one of the places that its alternatives name.
+func (l *loader) choicePos(err error, path string, pos diag.Pos) diag.Pos {
+	for _, e := range errors.Errors(err) {
+		if strings.Join(e.Path(), ".") == path && !pos.IsValid() {
+			pos, _ = l.errorPos(e)
+		}
+	}
+	return pos
+}
+
+// errorPos returns the place of an error in the user's file, and another one that takes part in it.
+func (l *loader) errorPos(e errors.Error) (pos, other diag.Pos) {
+	all := append([]token.Pos{e.Position()}, e.InputPositions()...)
+	var first, second token.Pos
+	for _, p := range all {
+		switch {
+		case !p.IsValid() || p.Filename() != l.file:
+		case !first.IsValid():
+			first = p
+		case before(first, p) && e.Position() != first:
+			first, second = p, first
+		case p != first:
+			second = p
+		}
+	}
+	pos = l.tokenPos(first)
+	if !pos.IsValid() {
+		pos.Line, pos.Column = 1, 1
+	}
+	if second.IsValid() {
+		other = l.tokenPos(second)
+	}
+	return pos, other
+}
+
+func last(path []string) string {
+	if len(path) == 0 {
+		return "the spec"
+	}
+	return path[len(path)-1]
+}
+
+// short cuts a long value in a message.
+func short(v any) string {
+	s := strings.Join(strings.Fields(fmt.Sprint(v)), " ")
+	if len(s) > 60 {
+		s = s[:57] + "…"
+	}
+	return s
+}
+
+// clean removes what only a programmer of CUE understands.
+func clean(s string) string {
+	s = strings.ReplaceAll(s, "_|_", "an error")
+	return short(s)
+}

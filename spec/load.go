@@ -1,0 +1,204 @@
+package spec
+
+import (
+	"embed"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/ast"
+	"cuelang.org/go/cue/cuecontext"
+	"cuelang.org/go/cue/parser"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// Loading has these steps; each goes on behind its mistakes as far as that makes sense:
+//
+//	parse      the file as CUE; imports and attributes that would read other files are refused
+//	evaluate   the user's value, alone (cueerror.go makes CUE's errors readable)
+//	shape      against the schema (shape.go)
+//	decode     into the typed spec: names, forms, expressions, constraints (decode.go, program.go, testcase.go)
+//	unify      with the schema, to be sure that CUE finds the same
+
+//go:embed schema.cue
+var schemaText string
+
+//go:embed std/*.cue
+var stdFiles embed.FS
+
+const (
+	schemaName = "fastrelay/schema.cue"
+	stdPrefix  = "fastrelay/"
+
+	maxFile = 1 << 20 // bytes
+)
+
+// packages are those of CUE's standard library that only compute.
+var packages = []string{"encoding/hex", "list", "math", "math/bits", "strconv", "strings"}
+
+// Load makes a typed spec of a file's text; file is its name in messages. Where the list isn't empty, the spec is nil.
+func Load(file string, src []byte) (*Spec, *diag.List) {
+	l := &loader{file: file, diags: &diag.List{}}
+	s := l.load(src)
+	if l.diags.Len() > 0 {
+		return nil, l.diags
+	}
+	std := standard()
+	s.Headers = append(s.Headers, std.Headers...)
+	s.Groups = append(s.Groups, std.Groups...)
+	return s, l.diags
+}
+
+// LoadFile reads and loads a file.
+func LoadFile(name string) (*Spec, *diag.List) {
+	src, err := os.ReadFile(name)
+	if err != nil {
+		diags := &diag.List{}
+		diags.Add(codeFile, diag.Pos{File: name}, "%s", err)
+		return nil, diags
+	}
+	return Load(name, src)
+}
+
+// Source returns the text of a file that comes with the language (a position of a standard header names it), or nil.
+func Source(file string) []byte {
+	if file == schemaName {
+		return []byte(schemaText)
+	}
+	name, ok := strings.CutPrefix(file, stdPrefix)
+	if !ok {
+		return nil
+	}
+	text, err := stdFiles.ReadFile(name)
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+// standard are the standard headers and groups. They are shared by all specs, and nobody changes them.
+var standard = sync.OnceValue(func() *Spec {
+	all := &Spec{}
+	entries, err := stdFiles.ReadDir("std")
+	if err != nil {
+		panic(err)
+	}
+	for _, e := range entries {
+		name := path.Join("std", e.Name())
+		text, err := stdFiles.ReadFile(name)
+		if err != nil {
+			panic(err)
+		}
+		l := &loader{file: stdPrefix + name, diags: &diag.List{}, std: true}
+		s := l.load(text)
+		if err := l.diags.Err(); err != nil {
+			panic("standard headers: " + err.Error())
+		}
+		all.Headers = append(all.Headers, s.Headers...)
+		all.Groups = append(all.Groups, s.Groups...)
+	}
+	return all
+})
+
+type loader struct {
+	file  string
+	std   bool
+	diags *diag.List
+	names []string // that a reference can mean
+}
+
+func (l *loader) add(code diag.Code, pos diag.Pos, format string, args ...any) *diag.Diagnostic {
+	return l.diags.Add(code, pos, format, args...)
+}
+
+// load returns nil where it reports anything.
+func (l *loader) load(src []byte) (s *Spec) {
+	if len(src) > maxFile {
+		l.add(codeLimit, diag.Pos{File: l.file, Line: 1, Column: 1}, "the spec has %d bytes; %d are the most", len(src), maxFile)
+		return nil
+	}
+	// CUE's evaluator is large, and the text is anybody's: should it panic, that is a message like any other.
+	defer func() {
+		if r := recover(); r != nil {
+			l.add(codeEval, diag.Pos{File: l.file, Line: 1, Column: 1}, "CUE gave up on this spec: %v", r)
+			s = nil
+		}
+	}()
+	f, err := parser.ParseFile(l.file, src, parser.ParseComments)
+	if err != nil {
+		l.syntaxError(err, src)
+		return nil
+	}
+	if !l.allowed(f) {
+		return nil
+	}
+	l.names = declared(f)
+	ctx := cuecontext.New()
+	v := ctx.BuildFile(f)
+	if err := v.Err(); err != nil {
+		l.cueErrors(err)
+	}
+	if err := v.Validate(); err != nil {
+		l.cueErrors(err)
+	}
+	schema := ctx.CompileString(schemaText, cue.Filename(schemaName)).LookupPath(cue.ParsePath("#Spec"))
+	if err := schema.Err(); err != nil {
+		panic(err)
+	}
+	if v.IncompleteKind() == cue.StructKind {
+		l.structShape(v, schema)
+	} else if l.diags.Len() == 0 {
+		l.add(codeShape, diag.Pos{File: l.file, Line: 1, Column: 1}, "a spec is a struct with the member \"name\"")
+	}
+	s = l.spec(v)
+	if l.diags.Len() > 0 {
+		return nil
+	}
+	if err := schema.Unify(v).Validate(); err != nil {
+		l.cueErrors(err)
+		return nil
+	}
+	return s
+}
+
+// allowed reports imports and attributes that a spec can't have.
+func (l *loader) allowed(f *ast.File) bool {
+	before := l.diags.Len()
+	for spec := range f.ImportSpecs() {
+		name, err := strconv.Unquote(spec.Path.Value)
+		if err != nil || !slices.Contains(packages, name) {
+			l.add(codeImport, l.nodePos(spec.Path), "%s can't be imported", spec.Path.Value).
+				WithHint("packages that can: %s", strings.Join(packages, ", "))
+		}
+	}
+	ast.Walk(f, func(n ast.Node) bool {
+		if a, ok := n.(*ast.Attribute); ok {
+			l.add(codeImport, l.nodePos(a), "attributes have no meaning in a spec").WithHint("a spec is one file, and depends on nothing else")
+		}
+		return true
+	}, nil)
+	return l.diags.Len() == before
+}
+
+// declared returns the names in a file that a reference can mean.
+func declared(f *ast.File) []string {
+	var names []string
+	ast.Walk(f, func(n ast.Node) bool {
+		switch x := n.(type) {
+		case *ast.LetClause:
+			names = append(names, x.Ident.Name)
+		case *ast.Field:
+			if id, ok := x.Label.(*ast.Ident); ok {
+				names = append(names, id.Name)
+			}
+		}
+		return true
+	}, nil)
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,254 @@
+package spec
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"cuelang.org/go/cue"
+
+	"github.com/fastrelay/fastrelay-gen/internal/spell"
+)
+
+// This pass compares the user's value with the schema, member by member. CUE could do it by unifying the two, but its errors
+// name places in the schema, and a failed choice yields an error for each alternative. So the schema is written such that the
+// alternatives of a choice are of different kinds, or literals, and the comparison here always knows which one was meant.
+
+// later are words that the language has room for, and that no program compiles yet.
+var later = []string{"fan_out", "each", "then", "admit", "emit", "priority", "groups", "receivers", "credits", "events", "repeat"}
+
+// shape reports where v doesn't have the shape that the schema s describes.
+func (l *loader) shape(v, s cue.Value) {
+	if v.Err() != nil && v.IncompleteKind() == cue.BottomKind {
+		l.cueErrors(v.Err())
+		return
+	}
+	choices := alternatives(s)
+	kind := v.IncompleteKind()
+	var fit []cue.Value
+	for _, c := range choices {
+		if k := c.IncompleteKind(); k == cue.TopKind {
+			return
+		} else if k&kind != 0 {
+			fit = append(fit, c)
+		}
+	}
+	switch {
+	case len(fit) == 0:
+		if kind == cue.FloatKind || kind == cue.NumberKind {
+			l.add(codeKind, l.pos(v), "%s has to be %s, not a fraction", l.what(v), describe(choices))
+			return
+		}
+		l.add(codeKind, l.pos(v), "%s has to be %s, not %s", l.what(v), describe(choices), kindWord(kind))
+	case kind == cue.StructKind:
+		l.structShape(v, fit[0])
+	case kind == cue.ListKind:
+		elem := fit[0].LookupPath(cue.MakePath(cue.AnyIndex))
+		for _, e := range l.list(v) {
+			l.shape(e, elem)
+		}
+	default:
+		l.scalarShape(v, fit, choices)
+	}
+}
+
+// alternatives returns the disjuncts of a schema's value.
+func alternatives(s cue.Value) []cue.Value {
+	op, args := s.Expr()
+	switch op {
+	case cue.OrOp:
+		var all []cue.Value
+		for _, a := range args {
+			all = append(all, alternatives(a)...)
+		}
+		return all
+	case cue.SelectorOp: // a reference to a definition
+		if e := s.Eval(); e.IncompleteKind() != cue.BottomKind {
+			if op, _ := e.Expr(); op != cue.SelectorOp {
+				return alternatives(e)
+			}
+		}
+	}
+	return []cue.Value{s}
+}
+
+func (l *loader) structShape(v, s cue.Value) {
+	known := map[string]cue.Value{}
+	var names, required []string
+	for it, _ := s.Fields(cue.Optional(true)); it.Next(); {
+		name := it.Selector().Unquoted()
+		known[name] = it.Value()
+		names = append(names, name)
+		if it.FieldType() == cue.StringLabel|cue.RequiredConstraint {
+			required = append(required, name)
+		}
+	}
+	pattern := s.LookupPath(cue.MakePath(cue.AnyString))
+	it, err := v.Fields(cue.Optional(true))
+	if err != nil {
+		l.cueErrors(err)
+		return
+	}
+	given := map[string]bool{}
+	for it.Next() {
+		name, child := it.Selector().Unquoted(), it.Value()
+		if it.Selector().ConstraintType() != 0 {
+			l.add(codeShape, l.labelPos(child), "%s is only a constraint here, without a value", it.Selector()).
+				WithHint("a name that ends in ? stands in quotes: %q", name+"?")
+			continue
+		}
+		given[name] = true
+		switch member, ok := known[name]; {
+		case ok:
+			l.shape(child, member)
+		case pattern.Exists():
+			l.shape(child, pattern)
+		case slices.Contains(later, name):
+			l.add(codeLater, l.labelPos(child), "%q is not in this version of the language", name)
+		default:
+			d := l.add(codeUnknown, l.labelPos(child), "unknown word %q%s", name, in(v))
+			if near := spell.Nearest(name, names); near != "" {
+				d.WithLabel("did you mean %q?", near)
+			} else {
+				d.WithHint("known here: %s", strings.Join(names, ", "))
+			}
+		}
+	}
+	for _, name := range required {
+		if !given[name] {
+			l.add(codeMissing, l.labelPos(v), "%s needs %q", l.what(v), name)
+		}
+	}
+}
+
+func (l *loader) scalarShape(v cue.Value, fit, choices []cue.Value) {
+	v, _ = v.Default()
+	if !v.IsConcrete() {
+		if v.Err() != nil {
+			l.cueErrors(v.Err())
+			return
+		}
+		l.add(codeIncomplete, l.pos(v), "%s has to be a value: this only says which values are possible", l.what(v))
+		return
+	}
+	for _, c := range fit {
+		if c.Unify(v).Err() == nil {
+			return
+		}
+	}
+	d := l.add(codeRange, l.pos(v), "%s has to be %s", l.what(v), describe(choices))
+	if word, err := v.String(); err == nil {
+		if near := spell.Nearest(word, words(choices)); near != "" {
+			d.WithLabel("did you mean %q?", near)
+		}
+	}
+}
+
+// words returns the strings among a choice's literals.
+func words(choices []cue.Value) []string {
+	var all []string
+	for _, c := range choices {
+		if s, err := c.String(); err == nil {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// describe says in words what the schema wants.
+func describe(choices []cue.Value) string {
+	var all []string
+	for _, c := range choices {
+		if text := wanted(c); !slices.Contains(all, text) {
+			all = append(all, text)
+		}
+	}
+	if n := len(all) - 1; n > 0 {
+		return strings.Join(all[:n], ", ") + " or " + all[n]
+	}
+	return all[0]
+}
+
+func wanted(c cue.Value) string {
+	switch k := c.IncompleteKind(); {
+	case c.IsConcrete() && k == cue.IntKind:
+		n, _ := c.Int64()
+		if n > 1000 {
+			return fmt.Sprintf("0x%X", n)
+		}
+		return fmt.Sprint(n)
+	case c.IsConcrete() && k != cue.StructKind && k != cue.ListKind:
+		return fmt.Sprint(c)
+	case k == cue.IntKind:
+		low, high := bounds(c)
+		switch {
+		case low != "" && high != "":
+			return "a number from " + low + " to " + high
+		case low == "0":
+			return "a number that is not negative"
+		}
+		return "a number"
+	default:
+		return kindWord(k)
+	}
+}
+
+// bounds returns the limits in a conjunction such as int & >=1 & <=64.
+func bounds(c cue.Value) (low, high string) {
+	op, args := c.Expr()
+	switch op {
+	case cue.GreaterThanEqualOp:
+		return fmt.Sprint(args[0]), ""
+	case cue.LessThanEqualOp:
+		return "", fmt.Sprint(args[0])
+	case cue.AndOp:
+		for _, a := range args {
+			l, h := bounds(a)
+			low, high = low+l, high+h
+		}
+	}
+	return low, high
+}
+
+func kindWord(k cue.Kind) string {
+	switch k {
+	case cue.StringKind:
+		return "a string"
+	case cue.BoolKind:
+		return "true or false"
+	case cue.IntKind, cue.NumberKind:
+		return "a number"
+	case cue.FloatKind:
+		return "a fraction"
+	case cue.ListKind:
+		return "a list"
+	case cue.StructKind:
+		return "a struct"
+	case cue.NullKind:
+		return "null"
+	case cue.BytesKind:
+		return "bytes"
+	}
+	return "something that isn't decided"
+}
+
+// what names a value in a message: its member's name, with the number of the element in a list.
+func (l *loader) what(v cue.Value) string {
+	sels := v.Path().Selectors()
+	text := ""
+	for i := len(sels) - 1; i >= 0; i-- {
+		if sels[i].Type() == cue.IndexLabel {
+			text = fmt.Sprintf("[%d]", sels[i].Index()) + text
+			continue
+		}
+		return sels[i].String() + text
+	}
+	return "the spec" + text
+}
+
+func in(v cue.Value) string {
+	if p := v.Path().String(); p != "" {
+		return " in " + p
+	}
+	return ""
+}

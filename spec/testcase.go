@@ -1,0 +1,213 @@
+package spec
+
+import (
+	"encoding/hex"
+	"slices"
+	"strconv"
+	"strings"
+
+	"cuelang.org/go/cue"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// Tests in a spec.
+
+const (
+	maxPacket = 65535 // bytes
+	tag8021Q  = 0x8100
+)
+
+func (l *loader) test(n Name, v cue.Value) *Test {
+	t := &Test{Name: n, Program: l.name(get(v, "program"), "program"), Settings: l.values(get(v, "settings")), Pos: n.Pos}
+	for _, e := range l.list(get(v, "sessions")) {
+		if session, fields, ok := l.only(e, "a session"); ok {
+			t.Sessions = append(t.Sessions, &TestSession{Session: session, Fields: l.values(fields)})
+		}
+	}
+	t.Rows = l.rows(get(v, "rows"), false)
+	if r := get(v, "route"); r.IncompleteKind() == cue.StructKind {
+		t.Route = &TestRoute{State: "direct", MTU: 1500, Pos: l.labelPos(r)}
+		if s := l.string(get(r, "state")); s != "" {
+			t.Route.State = s
+		}
+		if m := l.int(get(r, "mtu")); m != 0 {
+			t.Route.MTU = m
+		}
+	}
+	if p := get(v, "packet"); p.Exists() {
+		t.Packet = l.packet(p)
+		t.Packet.VLAN = l.tag(get(v, "vlan"))
+		t.Packet.Pending = l.bool(get(v, "pending"))
+	}
+	if e := get(v, "expect"); e.IncompleteKind() == cue.StructKind {
+		t.Expect = l.expect(e)
+	}
+	return t
+}
+
+func (l *loader) values(v cue.Value) (all []*TestValue) {
+	l.each(v, func(n Name, v cue.Value) {
+		if v.IncompleteKind()&(cue.IntKind|cue.BoolKind|cue.StringKind) == 0 || !v.IsConcrete() {
+			return // reported
+		}
+		if lit, ok := l.literal(v, l.literalPos(v)); ok {
+			all = append(all, &TestValue{Name: n, Value: lit})
+		}
+	})
+	return all
+}
+
+// rows reads {TABLE: {MEMBER: value}}, and behind a program {TABLE: {…}, absent: true}.
+func (l *loader) rows(v cue.Value, after bool) (all []*TestRow) {
+	for _, e := range l.list(v) {
+		r := &TestRow{}
+		l.each(e, func(n Name, v cue.Value) {
+			switch flag := v.IncompleteKind() == cue.BoolKind; {
+			case flag && n.Value == "absent" && after:
+				r.Absent = true
+			case flag:
+				l.add(codeKind, l.pos(v), "%s has to be a struct of members, not true", n.Value)
+			case r.Table.Value != "":
+				l.add(codeOneOf, n.Pos, "a row is of exactly one table").WithRelated(r.Table.Pos, "the first one is here")
+			default:
+				r.Table, r.Values = n, l.values(v)
+			}
+		})
+		if r.Table.Value == "" {
+			l.addUnless(l.pos(e), "the row needs a table")
+			continue
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+func (l *loader) tag(v cue.Value) *TestVLAN {
+	if v.IncompleteKind() != cue.StructKind {
+		return nil
+	}
+	t := &TestVLAN{Proto: tag8021Q, TCI: uint16(l.int(get(v, "tci")))}
+	if p := l.int(get(v, "proto")); p != 0 {
+		t.Proto = uint16(p)
+	}
+	return t
+}
+
+func (l *loader) packet(v cue.Value) *Packet {
+	p := &Packet{Pos: l.pos(v)}
+	if v.IncompleteKind() == cue.StructKind {
+		p.Hex = l.hex(get(v, "hex"))
+		return p
+	}
+	p.Layers = []*Layer{}
+	total := 0
+	for _, e := range l.list(v) {
+		n, arg, ok := l.only(e, "a layer")
+		if !ok {
+			continue
+		}
+		layer := &Layer{Pos: n.Pos}
+		if n.Value == "payload" {
+			layer.Bytes = l.payload(arg)
+			total += len(layer.Bytes)
+		} else if arg.IncompleteKind() == cue.StringKind {
+			l.add(codeKind, l.pos(arg), "%s has to be a struct of fields, not a string", n.Value)
+		} else {
+			layer.Header, layer.Fields = n, l.values(arg)
+		}
+		p.Layers = append(p.Layers, layer)
+	}
+	switch {
+	case v.IncompleteKind() == cue.ListKind && len(p.Layers) == 0 && len(l.list(v)) == 0:
+		l.add(codeMissing, p.Pos, "the packet has no headers")
+	case total > maxPacket:
+		l.add(codeLimit, p.Pos, "the packet has more than %d bytes", maxPacket)
+	}
+	return p
+}
+
+// payload reads "text", {hex: "0011"} or {zeros: 1200}.
+func (l *loader) payload(v cue.Value) []byte {
+	if text, _, ok := l.text(v); ok {
+		return []byte(text)
+	}
+	n, arg, ok := l.only(v, "a payload")
+	if !ok {
+		return nil
+	}
+	switch kind := arg.IncompleteKind(); {
+	case n.Value == "hex" && kind == cue.StringKind:
+		return l.hex(arg)
+	case n.Value == "zeros" && kind == cue.IntKind:
+		count, err := arg.Int64()
+		if err != nil || count < 0 || count > maxPacket {
+			l.add(codeRange, l.pos(arg), "zeros has to be a number from 0 to %d", maxPacket)
+			return nil
+		}
+		return make([]byte, count)
+	}
+	l.add(codeUnknown, n.Pos, "a payload is \"text\", {hex: \"0011\"} or {zeros: 1200}")
+	return nil
+}
+
+func (l *loader) hex(v cue.Value) []byte {
+	text, p, ok := l.text(v)
+	if !ok {
+		return nil
+	}
+	digits := strings.Join(strings.Fields(text), "")
+	b, err := hex.DecodeString(digits)
+	switch {
+	case err != nil && len(digits)%2 != 0 && strings.Trim(digits, "0123456789abcdefABCDEF") == "":
+		l.add(codeLiteral, p.pos, "a hexadecimal digit is missing: bytes have two")
+	case err != nil:
+		l.add(codeLiteral, p.pos, "%s is not in hexadecimal digits", strconv.Quote(short(text)))
+	case len(b) == 0 || len(b) > maxPacket:
+		l.add(codeRange, p.pos, "%d bytes, but there have to be from 1 to %d", len(b), maxPacket)
+	}
+	return b
+}
+
+var verdicts = []string{"sent", "pass", "drop", "up"}
+
+func (l *loader) expect(v cue.Value) *Expect {
+	e := &Expect{Untouched: l.bool(get(v, "untouched")), Rows: l.rows(get(v, "rows"), true), Counters: l.values(get(v, "counters")), Pos: l.labelPos(v)}
+	var given []Name
+	l.each(v, func(n Name, arg cue.Value) {
+		if !slices.Contains(verdicts, n.Value) {
+			return
+		}
+		given = append(given, n)
+		e.Verdict = n.Value
+		switch kind := arg.IncompleteKind(); {
+		case kind == cue.StringKind:
+			e.Reason = l.name(arg, "reason").Value
+		case kind == cue.ListKind || kind == cue.StructKind:
+			e.Packet = l.packet(arg)
+		}
+	})
+	switch {
+	case len(given) == 0:
+		if !slices.ContainsFunc(l.diags.All(), func(d *diag.Diagnostic) bool { return d.Pos.Line == e.Pos.Line }) {
+			l.add(codeOneOf, e.Pos, "a test expects exactly one of sent, pass, drop and up")
+		}
+	case len(given) > 1:
+		l.add(codeOneOf, given[1].Pos, "a test expects exactly one of sent, pass, drop and up").WithRelated(given[0].Pos, "the first one is here")
+	}
+	e.Untouched = e.Untouched || e.Verdict == "up"
+	for _, m := range []string{"via", "vlan"} {
+		if w := get(v, m); w.Exists() && e.Verdict != "sent" && !(m == "vlan" && e.Verdict == "pass") && e.Verdict != "" {
+			l.add(codeTogether, l.labelPos(w), "%q says nothing about a packet that isn't sent", m)
+		}
+	}
+	if via := get(v, "via"); via.IncompleteKind() == cue.StringKind {
+		if lit, ok := l.literal(via, l.literalPos(via)); ok {
+			e.Via = &lit
+		}
+	}
+	if t := l.tag(get(v, "vlan")); t != nil && e.Packet != nil {
+		e.Packet.VLAN = t
+	}
+	return e
+}
