@@ -38,7 +38,11 @@ func Dial(host *testnet.Host, local netip.Addr, server netip.AddrPort) (*Client,
 	c := &Client{}
 	return c, host.Do(func() (err error) {
 		c.Conn, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)), net.UDPAddrFromAddrPort(server))
-		return err
+		if err != nil {
+			return err
+		}
+		// Room for answers behind much channel data that nobody has read yet.
+		return c.Conn.SetReadBuffer(4 << 20)
 	})
 }
 
