@@ -442,6 +442,31 @@ static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u6
 	}
 }
 
+/*
+ * Room. A rewritten packet is [0, to) of headers and then the payload, which came at from. Ways to make or close the room
+ * between the two:
+ *
+ * bpf_skb_adjust_room moves what stands in front of the room, the link-layer header. That is fast, but wrong where the
+ * transport checksum is pending: the kernel remembers where it begins (csum_start), and whoever completes it later writes it
+ * over something else. Then (FR_PAYLOAD) the payload moves, through memory of this processor.
+ *
+ * Changes of the link-layer header and of the IP family make or close room as well. What is left over behind the payload is
+ * cut off.
+ */
+
+enum {
+	FR_PAYLOAD = 1 << 0,	/* move the payload, not the headers */
+	FR_TO_IPV4 = 1 << 1,	/* the network header becomes IPv4: 20 bytes less */
+	FR_TO_IPV6 = 1 << 2,	/* the network header becomes IPv6: 20 bytes more */
+	FR_POP_INNER = 1 << 3,	/* take the VLAN tag out that stands in the frame: 4 bytes less */
+	FR_POP_TAG = 1 << 4,	/* and the one in the metadata, in front of it */
+};
+
+enum {
+	FR_UNCHANGED = 1, /* it failed, and the packet is as it came */
+	FR_BROKEN = 2,	  /* it failed, and the packet is of no use */
+};
+
 #ifdef FR_NEEDS_SCRATCH
 
 #define FR_SCRATCH_SIZE 16384
@@ -457,35 +482,85 @@ struct {
 	__type(value, struct fr_scratch);
 } fr_scratch SEC(".maps");
 
-/* Copy len bytes of the packet at off to the scratch memory. */
-static __noinline long fr_take(struct __sk_buff *skb, __u32 off, __u32 len)
-{
-	__u32 zero = 0;
-	struct fr_scratch *s = bpf_map_lookup_elem(&fr_scratch, &zero);
-
-	if (len == 0)
-		return 0;
-	barrier_var(len);
-	if (!s || len > FR_SCRATCH_SIZE)
-		return -1;
-	return bpf_skb_load_bytes(skb, off, s->bytes, len);
-}
-
-/* Copy len bytes of the scratch memory to the packet at off. */
-static __noinline long fr_give(struct __sk_buff *skb, __u32 off, __u32 len)
-{
-	__u32 zero = 0;
-	struct fr_scratch *s = bpf_map_lookup_elem(&fr_scratch, &zero);
-
-	if (len == 0)
-		return 0;
-	barrier_var(len);
-	if (!s || len > FR_SCRATCH_SIZE)
-		return -1;
-	return bpf_skb_store_bytes(skb, off, s->bytes, len, BPF_F_RECOMPUTE_CSUM);
-}
-
 #endif
+
+/* Tests define it to have the last step fail, which no real kernel does on demand. */
+#ifndef FR_INJECT_FAULT
+#define FR_INJECT_FAULT 0
+#endif
+
+/*
+ * The order of steps matters: first what fails without harm, then the changes. Once the packet is linear and ours, and only
+ * gets shorter, the later ones need no memory.
+ */
+static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u32 payload, __u32 how)
+{
+	__s32 grow = to - from; /* what adjust_room or the payload still has to do */
+	__u32 size = to + payload;
+	int failed = FR_UNCHANGED;
+#ifdef FR_NEEDS_SCRATCH
+	struct fr_scratch *s = NULL;
+	__u32 zero = 0, n = payload;
+#endif
+
+	if ((how || skb->len > from + payload) && fr_linear(skb))
+		return failed;
+#ifdef FR_NEEDS_SCRATCH
+	if (how & FR_PAYLOAD) {
+		s = bpf_map_lookup_elem(&fr_scratch, &zero);
+		barrier_var(n);
+		if (!s || n > FR_SCRATCH_SIZE)
+			return failed;
+		if (n > 0 && bpf_skb_load_bytes(skb, from, s->bytes, n))
+			return failed;
+	}
+#endif
+	if (how & FR_POP_INNER) {
+		if (how & FR_POP_TAG) {
+			if (bpf_skb_vlan_pop(skb))
+				return failed;
+			failed = FR_BROKEN;
+		}
+		if (bpf_skb_vlan_pop(skb))
+			return failed;
+		failed = FR_BROKEN;
+		grow += 4;
+	}
+	if (how & FR_TO_IPV4) {
+		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+			return failed;
+		failed = FR_BROKEN;
+		grow += 20;
+	}
+	if (how & FR_TO_IPV6) {
+		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IPV6), 0))
+			return failed;
+		failed = FR_BROKEN;
+		grow -= 20;
+	}
+	if (!(how & FR_PAYLOAD)) {
+		if (grow && bpf_skb_adjust_room(skb, grow, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_NO_CSUM_RESET))
+			return failed;
+		if (grow)
+			failed = FR_BROKEN;
+	}
+#ifdef FR_NEEDS_SCRATCH
+	else {
+		if (skb->len < size) {
+			if (bpf_skb_change_tail(skb, size, 0))
+				return failed;
+			failed = FR_BROKEN;
+		}
+		barrier_var(n);
+		if (n > 0 && n <= FR_SCRATCH_SIZE && bpf_skb_store_bytes(skb, to, s->bytes, n, BPF_F_RECOMPUTE_CSUM))
+			return failed;
+		failed = FR_BROKEN;
+	}
+#endif
+	if (skb->len > size && bpf_skb_change_tail(skb, size, 0))
+		return failed;
+	return FR_INJECT_FAULT ? FR_BROKEN : 0;
+}
 
 /*
  * Sums.
@@ -500,72 +575,97 @@ static __always_inline __u64 fr_add64(__u64 v) { return (v & 0xFFFFFFFF) + (v >>
 /* 8 bytes at an odd position as a summand. */
 static __always_inline __u64 fr_odd64(__u64 v) { return fr_add64(v << 8 | v >> 56); }
 
-/* The sum in 16 bits; 0 only for 0. */
+/* The sum in 16 bits; 0 only for 0. A number plus itself with its halves swapped has the folded sum in its upper half. */
 static __always_inline __u16 fr_fold(__u64 s)
 {
-	s = (s & 0xFFFFFFFF) + (s >> 32);
-	s = (s & 0xFFFF) + (s >> 16);
-	s = (s & 0xFFFF) + (s >> 16);
-	return (s & 0xFFFF) + (s >> 16);
+	__u32 n = (s + (s << 32 | s >> 32)) >> 32;
+
+	return (n + (n << 16 | n >> 16)) >> 16;
 }
 
-/* The sum of len bytes of the packet from off on (at most 2048), folded; 0 where they can't be read. */
+/* The sum of len bytes of the packet from off on (at most 64), unfolded; 0 where they can't be read. */
+static __noinline __u32 fr_sum64(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__u32 chunk[16] = {};
+
+	barrier_var(len);
+	if (len == 0 || len > sizeof(chunk) || bpf_skb_load_bytes(skb, off, chunk, len))
+		return 0;
+	return bpf_csum_diff(NULL, 0, chunk, sizeof(chunk), 0);
+}
+
+#ifdef FR_NEEDS_SCRATCH
+
+/* The same of up to 2048 bytes. */
 static __noinline __u32 fr_sum(struct __sk_buff *skb, __u32 off, __u32 len)
 {
-	__u32 chunk[16];
+	__u32 zero = 0;
+	struct fr_scratch *s = bpf_map_lookup_elem(&fr_scratch, &zero);
 	__u64 sum = 0;
 	int i;
 
-	for (i = 0; i < 32; i++) {
-		__u32 n = len < sizeof(chunk) ? len : sizeof(chunk);
+	for (i = 0; s && i < 4 && len > 0; i++) {
+		__u32 n = len < 512 ? len : 512; /* as much as bpf_csum_diff takes */
 
-		if (len == 0)
-			break;
 		barrier_var(n);
-		if (n == 0 || n > sizeof(chunk))
+		if (n == 0 || n > 512 || bpf_skb_load_bytes(skb, off, s->bytes, n))
 			break;
-		__builtin_memset(chunk, 0, sizeof(chunk));
-		if (bpf_skb_load_bytes(skb, off, chunk, n))
-			break;
-		sum += (__u32)bpf_csum_diff(NULL, 0, chunk, sizeof(chunk), 0);
+		__builtin_memset(s->bytes + n, 0, 4);
+		sum += (__u32)bpf_csum_diff(NULL, 0, s->bytes, (n + 3) & ~3, 0);
 		off += n;
 		len -= n;
 	}
 	return fr_fold(sum);
 }
 
-/*
- * A device may have summed up the whole packet behind the link-layer header (CHECKSUM_COMPLETE); bpf_csum_update returns that
- * sum, or an error where there is none. Writing to the packet directly makes it stale. fr_complete_rest takes the sum and
- * what is about to be written ([off, off + len)), and returns the sum of all the rest; fr_complete puts it together again.
- * shifted says that room of an odd size was made or closed: the kernel's helpers then leave the sum with its bytes swapped.
- */
-static __noinline __s64 fr_complete_rest(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len, __u32 shifted)
-{
-	__u16 all = fr_fold(csum);
+#endif
 
-	if (shifted)
-		all = __builtin_bswap16(all);
-	return fr_fold(FR_ZERO + all - fr_sum(skb, off, len));
+/*
+ * A device may have summed up the whole packet behind the link-layer header (CHECKSUM_COMPLETE). bpf_csum_update returns that
+ * sum, or an error where there is none. Writing to the packet in place makes it stale: what will be written is taken out of the
+ * sum before, and put in again behind, by places of at most 64 bytes.
+ */
+
+/* The sum of a place, as it counts in the packet's. */
+static __always_inline __u32 fr_place(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__u16 sum = fr_fold(fr_sum64(skb, off, len));
+
+	return off & 1 ? __builtin_bswap16(sum) : sum;
 }
 
-static __noinline void fr_complete(struct __sk_buff *skb, __u32 rest, __u32 off, __u32 len)
+static __noinline __s64 fr_complete_without(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
 {
-	__u32 want = fr_sum(skb, off, len) + rest;
+	return fr_fold(FR_ZERO + csum - fr_place(skb, off, len));
+}
 
-	bpf_csum_update(skb, fr_fold(FR_ZERO + want - fr_fold((__u32)bpf_csum_update(skb, 0))));
+static __noinline __s64 fr_complete_with(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
+{
+	return fr_fold((__u64)csum + fr_place(skb, off, len));
+}
+
+/* Room of an odd size was made or closed: the kernel's helpers leave the sum with its bytes swapped. */
+static __always_inline __s64 fr_complete_shifted(__u32 csum)
+{
+	return __builtin_bswap16(fr_fold(csum));
+}
+
+static __noinline void fr_complete(struct __sk_buff *skb, __u32 csum)
+{
+	bpf_csum_update(skb, fr_fold(FR_ZERO + csum - fr_fold((__u32)bpf_csum_update(skb, 0))));
 }
 
 /*
  * Finish a checksum that may be pending (CHECKSUM_PARTIAL): its field holds the old value, and the kernel knows which of the
  * two it is. To a pending one it adds what changes in the pseudo-header, and nothing else. To a full one it adds both, which
- * makes it sum. Optional checksums are never 0 then.
+ * makes it sum. sums has both values, the old one in its upper half; pseudo is the change of the pseudo-header.
  */
-static __always_inline long fr_finish_sum(struct __sk_buff *skb, __u32 off, __u16 old, __u16 sum, __u16 pseudo, __u64 flags)
+static __noinline long fr_finish_sum(struct __sk_buff *skb, __u32 off, __u32 sums, __u64 pseudo, __u64 flags)
 {
-	long err = bpf_l4_csum_replace(skb, off, 0, pseudo, BPF_F_PSEUDO_HDR | flags);
+	__u16 old = sums >> 16, sum = sums, diff = fr_fold(pseudo);
+	long err = bpf_l4_csum_replace(skb, off, 0, diff, BPF_F_PSEUDO_HDR | flags);
 
-	return err ? err : bpf_l4_csum_replace(skb, off, 0, fr_fold(FR_ZERO + old - sum - pseudo), flags);
+	return err ? err : bpf_l4_csum_replace(skb, off, 0, fr_fold(FR_ZERO + old - sum - diff), flags);
 }
 
 /*

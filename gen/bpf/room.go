@@ -2,16 +2,13 @@ package bpf
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// How room is made. adjust_room moves what stands in front of the room (the link-layer header) and is the fast way. It is wrong
-// where the transport checksum is pending: the kernel remembers where that begins (csum_start) and the place doesn't move along
-// with the header. Then the payload moves instead, through memory of this processor.
-//
-// Everything is in the order: what can fail before the first change; the changes that can fail; the ones that can't, because
-// the packet is linear and ours (fr_linear) and only gets shorter.
+// How room is made between the front and the payload: by fr_resize in templates/fastrelay.h, which has all cases. Here it is
+// only said which one it is.
 
 // shift is by how many bytes the front grows through means other than adjust_room and moving the payload.
 func (w *writer) shift() (n int) {
@@ -41,24 +38,24 @@ func (w *writer) delta() (text string, n int, fixed bool) {
 	return "0", 0, true
 }
 
-// shifted holds where an odd number of bytes was put in or taken out by adjust_room.
+// shifted is the condition (none: never) under which an odd number of bytes was put in or taken out by adjust_room.
 func (w *writer) shifted() string {
 	switch w.rw.Resize {
 	case ir.MoveHeaders, ir.MoveEither:
 	default:
-		return "0"
+		return ""
 	}
 	text, n, fixed := w.delta()
 	switch {
 	case fixed && n%2 == 0:
-		return "0"
+		return ""
 	case fixed:
 		text = "1"
 	default:
 		text = "(" + text + ") & 1"
 	}
 	if w.rw.Resize == ir.MoveEither {
-		text = fmt.Sprintf("%s ? 0 : %s", w.anyPending(), text)
+		text = fmt.Sprintf("!%s && %s", w.anyPending(), text)
 	}
 	return text
 }
@@ -73,98 +70,50 @@ func (w *writer) anyPending() string {
 	return "0"
 }
 
-// room renders the helpers that make and close room.
+// room renders the call that makes and closes room.
 func (w *writer) room() {
 	rw := w.rw
-	cut := rw.Trim
-	steps := 0
-	for _, step := range []bool{rw.PopInner, rw.PopInner && rw.PopTag, rw.Family != 0, rw.Resize != ir.InPlace, cut} {
-		if step {
-			steps++
+	var how []string
+	if rw.PopInner {
+		how = append(how, "FR_POP_INNER")
+		if rw.PopTag {
+			how = append(how, "FR_POP_TAG")
 		}
 	}
-	if steps == 0 {
-		return
+	switch rw.Family {
+	case 4:
+		how = append(how, "FR_TO_IPV4")
+	case 6:
+		how = append(how, "FR_TO_IPV6")
 	}
-	w.line("")
 	switch rw.Resize {
 	case ir.InPlace:
-		w.moveHeaders(steps)
-	case ir.MoveHeaders:
-		w.moveHeaders(steps)
+		if len(how) == 0 && !rw.Trim {
+			return
+		}
 	case ir.MovePayload:
-		w.movePayload()
+		w.needs["scratch"] = "yes"
+		how = append(how, "FR_PAYLOAD")
 	case ir.MoveEither:
-		w.line("if (unlikely(%s)) {", w.anyPending())
-		w.indent++
-		w.movePayload()
-		w.indent--
-		changed := w.changed
-		w.changed = false
-		w.line("} else {")
-		w.indent++
-		w.moveHeaders(steps)
-		w.indent--
-		w.line("}")
-		w.changed = w.changed || changed
+		w.needs["scratch"] = "yes"
+		how = append(how, fmt.Sprintf("(%s ? FR_PAYLOAD : 0)", w.anyPending()))
 	}
+	if len(how) == 0 {
+		how = []string{"0"}
+	}
+	w.line("")
+	w.stmt(rw.Pos, "int err = fr_resize(skb, %s, %s, %s, %s);", w.offset(rw.OldFront), w.offset(rw.NewFront), w.expr(rw.Payload), strings.Join(how, " | "))
+	w.line("if (unlikely(err))")
+	broken, unchanged := w.reasonOf(w.fwd.Fault), w.reasonOf(w.fwd.NoRoom)
+	w.line("\treturn err == FR_BROKEN ? fr_drop(len, %s) : fr_up(skb, %s);", broken, unchanged)
+	w.changed, w.moves = true, true
 }
 
-// before renders the changes of the link-layer header and the network header's family.
-func (w *writer) before() {
-	if w.rw.PopInner {
-		if w.rw.PopTag {
-			w.check(true, "bpf_skb_vlan_pop(skb)")
-		}
-		w.check(true, "bpf_skb_vlan_pop(skb)")
+// reasonOf names a reason that a rewrite which can fail has to have.
+func (w *writer) reasonOf(i int) string {
+	if i < 0 {
+		w.fail("a rewrite at %s can fail, but has no reason for it", w.fwd.Pos)
+		return "0"
 	}
-	switch w.rw.Family {
-	case 4:
-		w.check(true, "bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0)")
-	case 6:
-		w.check(true, "bpf_skb_change_proto(skb, bpf_htons(ETH_P_IPV6), 0)")
-	}
-}
-
-// size is the size of the packet that leaves.
-func (w *writer) size() string {
-	return fmt.Sprintf("%s + %s", w.offset(w.rw.NewFront), w.operand(w.rw.Payload))
-}
-
-func (w *writer) moveHeaders(steps int) {
-	rw := w.rw
-	if steps > 1 {
-		w.check(false, "fr_linear(skb)")
-	}
-	w.before()
-	if rw.Resize != ir.InPlace {
-		if text, n, fixed := w.delta(); !fixed || n != 0 {
-			w.check(true, "bpf_skb_adjust_room(skb, %s, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_NO_CSUM_RESET)", text)
-		}
-	}
-	if rw.Trim {
-		w.check(true, "len > %s + %s && bpf_skb_change_tail(skb, %s, 0)", w.offset(rw.OldFront), w.operand(rw.Payload), w.size())
-	}
-}
-
-func (w *writer) movePayload() {
-	rw := w.rw
-	w.needs["scratch"] = "yes"
-	w.check(false, "fr_linear(skb) || fr_take(skb, %s, %s)", w.offset(rw.OldFront), w.expr(rw.Payload))
-	w.before()
-	_, n, fixed := w.delta()
-	tail := func() { w.check(true, "bpf_skb_change_tail(skb, %s, 0)", w.size()) }
-	give := func() { w.check(true, "fr_give(skb, %s, %s)", w.offset(rw.NewFront), w.expr(rw.Payload)) }
-	switch {
-	case fixed && n < 0:
-		give()
-		tail()
-	case fixed:
-		tail()
-		give()
-	default: // it may grow or shrink
-		w.check(true, "skb->len < %s && bpf_skb_change_tail(skb, %s, 0)", w.size(), w.size())
-		give()
-		tail()
-	}
+	return w.prog.reasonName(i)
 }

@@ -43,7 +43,7 @@ func (w *writer) terms(ts []ir.Term) *total {
 		if term.Region {
 			name := fmt.Sprintf("x%d", len(w.values))
 			w.values[name+" region"] = name
-			w.line("__u64 %s = fr_sum(skb, %s, %s);", name, w.offset(term.At), w.expr(term.Len))
+			w.line("__u64 %s = %s(skb, %s, %s);", name, w.sumOf(term.Max), w.offset(term.At), w.expr(term.Len))
 			if term.Odd {
 				name += " << 8"
 			}
@@ -197,7 +197,7 @@ func (w *writer) tail(s *sum, was *total) {
 	end := fmt.Sprintf("%s + %s", w.offset(w.rw.OldFront), w.operand(w.rw.Payload))
 	w.line("__u64 %s = 0;", name)
 	w.line("if (unlikely(%s > %s)) {", w.offset(s.TailEnd), end)
-	w.line("\t%s = fr_sum(skb, %s, %s - (%s));", name, end, w.offset(s.TailEnd), end)
+	w.line("\t%s = %s(skb, %s, %s - (%s));", name, w.sumOf(s.TailMax), end, w.offset(s.TailEnd), end)
 	if s.TailOdd != nil {
 		w.line("\tif (%s)", w.expr(s.TailOdd))
 		w.line("\t\t%s <<= 8;", name)
@@ -212,8 +212,20 @@ func (w *writer) finish(s *sum) {
 	if s.Optional {
 		flags = "BPF_F_MARK_MANGLED_0"
 	}
-	w.line("if (unlikely(%s) && fr_finish_sum(skb, %s, %s, %s, fr_fold(FR_ZERO + %s - %s), %s))",
+	w.line("if (unlikely(%s) && fr_finish_sum(skb, %s, (__u32)%s << 16 | %s, FR_ZERO + %s - %s, %s))",
 		s.name("pending"), w.offset(s.New), s.name("old"), s.name("sum"), s.name("now"), s.name("was"), flags)
 	w.line("\t%s", w.failed())
 	w.moves = true
+}
+
+// sumOf is the function that sums up to so many bytes.
+func (w *writer) sumOf(limit int) string {
+	if limit <= 64 {
+		return "fr_sum64"
+	}
+	if limit > 2048 {
+		w.fail("a checksum over up to %d bytes of the packet", limit)
+	}
+	w.needs["scratch"] = "yes"
+	return "fr_sum"
 }

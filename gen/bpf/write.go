@@ -169,28 +169,12 @@ func (w *writer) render() {
 	w.redirect(w.fwd.Hop, direct)
 }
 
-// failed is the statement for a helper that failed.
+// failed is the statement for a helper that failed when nothing but the end was left to do.
 func (w *writer) failed() string {
-	if w.changed {
-		if w.fwd.Fault < 0 {
-			w.fail("a rewrite at %s can fail after the first change, but has no reason for it", w.fwd.Pos)
-			return ";"
-		}
-		return fmt.Sprintf("return fr_drop(len, %s);", w.prog.reasonName(w.fwd.Fault))
+	if !w.changed {
+		return fmt.Sprintf("return fr_up(skb, %s);", w.reasonOf(w.fwd.NoRoom))
 	}
-	if w.fwd.NoRoom < 0 {
-		w.fail("a rewrite at %s can fail, but has no reason for it", w.fwd.Pos)
-		return ";"
-	}
-	return w.up(w.fwd.NoRoom)
-}
-
-// check renders a helper call that can fail; a packet that it may have changed is dropped from then on.
-func (w *writer) check(changes bool, format string, args ...any) {
-	w.line("if (%s)", fmt.Sprintf(format, args...))
-	w.line("\t%s", w.failed())
-	w.changed = w.changed || changes
-	w.moves = true
+	return fmt.Sprintf("return fr_drop(len, %s);", w.reasonOf(w.fwd.Fault))
 }
 
 // scalar is a part of a value that fits a register, in the order of bytes that it has in the packet.
@@ -282,26 +266,27 @@ func (w *writer) value(s scalar, note string, pos diag.Pos) string {
 
 // front renders the stores into the front of the packet that leaves.
 func (w *writer) front(direct string) {
-	rw := w.rw
 	if len(w.cells) == 0 && len(w.sums) == 0 && direct == "" {
 		return
 	}
-	from := 0
-	if w.prog.ir.L2 {
-		from = 14 // a device's sum begins behind the Ethernet header
-	}
-	size := w.offset(plus(rw.NewFront, -from))
-	whole := len(w.cells)+len(w.sums) > 0
 	if w.moves {
 		w.rederive()
 	}
 	w.usesData()
-	if whole {
+	places := w.places()
+	if len(places) > 0 {
+		w.lines = append([]string{"\t__s64 csum;"}, w.lines...)
 		w.line("")
-		w.line("rest = bpf_csum_update(skb, 0);")
-		w.line("if (unlikely(rest >= 0))")
-		w.line("\trest = fr_complete_rest(skb, rest, %d, %s, %s);", from, size, w.shifted())
-		w.lines = append([]string{"\t__s64 rest;"}, w.lines...)
+		w.line("csum = bpf_csum_update(skb, 0);")
+		w.line("if (unlikely(csum >= 0)) {")
+		if shifted := w.shifted(); shifted != "" {
+			w.line("\tif (%s)", shifted)
+			w.line("\t\tcsum = fr_complete_shifted(csum);")
+		}
+		for _, p := range places {
+			w.line("\tcsum = fr_complete_without(skb, csum, %s);", p)
+		}
+		w.line("}")
 	}
 	w.line("")
 	if direct != "" {
@@ -329,10 +314,46 @@ func (w *writer) front(direct string) {
 			w.finish(s)
 		}
 	}
-	if whole {
-		w.line("if (unlikely(rest >= 0))")
-		w.line("\tfr_complete(skb, rest, %d, %s);", from, size)
+	if len(places) > 0 {
+		w.line("if (unlikely(csum >= 0)) {")
+		for _, p := range places {
+			w.line("\tcsum = fr_complete_with(skb, csum, %s);", p)
+		}
+		w.line("\tfr_complete(skb, csum);")
+		w.line("}")
 	}
+}
+
+// places returns the offsets and sizes of the parts of the front that change, at most 64 bytes each, as arguments.
+func (w *writer) places() (out []string) {
+	type span struct{ from, to int }
+	spans := map[*ir.Var]*span{}
+	var order []*ir.Var
+	note := func(o ir.Off, n int) {
+		s := spans[o.Base]
+		if s == nil {
+			s = &span{o.Const, o.Const}
+			spans[o.Base] = s
+			order = append(order, o.Base)
+		}
+		s.from, s.to = min(s.from, o.Const), max(s.to, o.Const+n)
+	}
+	for _, c := range w.cells {
+		note(c.off, c.size)
+	}
+	for _, s := range w.sums {
+		note(s.New, 2)
+	}
+	for _, v := range order {
+		s := spans[v]
+		if v == nil && w.prog.ir.L2 {
+			s.from = max(s.from, 14) // the sum begins behind the Ethernet header
+		}
+		for at := s.from; at < s.to; at += 64 {
+			out = append(out, fmt.Sprintf("%s, %d", w.offset(ir.Off{Base: v, Const: at}), min(64, s.to-at)))
+		}
+	}
+	return out
 }
 
 // rederive finds the packet again behind helpers that may have moved it.
