@@ -23,7 +23,8 @@ type Config struct {
 	Seed     uint64 // the same seed gives the same packets
 	Packets  int    // stop after so many packets; 0: no limit
 	Duration time.Duration
-	Decode   int // one in so many sent packets goes through the independent decoder as well; 0: each
+	Quick    bool // report a difference as it is, without making it small
+	Decode   int  // one in so many sent packets goes through the independent decoder as well; 0: each
 }
 
 // Report is what a run found.
@@ -54,7 +55,7 @@ func (r *Report) Missed() []*sim.Point {
 const (
 	roundPackets  = 256 // packets on one state
 	framePackets  = 16  // packets made of one frame
-	settingRounds = 64  // rounds with one choice of settings
+	settingRounds = 32  // rounds with one choice of settings
 )
 
 // Run compares the model and the kernel until the packets or the time are used up, or until they differ. An error says that
@@ -144,11 +145,12 @@ func (f *fuzzer) load(first bool) error {
 		}
 		return s.Default
 	}
-	f.rng.known = nil
+	f.rng.known, f.rng.near = nil, nil
 	for _, p := range f.Plan.Programs {
 		i := slices.IndexFunc(f.Spec.Programs, func(sp *spec.Program) bool { return sp.Name.Value == p.Name })
 		h := findHints(p, value)
 		f.rng.known = append(f.rng.known, h.numbers()...)
+		f.rng.near = append(f.rng.near, h.addresses()...)
 		f.generators = append(f.generators, &generator{plan: f.Plan, program: f.Spec.Programs[i], headers: f.headers, hints: h})
 	}
 	for _, g := range f.generators {

@@ -7,22 +7,43 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// hints are values that a plan compares a field with: the edges at which its behaviour changes.
-type hints map[string][]uint64
+// hints are values that a plan compares fields with: the edges at which its behaviour changes.
+type hints struct {
+	ints  map[string][]uint64
+	bytes map[string][]bytesHint
+}
+
+// bytesHint is a value in the layout of a table, or (bits not negative) any address in a prefix.
+type bytesHint struct {
+	value []byte
+	bits  int
+}
 
 // findHints collects hints from all conditions of a program, with the settings that it is loaded with.
 func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
-	h := hints{}
+	h := hints{map[string][]uint64{}, map[string][]bytesHint{}}
 	lets := map[*ir.Var]ir.Expr{}
 	var expr func(ir.Expr)
 	field := func(e ir.Expr) string {
 		if v, ok := e.(*ir.VarRef); ok && lets[v.Var] != nil {
 			e = lets[v.Var]
 		}
-		if l, ok := e.(*ir.Load); ok {
+		switch l := e.(type) {
+		case *ir.Load:
+			return l.Field
+		case *ir.LoadBytes:
 			return l.Field
 		}
 		return ""
+	}
+	literal := func(e ir.Expr) []byte {
+		switch e := e.(type) {
+		case *ir.BytesConst:
+			return e.B
+		case *ir.SettingRef:
+			return settings(e.Setting)
+		}
+		return nil
 	}
 	number := func(e ir.Expr) (uint64, bool) {
 		switch e := e.(type) {
@@ -46,9 +67,9 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 				for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
 					if v, ok := number(side[1]); ok && field(side[0]) != "" {
 						f := field(side[0])
-						h[f] = append(h[f], v, v)
+						h.ints[f] = append(h.ints[f], v, v)
 						if e.Op != ir.Eq {
-							h[f] = append(h[f], v-1, v+1)
+							h.ints[f] = append(h.ints[f], v-1, v+1)
 						}
 					}
 				}
@@ -57,6 +78,17 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 			expr(e.Y)
 		case *ir.Not:
 			expr(e.X)
+		case *ir.BytesEq:
+			for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
+				if f, v := field(side[0]), literal(side[1]); f != "" && v != nil {
+					h.bytes[f] = append(h.bytes[f], bytesHint{v, -1})
+				}
+			}
+		case *ir.InPrefix:
+			if f := field(e.X); f != "" {
+				a := e.Prefix.Addr().As16()
+				h.bytes[f] = append(h.bytes[f], bytesHint{a[:], e.Prefix.Bits()})
+			}
 		}
 	}
 	var block func([]ir.Stmt)
@@ -82,8 +114,36 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 // numbers are all values of the hints.
 func (h hints) numbers() []uint64 {
 	var all []uint64
-	for _, f := range slices.Sorted(maps.Keys(h)) {
-		all = append(all, h[f]...)
+	for _, f := range slices.Sorted(maps.Keys(h.ints)) {
+		all = append(all, h.ints[f]...)
 	}
 	return all
+}
+
+// addresses are all addresses and prefixes of the hints.
+func (h hints) addresses() []bytesHint {
+	var all []bytesHint
+	for _, f := range slices.Sorted(maps.Keys(h.bytes)) {
+		for _, b := range h.bytes[f] {
+			if len(b.value) == 16 {
+				all = append(all, b)
+			}
+		}
+	}
+	return all
+}
+
+// make returns a value as it stands in a packet, in n bytes.
+func (b bytesHint) make(s source, n int) []byte {
+	v := slices.Clone(b.value)
+	if b.bits >= 0 {
+		noise := s.bytes(len(v))
+		for i := b.bits; i < 8*len(v); i++ {
+			v[i/8] |= noise[i/8] & (0x80 >> (i % 8))
+		}
+	}
+	if len(v) > n {
+		return v[len(v)-n:]
+	}
+	return v
 }

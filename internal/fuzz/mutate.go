@@ -23,6 +23,9 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 	}
 	switch n := g.IntN(100); {
 	case n < 52:
+		if tagged(p.Data) && g.one(6) {
+			intoMetadata(&p)
+		}
 	case n < 67:
 		g.setFields(&p, f)
 	case n < 71:
@@ -39,8 +42,10 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 		g.lengths(p.Data, f)
 	case n < 95:
 		g.checksums(p.Data, f)
-	case n < 97:
+	case n < 96:
 		g.tag(&p)
+	case n < 98:
+		g.pendingSum(p.Data, f)
 	default:
 		g.setFields(&p, f)
 		g.flip(p.Data)
@@ -62,7 +67,7 @@ func (g *generator) setFields(p *sim.Packet, f *packet.Frame) {
 		switch pl.Field.Kind {
 		case spec.FieldUint:
 			v := g.integer(pl.Bits)
-			if known := g.hints[sp.Name()+"."+pl.Field.Name.Value]; len(known) > 0 && g.one(2) {
+			if known := g.hints.ints[sp.Name()+"."+pl.Field.Name.Value]; len(known) > 0 && g.one(2) {
 				v = pick(g.source, known)
 			}
 			pl.Put(p.Data, packet.Uint(v))
@@ -72,7 +77,7 @@ func (g *generator) setFields(p *sim.Packet, f *packet.Frame) {
 	}
 	if !g.one(4) {
 		// The lengths may be wrong now: then the checksums reach as far as the lengths that still make sense.
-		if err := g.headers.FillSums(copyOf(f, p.Data)); err != nil {
+		if err := g.headers.FillSums(copyOf(f, p.Data), packet.Options{}); err != nil {
 			g.flip(p.Data)
 		}
 	}
@@ -126,7 +131,7 @@ func (g *generator) short(b []byte, f *packet.Frame) []byte {
 			}
 		}
 	}
-	if g.headers.FillSums(cut) != nil {
+	if g.headers.FillSums(cut, packet.Options{}) != nil {
 		g.flip(b)
 	}
 	return b
@@ -143,6 +148,47 @@ func (g *generator) checksums(b []byte, f *packet.Frame) {
 	}
 }
 
+// pendingSum makes a checksum look as if it were left to a device: the field is the sum of the pseudo-header. Half of the time
+// it is right all the same, because the rest of what it covers adds up to what makes it so.
+func (g *generator) pendingSum(b []byte, f *packet.Frame) {
+	for i, sp := range slices.Backward(f.Spans) {
+		for _, pl := range sp.Places {
+			if c := pl.Field.Checksum; c == nil || !c.Offloaded || c.Covers != "all" {
+				continue
+			}
+			frame := copyOf(f, b)
+			if g.headers.FillSums(frame, packet.Options{}) != nil {
+				return
+			}
+			full := uint32(pl.Get(b).Int)
+			if g.headers.FillSums(frame, packet.Options{Pending: true}) != nil {
+				return
+			}
+			at := sp.Start + (frame.Spans[i].Inner-sp.Start-2)&^1
+			if g.one(2) || at < sp.End || at+2 > len(b) {
+				return
+			}
+			// The checksum goes down by what a word goes up.
+			word := uint32(binary.BigEndian.Uint16(b[at:])) + full + (0xffff - uint32(pl.Get(b).Int))
+			for word > 0xffff {
+				word = word>>16 + word&0xffff
+			}
+			binary.BigEndian.PutUint16(b[at:], uint16(word))
+			return
+		}
+	}
+}
+
+func tagged(b []byte) bool {
+	return len(b) >= 18 && (b[12] == 0x81 && b[13] == 0 || b[12] == 0x88 && b[13] == 0xa8)
+}
+
+// intoMetadata moves the outermost VLAN tag into the metadata, as a kernel does when a packet comes in.
+func intoMetadata(p *sim.Packet) {
+	p.VLAN = &sim.Tag{Proto: binary.BigEndian.Uint16(p.Data[12:]), TCI: binary.BigEndian.Uint16(p.Data[14:])}
+	p.Data = slices.Delete(p.Data, 12, 16)
+}
+
 // tag puts a VLAN tag behind the link-layer addresses.
 func (g *generator) tag(p *sim.Packet) {
 	if len(p.Data) < 14 {
@@ -153,28 +199,47 @@ func (g *generator) tag(p *sim.Packet) {
 	p.Data = slices.Insert(p.Data, 12, tag...)
 }
 
-// zeroSum changes a packet so that a checksum of what the program makes of it becomes 0: sent is that result. It moves the
-// last two bytes of the packet by the checksum that came out. It returns nil where the packet is too short.
+// zeroSum changes a packet so that a checksum of what the program makes of it becomes 0: sent is what it made so far. The last
+// two bytes that the checksum covers go up by the checksum that came out. It returns nil where there is no such checksum.
 func (g *generator) zeroSum(f *packet.Frame, sent []byte) []byte {
-	for _, sp := range slices.Backward(f.Spans) {
+	eth := g.headers.Header("eth")
+	if eth == nil {
+		return nil
+	}
+	left, _ := g.headers.Parse(sent, g.headers.Guess(sent, eth), packet.Options{})
+	out := sumPlace(left)
+	in := sumPlace(f.Spans)
+	if out == nil || in == nil {
+		return nil
+	}
+	i := slices.IndexFunc(f.Spans, func(sp *packet.Span) bool {
+		return slices.ContainsFunc(sp.Places, func(p packet.Place) bool { return p.Bit == in.Bit })
+	})
+	sp, last := f.Spans[i], f.Spans[len(f.Spans)-1]
+	at := sp.Start + (last.Payload()-sp.Start-2)&^1
+	if at < last.End {
+		return nil
+	}
+	data := slices.Clone(f.Data)
+	word := uint32(out.Get(sent).Int)
+	if g.one(2) { // the payload may have moved to positions of the other parity
+		word = word>>8 | word<<8&0xff00
+	}
+	word += uint32(binary.BigEndian.Uint16(data[at:]))
+	binary.BigEndian.PutUint16(data[at:], uint16(word+word>>16))
+	if g.headers.FillSums(copyOf(f, data), packet.Options{}) != nil {
+		return nil
+	}
+	return data
+}
+
+// sumPlace returns the innermost checksum over a payload.
+func sumPlace(spans []*packet.Span) *packet.Place {
+	for _, sp := range slices.Backward(spans) {
 		for _, pl := range sp.Places {
-			c := pl.Field.Checksum
-			if c == nil || c.Covers != "all" || len(f.Data)-sp.End < 2 || len(sent) < 42 {
-				continue
+			if c := pl.Field.Checksum; c != nil && c.Covers == "all" {
+				return &pl
 			}
-			data := slices.Clone(f.Data)
-			at := sp.End + (len(f.Data)-sp.End-2)&^1
-			// Where the checksum of what left stands is not known here: any of its words may be it.
-			word := binary.BigEndian.Uint16(sent[14+2*g.IntN(28)%(len(sent)-16):])
-			if g.one(2) {
-				word = word<<8 | word>>8
-			}
-			sum := uint32(binary.BigEndian.Uint16(data[at:])) + uint32(word)
-			binary.BigEndian.PutUint16(data[at:], uint16(sum+sum>>16))
-			if g.headers.FillSums(copyOf(f, data)) != nil {
-				return nil
-			}
-			return data
 		}
 	}
 	return nil

@@ -222,7 +222,7 @@ func announced(layers []packet.Layer, i int, f *spec.Field) bool {
 
 // fieldValue is a random value for a field.
 func (g *generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, bool) {
-	known := g.hints[h.Name.Value+"."+f.Name.Value]
+	known := g.hints.ints[h.Name.Value+"."+f.Name.Value]
 	switch f.Kind {
 	case spec.FieldUint:
 		switch {
@@ -247,6 +247,13 @@ func (g *generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, boo
 			n &^= 3 // lengths are often in units of 4 bytes
 		}
 		return packet.Bytes(g.bytes(n)), true
+	}
+	if near := g.hints.bytes[h.Name.Value+"."+f.Name.Value]; len(near) > 0 && !g.one(4) {
+		for range 4 {
+			if b := pick(g.source, near); f.Type != "ip" || isMapped(b.value) == (f.Bytes == 4) {
+				return packet.Bytes(b.make(g.source, f.Bytes)), true
+			}
+		}
 	}
 	if f.Type == "ip" {
 		for range 8 {

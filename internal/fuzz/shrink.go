@@ -32,6 +32,10 @@ func (f *fuzzer) shrink(text string) error {
 		return err
 	}
 	state.CopyState(f.bench.before)
+	if f.Quick {
+		f.report.Difference = &Difference{Text: text, Case: newCase(f.Plan, f.bench.settings, state, f.bench.log, text)}
+		return nil
+	}
 	s := &shrinker{fuzzer: f, state: state, log: slices.Clone(f.bench.log), text: text}
 	s.packets()
 	s.rows()

@@ -32,7 +32,7 @@ func (s source) state(plan *ir.Plan, r *sim.Relay) {
 		if t.Session != nil {
 			continue
 		}
-		for range min(s.IntN(10), t.Size) {
+		for range min(s.IntN(24), t.Size) {
 			key := s.layout(&t.Key)
 			if t.Kind == "array" {
 				key = binary.LittleEndian.AppendUint32(nil, s.Uint32N(uint32(min(t.Size, 8))))
@@ -114,7 +114,7 @@ func visible(st *ir.Struct, into []byte, fields []int, values [][]byte) {
 func (s source) settings(plan *ir.Plan) map[string][]byte {
 	out := map[string][]byte{}
 	for _, st := range plan.Settings {
-		if st.Default != nil && !s.one(3) {
+		if st.Default != nil && s.one(2) {
 			continue
 		}
 		v := s.typed(st.Type, nil)

@@ -23,6 +23,7 @@ const evenAddresses = 8 // of addresses, those that are ordinary
 type source struct {
 	*rand.Rand
 	known []uint64
+	near  []bytesHint // addresses and prefixes that a plan knows
 }
 
 func newSource(seed uint64) source { return source{Rand: rand.New(rand.NewPCG(seed, 0x5eed))} }
@@ -33,6 +34,9 @@ func (s source) one(n int) bool { return s.IntN(n) == 0 }
 func pick[T any](s source, list []T) T { return list[s.IntN(len(list))] }
 
 func (s source) address() netip.Addr {
+	if len(s.near) > 0 && s.one(3) {
+		return netip.AddrFrom16([16]byte(pick(s, s.near).make(s, 16))).Unmap()
+	}
 	if s.one(20) {
 		return pick(s, addresses)
 	}
@@ -88,7 +92,7 @@ func (s source) typed(t ir.Type, is []ir.Range) []byte {
 		if len(is) > 0 && !s.one(40) {
 			r := pick(s, is)
 			v = r.Min + s.Uint64N(min(r.Max-r.Min, 7)+1)
-		} else if s.one(2) {
+		} else if !s.one(4) {
 			v = s.Uint64N(8) & (^uint64(0) >> (64 - t.Bits))
 		}
 		return binary.LittleEndian.AppendUint64(nil, v)[:t.Size]

@@ -60,7 +60,7 @@ func (hs *Headers) Build(layers []Layer, opt Options) (*Frame, error) {
 }
 
 // FillSums computes all checksums of a frame anew, as far as its lengths reach.
-func (hs *Headers) FillSums(f *Frame) error {
+func (hs *Headers) FillSums(f *Frame, opt Options) error {
 	limit := len(f.Data)
 	for _, sp := range f.Spans {
 		if sp.End > len(f.Data) {
@@ -69,7 +69,7 @@ func (hs *Headers) FillSums(f *Frame) error {
 		sp.bound(f.Data, limit)
 		limit = sp.Payload()
 	}
-	return hs.fillSums(f, Options{}, func(int, *spec.Field) bool { return false })
+	return hs.fillSums(f, opt, func(int, *spec.Field) bool { return false })
 }
 
 // fillSums computes checksums from the inside out, except those to keep.
