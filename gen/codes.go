@@ -22,7 +22,8 @@ var (
 		"Every header in a stack has to be able to follow the one in front of it. What identifies a header is declared with it, in `after`.",
 		`stack: ["eth", "udp"]`, `stack: ["eth", "ip", "udp"]`)
 	codePaths = diag.Define("FR0207", "too many paths",
-		"Alternatives and optional headers multiply: a stack may stand for at most 64 sequences of headers.", "", "")
+		"Alternatives and optional headers multiply: a stack may stand for at most 64 sequences of headers.",
+		`stack: ["eth", "vlan?", "ip", "udp", {a: ["x", "y"]}, {b: ["x", "y"]}, {c: ["x", "y"]}, {d: ["x", "y"]}, {e: ["x", "y"]}]`, `stack: ["eth", "ip", "udp", {a: ["x", "y"]}]`)
 	codeKey = diag.Define("FR0208", "a key that doesn't fit its table",
 		"A lookup gives one expression for each member of the table's key, in its order and of its type.",
 		`lookup: ch: by_peer: ["udp.src"]`, `lookup: ch: by_peer: ["udp.src", "udp.dst"]`)
@@ -34,12 +35,13 @@ var (
 		`do: [{drop: "bad"}, {set: "ip.dscp": 0}]`, `do: [{drop: "bad"}]`)
 	codeTarget = diag.Define("FR0211", "a field that can't be written",
 		"Lengths, checksums, fixed fields and fields that identify the next header follow from the rest of the packet; addresses of a packet that\nis sent are the business of send.",
-		`do: [{set: "udp.length": 8}, "pass"]`, "")
+		`do: [{set: "udp.length": 8}, "pass"]`, `do: [{set: "udp.src_port": 8}, "pass"]`)
 	codePush = diag.Define("FR0212", "a header that can't be pushed or popped here",
 		"A pushed header needs a value for each of its fields that nothing else determines; a popped one has to be in the stack; what follows has to be\nallowed behind what is in front of it.",
 		`do: [{push: channel_data: {}}, {send: {from: "ch.server", to: "ch.client"}}]`, `do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}]`)
 	codeResize = diag.Define("FR0213", "the packet can't be resized safely here",
-		"Room in a packet is made or closed where the kernel's pending checksum stays right: behind IP, and behind a transport header whose checksum the\nspec knows. Headers of variable length that stay in front of the change limit what can be done.", "", "")
+		"Room in a packet is made or closed where the kernel's pending checksum stays right: behind IP, and behind a transport header whose checksum the\nspec knows. A header of variable length can't be moved.",
+		`do: [{pop: "first"}, "pass"] // "second", of variable length, stands behind it`, `do: [{pop: "second"}, {pop: "first"}, "pass"]`)
 	codeSend = diag.Define("FR0214", "a packet that can't be sent so",
 		"`send` needs a network header in the stack, and either `to` (with `from`) or `via`. from and to are endpoints or addresses; via is a next hop of a row.",
 		`do: [{send: {from: "ch.relayed"}}]`, `do: [{send: {from: "ch.relayed", to: "ch.peer"}}]`)
@@ -53,9 +55,12 @@ var (
 	codeDivide = diag.Define("FR0218", "division or shift by a value that isn't fixed",
 		"The divisor of / and % is a constant that is not 0; the right side of << and >> is a constant below 64.", `when: "udp.length / ch.n > 3"`, `when: "udp.length > 3 * ch.n"`)
 	codeLearn = diag.Define("FR0219", "a table that can't be learned into",
-		"`learn` writes rows of hash and lru tables of their own: not rows of sessions, not next hops, counters or per-CPU tables.", "", "")
+		"`learn` writes rows of hash and lru tables of their own: not rows of sessions, not next hops, counters or per-CPU tables.",
+		`do: [{learn: calls: {key: ["udp.src", 1], value: ["udp.dst"]}}, "pass"] // calls is the table of a session`,
+		`do: [{learn: seen: {key: ["udp.src"], value: ["udp.dst"]}}, "pass"]`)
 	codeVariable = diag.Define("FR0220", "a field without a fixed place",
-		"The field stands behind fields of variable length or is one itself, and this use needs a fixed place or size.", "", "")
+		"The field stands behind fields of variable length or is one itself, and this use needs a fixed place or size.",
+		`do: [{set: "msg.id": 3}, "pass"] // id is a varint`, `do: [{set: "msg.kind": 3}, "pass"]`)
 	codeUnused = diag.Define("FR0221", "declared in vain",
 		"A rule behind one without conditions can never run.", `rules: [{do: ["pass"]}, {do: [{drop: "late"}]}]`, `rules: [{do: ["pass"]}]`)
 	codeInternal = diag.Define("FR0299", "a fault of the compiler",
