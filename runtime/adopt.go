@@ -18,11 +18,7 @@ import (
 // the relay yet, so no lock is held.
 func (r *Relay) adopt() error {
 	if r.counters != nil {
-		used, err := r.countersInUse()
-		if err != nil {
-			return err
-		}
-		r.counters.keep(used)
+		r.counters.keep(r.countersInUse())
 	}
 	if r.slots != nil {
 		if err := r.adoptSessions(); err != nil {
@@ -254,7 +250,7 @@ func (r *Relay) adoptFilters() error {
 		return err
 	}
 	mine, _ := info.ID()
-	all, err := netlink.LinkList()
+	all, err := dump(netlink.LinkList)
 	if err != nil {
 		return err
 	}

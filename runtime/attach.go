@@ -120,7 +120,7 @@ func findLink(name string, index int) (netlink.Link, error) {
 		return nil, err
 	}
 	text := "there is no such interface"
-	if all, err := netlink.LinkList(); err == nil {
+	if all, err := dump(netlink.LinkList); err == nil {
 		var names []string
 		for _, l := range all {
 			names = append(names, l.Attrs().Name)
@@ -173,7 +173,7 @@ func (r *Relay) attachFilter(p *Program, a *attachment) error {
 		r.qdiscs[a.index] = true
 	}
 	parent := filterParent(a.egress)
-	filters, err := netlink.FilterList(l, parent)
+	filters, err := dump(func() ([]netlink.Filter, error) { return netlink.FilterList(l, parent) })
 	if err != nil {
 		r.dropClsact(a.index)
 		return fmt.Errorf("list its filters: %w", err)
@@ -215,7 +215,7 @@ func addClsact(l netlink.Link, egress bool) (made bool, err error) {
 	case !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBUSY):
 		return false, fmt.Errorf("add a clsact qdisc: %w", err)
 	}
-	all, listErr := netlink.QdiscList(l)
+	all, listErr := dump(func() ([]netlink.Qdisc, error) { return netlink.QdiscList(l) })
 	if listErr != nil {
 		return false, fmt.Errorf("list its qdiscs: %w", listErr)
 	}

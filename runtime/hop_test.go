@@ -75,9 +75,16 @@ func TestHopsFollowTheNetwork(t *testing.T) {
 	moved := direct
 	moved.Dst = [6]byte(other)
 	is("the gateway has another address", 0, moved)
+	// What a person made permanent stays so, though it is in use.
+	via := neighKey{b.dev.Index, netip.MustParseAddr("192.0.2.254")}
+	r.hops.routes.probe(via)
+	is("still", 0, moved)
+	if out, err := b.host.Command(t.Context(), "ip", "neigh", "show", "192.0.2.254").CombinedOutput(); err != nil || !strings.Contains(string(out), "PERMANENT") {
+		t.Errorf("a permanent neighbour became %s, %v", out, err)
+	}
 	ip("neigh", "del", "192.0.2.254", "dev", "in0")
-	// The next look at it finds it again.
-	r.hops.routes.probe(neighKey{b.dev.Index, netip.MustParseAddr("192.0.2.254")})
+	// Where the way is lost, the kernel is asked to find it again.
+	until(t, time.Second, "it is gone", func() bool { return hopIn(t, s, 0).State == HopNeighbour || hopIn(t, s, 0) == direct })
 	is("it is found again", 0, direct)
 
 	ip("route", "replace", "203.0.113.0/24", "via", "192.0.2.254", "dev", "in0", "mtu", "1300")

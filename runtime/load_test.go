@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -238,4 +239,51 @@ func TestObjectsOfOtherFolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustLoad(t, flowDesc(), object, Options{})
+}
+
+// Reading goes on in other goroutines while the relay is closed.
+func TestCloseWhileReading(t *testing.T) {
+	for range 20 {
+		r := load(t, Options{})
+		s := open(t, r, 1)
+		for n := range byte(4) {
+			if err := r.Table("sources").Put([]any{netip.AddrFrom4([4]byte{10, 0, 0, n})}, []any{1, nil}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		started := make(chan struct{}, 6)
+		var wg sync.WaitGroup
+		for _, f := range []func(){
+			func() { r.Program("fwd").Count("sent") },
+			func() {
+				for _, v := range r.Table("sources").All() {
+					v[0].(*Counter).Add(1)
+				}
+			},
+			func() { r.Table("by_peer").Get([]any{flow(1)[4], flow(1)[3]}) },
+			func() { s.Counters(); s.LastUsed(); s.Expires() },
+			func() {
+				if s, err := r.Open("flow", flow(2)...); err == nil {
+					s.Close()
+				}
+			},
+			func() { r.RefreshRoutes(); r.DetachAll() },
+		} {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				for i := range 30 {
+					f()
+					if i == 3 {
+						started <- struct{}{}
+					}
+				}
+			}()
+		}
+		<-started
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+	}
 }

@@ -91,7 +91,9 @@ func TestAdopt(t *testing.T) {
 						return
 					default:
 					}
-					if b.there.Inject(packet(1)) == nil {
+					if err := b.sendOne(); err != nil {
+						t.Error(err)
+					} else {
 						n++
 					}
 				}
@@ -100,7 +102,8 @@ func TestAdopt(t *testing.T) {
 				t.Fatal(err)
 			}
 			now := b.load(t, opt)
-			until(t, 2*time.Second, "packets go on", func() bool { return now.Program("fwd").Count("sent").Packets > 100 })
+			before := now.Program("fwd").Count("sent").Packets
+			until(t, 2*time.Second, "packets go on", func() bool { return now.Program("fwd").Count("sent").Packets > before+100 })
 			close(stop)
 			total := uint64(<-sent) + 1
 			until(t, 2*time.Second, "all packets are counted", func() bool { return now.Program("fwd").Count("sent").Packets == total })
@@ -130,7 +133,7 @@ func TestAdopt(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			before := now.Program("fwd").Count("sent").Packets
+			before = now.Program("fwd").Count("sent").Packets
 			b.send(t, 1)
 			until(t, 2*time.Second, "a packet goes up", func() bool { return now.Program("fwd").Count("no_by_client").Packets == 1 })
 			if now.Program("fwd").Count("sent").Packets != before {

@@ -91,7 +91,11 @@ func (r *Relay) CounterAt(i int) uint64 {
 // eachCPU visits an entry of a per-CPU array on each processor; on none where the relay is closed.
 func (r *Relay) eachCPU(name string, index int, visit func([]byte)) {
 	m := r.coll.Maps[name]
-	buf, err := m.LookupBytes(uint32(index))
+	var buf []byte
+	err := r.using(func() (err error) {
+		buf, err = m.LookupBytes(uint32(index))
+		return err
+	})
 	if err != nil {
 		return
 	}

@@ -53,6 +53,9 @@ type Relay struct {
 	slots    *slots    // nil: no sessions
 	hops     *hops     // nil: no hops
 
+	life sync.RWMutex // held for reading while the kernel's maps are used without mu
+	over bool         // the maps are closed; guarded by life
+
 	leaseMu   sync.Mutex // guards the lease's deadline, and:
 	leaseOver bool
 
@@ -247,12 +250,25 @@ func (r *Relay) Close() error {
 	}
 	clear(r.sessions)
 	r.counters.closeAll()
+	r.life.Lock()
+	r.over = true
 	r.coll.Close()
+	r.life.Unlock()
 	errs = append(errs, r.ns.Close())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("close relay %q: %w", r.desc.Name, err)
 	}
 	return nil
+}
+
+// using runs f while the kernel's maps are there; without mu held.
+func (r *Relay) using(f func() error) error {
+	r.life.RLock()
+	defer r.life.RUnlock()
+	if r.over {
+		return fmt.Errorf("relay %q: %w", r.desc.Name, ErrClosed)
+	}
+	return f()
 }
 
 // Desc returns the description that the relay was loaded with.

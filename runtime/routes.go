@@ -3,7 +3,6 @@ package runtime
 import (
 	"errors"
 	"log/slog"
-	"net"
 	"net/netip"
 	"sync"
 
@@ -17,12 +16,13 @@ import (
 type routes struct {
 	log     *slog.Logger
 	ask     *netlink.Handle
+	asking  sync.RWMutex // held for reading while ask is used, since closing it is not safe meanwhile
 	events  *nl.NetlinkSocket
 	changed chan struct{} // capacity 1: something is in dirty or all
 
 	mu     sync.Mutex
 	over   bool
-	neigh  map[neighKey][6]byte // neighbours that can be reached
+	neigh  map[neighKey]neighbour // those that can be reached
 	links  map[int]*netlink.LinkAttrs
 	all    bool              // routes, rules, links or addresses changed
 	dirty  map[neighKey]bool // neighbours that changed
@@ -33,6 +33,12 @@ type routes struct {
 type neighKey struct {
 	ifindex int
 	addr    netip.Addr
+}
+
+// neighbour is what is known of one.
+type neighbour struct {
+	mac    [6]byte
+	static bool // somebody else looks after it
 }
 
 // announcements are the groups of netlink messages after which a way may be another.
@@ -47,7 +53,7 @@ const usable = netlink.NUD_PERMANENT | netlink.NUD_NOARP | netlink.NUD_REACHABLE
 
 // newRoutes opens its sockets in the network namespace of the calling thread.
 func newRoutes(log *slog.Logger) (*routes, error) {
-	rt := &routes{log: log, changed: make(chan struct{}, 1), neigh: map[neighKey][6]byte{}, links: map[int]*netlink.LinkAttrs{}, dirty: map[neighKey]bool{}}
+	rt := &routes{log: log, changed: make(chan struct{}, 1), neigh: map[neighKey]neighbour{}, links: map[int]*netlink.LinkAttrs{}, dirty: map[neighKey]bool{}}
 	var err error
 	if rt.ask, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return nil, err
@@ -68,12 +74,36 @@ func newRoutes(log *slog.Logger) (*routes, error) {
 
 func (rt *routes) close() {
 	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	if !rt.over {
-		rt.over = true
+	over := rt.over
+	rt.over = true
+	rt.mu.Unlock()
+	if !over {
 		rt.events.Close()
+		rt.asking.Lock()
+		defer rt.asking.Unlock()
 		rt.ask.Close()
+		rt.ask = nil
 	}
+}
+
+// with lets f ask the kernel, unless the routes are closed.
+func (rt *routes) with(f func(*netlink.Handle) error) error {
+	rt.asking.RLock()
+	defer rt.asking.RUnlock()
+	if rt.ask == nil {
+		return ErrClosed
+	}
+	return f(rt.ask)
+}
+
+// dump asks the kernel for a list. Where the list changed while it was read, it is read again.
+func dump[T any](read func() ([]T, error)) (list []T, err error) {
+	for range 5 {
+		if list, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return list, err
 }
 
 // listen reads announcements until close.
@@ -152,9 +182,9 @@ func (rt *routes) note(n *netlink.Neigh, gone bool) bool {
 		}
 		return had
 	}
-	mac := [6]byte(n.HardwareAddr)
-	rt.neigh[key] = mac
-	if had && old == mac {
+	now := neighbour{mac: [6]byte(n.HardwareAddr), static: n.State&(netlink.NUD_PERMANENT|netlink.NUD_NOARP) != 0 || n.Flags&netlink.NTF_EXT_LEARNED != 0}
+	rt.neigh[key] = now
+	if had && old.mac == now.mac {
 		return false
 	}
 	rt.dirty[key] = true
@@ -163,7 +193,11 @@ func (rt *routes) note(n *netlink.Neigh, gone bool) bool {
 
 // readNeighbours replaces the copy of the neighbours.
 func (rt *routes) readNeighbours() error {
-	list, err := rt.ask.NeighList(0, netlink.FAMILY_ALL)
+	var list []netlink.Neigh
+	err := rt.with(func(ask *netlink.Handle) (err error) {
+		list, err = dump(func() ([]netlink.Neigh, error) { return ask.NeighList(0, netlink.FAMILY_ALL) })
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -177,13 +211,17 @@ func (rt *routes) readNeighbours() error {
 }
 
 // probe makes the kernel find out about a neighbour, or confirm what it knows, as sending a packet would. Frames that a
-// program writes itself don't do that, so neighbours in use would be forgotten.
+// program writes itself don't do that, so neighbours in use would be forgotten. A permanent neighbour must be left alone:
+// since Linux 5.16 the request would make it an ordinary one.
 func (rt *routes) probe(via neighKey) {
-	if !via.addr.IsValid() {
+	rt.mu.Lock()
+	skip := !via.addr.IsValid() || rt.neigh[via].static
+	rt.mu.Unlock()
+	if skip {
 		return
 	}
 	n := &netlink.Neigh{LinkIndex: via.ifindex, IP: via.addr.AsSlice(), Flags: netlink.NTF_USE, State: netlink.NUD_NONE}
-	err := rt.ask.NeighSet(n)
+	err := rt.with(func(ask *netlink.Handle) error { return ask.NeighSet(n) })
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
 	// The device may be gone or down; the kernel's own announcement of that is on its way.
@@ -228,8 +266,8 @@ func (rt *routes) resolve(key hopKey) (Hop, neighKey) {
 	copy(h.Src[:], a.HardwareAddr)
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	if mac, ok := rt.neigh[via]; ok {
-		h.State, h.Dst = HopDirect, mac
+	if n, ok := rt.neigh[via]; ok {
+		h.State, h.Dst = HopDirect, n.mac
 	}
 	return h, via
 }
@@ -242,11 +280,16 @@ func (rt *routes) link(index int) (*netlink.LinkAttrs, error) {
 	if a != nil {
 		return a, nil
 	}
-	link, err := rt.ask.LinkByIndex(index)
+	err := rt.with(func(ask *netlink.Handle) error {
+		link, err := ask.LinkByIndex(index)
+		if err == nil {
+			a = link.Attrs()
+		}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	a = link.Attrs()
 	rt.mu.Lock()
 	rt.links[index] = a
 	rt.mu.Unlock()
@@ -255,15 +298,10 @@ func (rt *routes) link(index int) (*netlink.LinkAttrs, error) {
 
 // route asks the kernel for a route. Where there is none to use, it returns the state that says so.
 func (rt *routes) route(key hopKey) (netlink.Route, HopState) {
-	var opt *netlink.RouteGetOptions
-	if key.from.IsValid() {
-		opt = &netlink.RouteGetOptions{SrcAddr: key.from.AsSlice()}
-	}
-	to := net.IP(key.to.AsSlice())
-	list, err := rt.ask.RouteGetWithOptions(to, opt)
-	if opt != nil && err != nil && !rt.local(key.from) {
+	list, err := rt.routeGet(key.to, key.from)
+	if key.from.IsValid() && err != nil && !rt.local(key.from) {
 		// The kernel refuses a source that isn't one of this host's (a floating address, say): the way is the same without.
-		list, err = rt.ask.RouteGetWithOptions(to, nil)
+		list, err = rt.routeGet(key.to, netip.Addr{})
 	}
 	switch {
 	case errors.Is(err, unix.EINVAL): // so IPv4 and IPv6 say blackhole
@@ -287,9 +325,21 @@ func (rt *routes) route(key hopKey) (netlink.Route, HopState) {
 	return route, HopUnreachable
 }
 
+func (rt *routes) routeGet(to, from netip.Addr) (list []netlink.Route, err error) {
+	var opt *netlink.RouteGetOptions
+	if from.IsValid() {
+		opt = &netlink.RouteGetOptions{SrcAddr: from.AsSlice()}
+	}
+	err = rt.with(func(ask *netlink.Handle) error {
+		list, err = ask.RouteGetWithOptions(to.AsSlice(), opt)
+		return err
+	})
+	return list, err
+}
+
 // local says whether an address is one of this host's.
 func (rt *routes) local(addr netip.Addr) bool {
-	list, err := rt.ask.RouteGetWithOptions(net.IP(addr.AsSlice()), nil)
+	list, err := rt.routeGet(addr, netip.Addr{})
 	return err == nil && len(list) > 0 && list[0].Type == unix.RTN_LOCAL
 }
 

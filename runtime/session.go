@@ -452,7 +452,7 @@ func (s *Session) eachUsageLocked(visit func([]byte)) {
 	}
 }
 
-// Sessions returns the open sessions, adopted ones included, ordered by when their slots were opened last.
+// Sessions returns the open sessions, adopted ones included, in a stable order.
 func (r *Relay) Sessions() iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
 		r.mu.Lock()

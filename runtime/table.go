@@ -171,14 +171,12 @@ func (r *Relay) newCounter(first uint64) *Counter {
 	if c := r.counters.alloc(first); c != nil {
 		return c
 	}
-	if used, err := r.countersInUse(); err == nil {
-		r.counters.keep(used)
-	}
+	r.counters.keep(r.countersInUse())
 	return r.counters.alloc(first)
 }
 
 // countersInUse returns the indices found in rows.
-func (r *Relay) countersInUse() (map[uint32]bool, error) {
+func (r *Relay) countersInUse() map[uint32]bool {
 	used := map[uint32]bool{}
 	for _, t := range r.tables {
 		if !t.counters {
@@ -191,11 +189,8 @@ func (r *Relay) countersInUse() (map[uint32]bool, error) {
 				}
 			}
 		}
-		if err := t.relay.alive(); err != nil {
-			return nil, err
-		}
 	}
-	return used, nil
+	return used
 }
 
 // Get returns the value of a row; an error that wraps [ErrNotFound] where there is none.
@@ -204,14 +199,25 @@ func (t *Table) Get(key []any) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := t.m.LookupBytes(k)
+	b, err := t.find(k)
 	if err != nil {
-		return nil, t.explain(err)
-	}
-	if b == nil {
-		return nil, fmt.Errorf("%s, %s: %w", t.where(), t.keyString(k), ErrNotFound)
+		return nil, err
 	}
 	return t.decodeValue(b), nil
+}
+
+// find reads a row as bytes.
+func (t *Table) find(key []byte) (value []byte, err error) {
+	err = t.relay.using(func() error {
+		if value, err = t.m.LookupBytes(key); err != nil {
+			return t.explain(err)
+		}
+		return nil
+	})
+	if err == nil && value == nil {
+		err = fmt.Errorf("%s, %s: %w", t.where(), t.keyString(key), ErrNotFound)
+	}
+	return value, err
 }
 
 // GetPerCPU returns the value of a row on each processor, of a table per processor.
@@ -220,12 +226,9 @@ func (t *Table) GetPerCPU(key []any) ([][]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := t.m.LookupBytes(k)
+	b, err := t.find(k)
 	if err != nil {
-		return nil, t.explain(err)
-	}
-	if b == nil {
-		return nil, fmt.Errorf("%s, %s: %w", t.where(), t.keyString(k), ErrNotFound)
+		return nil, err
 	}
 	var out [][]any
 	for range t.cpus {
@@ -304,7 +307,11 @@ func (t *Table) each() iter.Seq2[[]byte, []byte] {
 			if key != nil {
 				cursor = key
 			}
-			next, err := t.m.NextKeyBytes(cursor)
+			var next []byte
+			err := t.relay.using(func() (err error) {
+				next, err = t.m.NextKeyBytes(cursor)
+				return err
+			})
 			if err != nil || next == nil {
 				break
 			}
@@ -315,8 +322,8 @@ func (t *Table) each() iter.Seq2[[]byte, []byte] {
 			key = next
 		}
 		for _, k := range keys {
-			v, err := t.m.LookupBytes(k)
-			if err != nil || v == nil || t.desc.Kind == "array" && strings.Trim(string(v), "\x00") == "" {
+			v, err := t.find(k)
+			if err != nil || t.desc.Kind == "array" && strings.Trim(string(v), "\x00") == "" {
 				continue
 			}
 			if !yield(k, v) {
@@ -409,11 +416,4 @@ func (t *Table) slotOf(value []byte) (slot, gen uint32) {
 		}
 	}
 	return slot, gen
-}
-
-func (r *Relay) alive() error {
-	if r.closed {
-		return ErrClosed
-	}
-	return nil
 }
