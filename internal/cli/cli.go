@@ -40,7 +40,8 @@ func Do(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 type app struct {
 	in       io.Reader
 	out, err io.Writer
-	machine  bool // messages are for machines: --format json
+	machine  bool   // messages are for machines: --format json
+	stdin    []byte // what was read from standard input, to show a line of it
 }
 
 // exit is an error that has been shown already.

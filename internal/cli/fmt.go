@@ -80,7 +80,9 @@ func (a *app) format(files []string, opt fmtOptions) error {
 // read returns the text of a file; "-" is standard input.
 func (a *app) read(file string) ([]byte, error) {
 	if file == "-" {
-		return io.ReadAll(a.in)
+		text, err := io.ReadAll(a.in)
+		a.stdin = text
+		return text, err
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {

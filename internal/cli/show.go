@@ -3,11 +3,12 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
+	"os"
 
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // setFormat takes the value of --format; from then on errors are shown in it, too.
@@ -19,52 +20,29 @@ func (a *app) setFormat(format string) error {
 	return nil
 }
 
-// diagnostics is how messages are shown to machines.
-type diagnostics struct {
-	Diagnostics []diagnostic `json:"diagnostics"`
-}
-
-type diagnostic struct {
-	Code    diag.Code `json:"code"`
-	Message string    `json:"message"`
-	place
-	Label   string    `json:"label,omitempty"`
-	Hint    string    `json:"hint,omitempty"`
-	Related []related `json:"related,omitempty"`
-}
-
-// place counts lines and columns from 1, in bytes; length is what to underline.
-type place struct {
-	File   string `json:"file,omitempty"`
-	Line   int    `json:"line,omitempty"`
-	Column int    `json:"column,omitempty"`
-	Length int    `json:"length,omitempty"`
-}
-
-type related struct {
-	place
-	Text string `json:"text"`
-}
-
-func placeOf(p diag.Pos) place { return place{p.File, p.Line, p.Column, p.Len} }
-
 // showError shows whatever went wrong: mistakes in a spec, on the command line, or of the machine.
 func (a *app) showError(err error) {
 	list := listOf(err)
-	if a.machine {
-		out := diagnostics{Diagnostics: []diagnostic{}}
-		for _, d := range list.All() {
-			j := diagnostic{Code: d.Code, Message: d.Message, place: placeOf(d.Pos), Label: d.Label, Hint: d.Hint}
-			for _, r := range d.Related {
-				j.Related = append(j.Related, related{placeOf(r.Pos), r.Text})
-			}
-			out.Diagnostics = append(out.Diagnostics, j)
-		}
-		if a.json(out) == nil {
-			return
-		}
+	if a.machine && diag.RenderJSON(a.out, list) == nil {
+		return
 	}
-	a.render(list)
+	// Where even standard error can't be written to, nobody is left to be told.
+	_ = diag.Render(a.err, list, diag.RenderOptions{Source: a.source, Color: colored(a.err)})
+}
+
+// source returns the text that a message shows a line of.
+func (a *app) source(file string) []byte {
+	if text := spec.Source(file); text != nil {
+		return text
+	}
+	if file == "-" {
+		return a.stdin
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil
+	}
+	return text
 }
 
 // listOf makes a list of any error. What has no code yet is a fault of the machine or of this program.
@@ -119,10 +97,4 @@ func fileError(err error) error {
 		return &diag.Diagnostic{Code: codeFile, Message: err.Error()}
 	}
 	return err
-}
-
-func (a *app) render(list *diag.List) {
-	for _, d := range list.All() {
-		fmt.Fprintf(a.err, "error[%s]: %s (%s) %s %s\n", d.Code, d.Message, d.Pos, d.Label, d.Hint)
-	}
 }

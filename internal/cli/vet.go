@@ -10,6 +10,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
+	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -19,7 +20,7 @@ func (a *app) vetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "vet SPEC...",
 		Short: "Check specs, and write nothing",
-		Long:  "Loads and compiles each spec, without clang, and shows all mistakes at once.",
+		Long:  "Loads and compiles each spec and its tests, without clang, and shows all mistakes at once.",
 		Example: `  fastrelay-gen vet examples/*/spec.cue
   fastrelay-gen vet --format json spec.cue`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -42,6 +43,9 @@ func (a *app) vetCommand() *cobra.Command {
 					p, list = gen.Compile(s)
 				}
 				if list.Len() == 0 {
+					list = spectest.Check(s, p)
+				}
+				if list.Len() == 0 {
 					fine = append(fine, fmt.Sprintf("%s: no mistakes (%s, %s, %s, %s)", file, plural(len(p.Programs), "program"),
 						plural(len(p.Tables), "table"), plural(len(p.Sessions), "session"), plural(len(s.Tests), "test")))
 				}
@@ -51,7 +55,7 @@ func (a *app) vetCommand() *cobra.Command {
 				return err
 			}
 			if format == "json" {
-				return a.json(diagnostics{Diagnostics: []diagnostic{}})
+				return diag.RenderJSON(a.out, &mistakes)
 			}
 			for _, line := range fine {
 				if !quiet {
