@@ -47,6 +47,8 @@ func and(x, y ir.Expr) ir.Expr {
 		return x
 	case isFalse(x):
 		return x
+	case isFalse(y):
+		return y
 	}
 	return &ir.Bin{Op: ir.Land, X: x, Y: y}
 }

@@ -216,7 +216,9 @@ func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue,
 	return []ir.MemberValue{{Member: m, Value: v.x}}, true
 }
 
-// rule compiles one rule; it returns true where the block has ended with it.
+// rule compiles one rule; it returns true where the block has ended with it. As in a program, a condition that doesn't ask for
+// what the rule looks up comes before the lookups, so that they may rely on it. A rule that can't apply on this path leaves
+// nothing there: what it says of headers that the path doesn't have is not looked at.
 func (s *scope) rule(r *spec.Rule, outer *[]ir.Stmt) bool {
 	cond := s.matches(r.Match)
 	if isFalse(cond) && cond != nil {
@@ -224,28 +226,43 @@ func (s *scope) rule(r *spec.Rule, outer *[]ir.Stmt) bool {
 	}
 	in := *s
 	in.rows, in.facts = maps.Clone(s.rows), maps.Clone(s.facts)
-	blk := outer
+	blk, always := outer, true
 	nest := func(c ir.Expr, pos diag.Pos) {
+		if c == nil || isTrue(c) {
+			return
+		}
 		i := &ir.If{Cond: c, Pos: pos, Note: "rule"}
 		emit(blk, i)
 		blk = &i.Then
-	}
-	always := true
-	if cond != nil && !isTrue(cond) {
-		nest(cond, r.Pos)
 		always = false
 	}
-	in.lookups(r.Lookups, blk)
-	if r.When != nil {
-		w, ok := in.cond(r.When)
-		if ok && isFalse(w) && always && len(r.Lookups) == 0 {
-			return false
-		}
-		if ok && !isTrue(w) {
-			nest(w, r.When.Pos)
-			always = false
+	when := func() (c ir.Expr, never bool) {
+		c, ok := in.cond(r.When)
+		if !ok {
+			return nil, false
 		}
 		known(r.When, &in, true, in.facts)
+		return c, isFalse(c)
+	}
+	var early ir.Expr
+	late := r.When != nil && s.mentions(r.When, r.Lookups)
+	if r.When != nil && !late {
+		never := false
+		if early, never = when(); never {
+			return false
+		}
+	}
+	nest(cond, r.Pos)
+	if early != nil {
+		nest(early, r.When.Pos)
+	}
+	in.lookups(r.Lookups, blk)
+	if late {
+		c, never := when()
+		if never {
+			return false
+		}
+		nest(c, r.When.Pos)
 	}
 	in.actions(r, blk)
 	return always

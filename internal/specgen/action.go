@@ -1,0 +1,368 @@
+package specgen
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// rewriting is the packet as the actions of a rule have changed it so far.
+type rewriting struct {
+	*scope
+	now   []*entry
+	gone  map[*entry]bool
+	moved bool
+}
+
+// actions makes what a rule does.
+func (s *scope) actions() []string {
+	w := &rewriting{scope: s, now: slices.Clone(s.stack), gone: map[*entry]bool{}}
+	var out []string
+	add := func(a string) {
+		if a != "" {
+			out = append(out, a)
+		}
+	}
+	end := s.IntN(20)
+	if end >= 3 { // not dropped
+		for range s.IntN(3) {
+			switch s.IntN(5) {
+			case 0:
+				add(w.push())
+			case 1:
+				add(w.pop())
+			case 2:
+				add(w.mark())
+			default:
+				add(w.set())
+			}
+		}
+	}
+	if s.one(5) {
+		add(s.count())
+	}
+	if s.one(8) {
+		add(s.learn())
+	}
+	switch {
+	case end < 3:
+		add(fmt.Sprintf("{drop: %q}", s.generator.namer().next()))
+	case end < 12:
+		if a := w.send(); a != "" {
+			add(a)
+			break
+		}
+		add(`"pass"`)
+	case end < 17 || len(out) == 0:
+		add(pick(s.generator, []string{`"pass"`, `{pass: true}`}))
+	}
+	return out
+}
+
+// set gives fields of the packet values.
+func (w *rewriting) set() string {
+	seen := map[string]bool{}
+	var out []string
+	for range w.between(1, 3) {
+		r, ok := w.choose(func(r ref) bool { return w.settable(r) && !seen[r.text] })
+		if !ok {
+			break
+		}
+		seen[r.text] = true
+		var v string
+		if a := r.flds[0].allowed; r.flds[0].is != "" {
+			if len(a) == 0 || len(r.flds) > 1 {
+				continue
+			}
+			v = w.literal(pick(w.generator, a))
+		} else if v, ok = w.typed(typ{r.t.kind, narrowestOf(r)}); !ok {
+			continue
+		}
+		out = append(out, fmt.Sprintf("%q: %s", r.text, w.quoted(v)))
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return "{set: " + w.braces(out) + "}"
+}
+
+func narrowestOf(r ref) int {
+	if r.t.kind == intKind {
+		return narrowest(r)
+	}
+	return r.t.n
+}
+
+// settable reports whether a field can be written: not what follows from the rest of the packet.
+func (w *rewriting) settable(r ref) bool {
+	if r.at == nil || w.gone[r.at] || r.at.alts[0] == stdVLAN && !w.one(30) { // in the metadata a tag can't be written
+		return false
+	}
+	for _, f := range r.flds {
+		if f.derived || f.variable || f.kind > bytesField {
+			return false
+		}
+	}
+	i := slices.Index(w.stack, r.at)
+	for _, h := range r.at.alts {
+		for _, next := range w.stack[i+1:] {
+			for _, n := range next.alts {
+				for _, f := range r.flds {
+					if slices.Contains(n.announcers(h), f.name) {
+						return false
+					}
+				}
+			}
+		}
+	}
+	return true
+}
+
+func (w *rewriting) mark() string {
+	var out []string
+	net := slices.ContainsFunc(w.now, func(e *entry) bool { return !e.optional && (e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6) })
+	if net && w.one(2) {
+		out = append(out, "dscp: "+w.quoted(w.fitting(6)))
+	}
+	if net && w.one(3) {
+		out = append(out, "ecn: "+w.quoted(w.fitting(2)))
+	}
+	if w.one(2) {
+		out = append(out, "priority: "+w.quoted(w.fitting(32)))
+	}
+	if w.one(2) || len(out) == 0 {
+		out = append(out, "mark: "+w.quoted(w.fitting(32)))
+	}
+	return "{mark: " + w.braces(out) + "}"
+}
+
+// resizable reports whether headers from place i on can be put in or taken out.
+func (w *rewriting) resizable(i int, last bool) bool {
+	if w.one(25) {
+		return true // or the compiler says why not
+	}
+	hasIP, transport, static := false, false, true
+	for j, e := range w.now {
+		for _, h := range e.alts {
+			hasIP = hasIP || j < i && (h == stdIPv4 || h == stdIPv6)
+			transport = transport || j < i && (h == stdUDP || h == stdTCP) && !e.optional
+			static = static && h.fixed
+		}
+	}
+	return hasIP && static || transport && last
+}
+
+func (w *rewriting) pop() string {
+	var can []int
+	for i, e := range w.now {
+		if i == 0 || e.alts[0] == stdEth || w.gone[e] || !w.known(presence(e)) && w.one(2) {
+			continue
+		}
+		last := i == len(w.now)-1
+		ok := last || w.now[i+1].all(func(n *header) bool { return w.now[i-1].all(func(p *header) bool { return n.follows(p) }) })
+		tag := e.alts[0] == stdVLAN
+		user := !e.alts[0].std
+		if ok && (tag || user && w.resizable(i, last) || w.one(30)) {
+			can = append(can, i)
+		}
+	}
+	if len(can) == 0 {
+		return ""
+	}
+	i := pick(w.generator, can)
+	e := w.now[i]
+	w.gone[e] = true
+	w.now = slices.Delete(slices.Clone(w.now), i, i+1)
+	return fmt.Sprintf("{pop: %q}", e.name)
+}
+
+func presence(e *entry) string {
+	if e.optional {
+		return e.name
+	}
+	return ""
+}
+
+func (w *rewriting) push() string {
+	candidates := w.headers
+	if w.one(12) {
+		candidates = []*header{stdVLAN, stdUDP}
+	}
+	type way struct {
+		h    *header
+		at   int
+		vals []string
+	}
+	var ways []way
+	for _, h := range candidates {
+		if !h.fixed || h.sums && !w.one(20) {
+			continue
+		}
+		for at := 1; at <= len(w.now); at++ {
+			if !w.now[at-1].all(func(p *header) bool { return h.follows(p) }) || w.now[at-1].optional {
+				continue
+			}
+			if at < len(w.now) && (w.now[at].optional || w.gone[w.now[at]] || !w.now[at].all(func(n *header) bool { return n.follows(h) })) {
+				continue
+			}
+			if !w.resizable(at, at == len(w.now)) {
+				continue
+			}
+			if vals, ok := w.values(h, at); ok {
+				ways = append(ways, way{h, at, vals})
+			}
+		}
+	}
+	if len(ways) == 0 {
+		return ""
+	}
+	p := pick(w.generator, ways)
+	body := fmt.Sprintf("%s: {%s}", label(p.h.name), strings.Join(p.vals, ", "))
+	text := "{push: " + body + "}"
+	if p.at < len(w.now) {
+		text = fmt.Sprintf("{push: {%s, before: %q}}", body, w.now[p.at].name)
+	}
+	e := &entry{name: p.h.name, alts: []*header{p.h}}
+	w.gone[e] = true // it isn't one of the packet that came
+	w.now = slices.Insert(slices.Clone(w.now), p.at, e)
+	return text
+}
+
+// values gives the fields of a pushed header values, where they need one.
+func (w *rewriting) values(h *header, at int) ([]string, bool) {
+	var out []string
+	var announced []string
+	if at < len(w.now) {
+		for _, n := range w.now[at].alts {
+			announced = append(announced, n.announcers(h)...)
+		}
+	}
+	for _, f := range h.fields {
+		switch {
+		case f.derived || slices.Contains(announced, f.name):
+			continue
+		case f.is != "":
+			if len(f.allowed) == 1 && !strings.HasPrefix(f.is, "!") {
+				continue
+			}
+			out = append(out, fmt.Sprintf("%s: %s", label(f.name), w.literal(pick(w.generator, f.allowed))))
+			continue
+		}
+		v, ok := w.typed(fieldType(f, f.bits))
+		if !ok {
+			return nil, false
+		}
+		out = append(out, fmt.Sprintf("%s: %s", label(f.name), w.quoted(v)))
+	}
+	return out, true
+}
+
+func (s *scope) count() string {
+	var counter string
+	if r, ok := s.choose(func(r ref) bool { return r.t.kind == counterKind }); ok && !s.one(4) {
+		counter = r.text
+	} else {
+		if len(s.counters) == 0 || s.one(3) {
+			s.counters = append(s.counters, s.generator.namer(append(s.visible(), s.counters...)...).next())
+		}
+		counter = pick(s.generator, s.counters)
+	}
+	if s.one(2) {
+		return fmt.Sprintf("{count: %q}", counter)
+	}
+	return fmt.Sprintf("{count: {counter: %q, by: %s}}", counter, s.quoted(s.fitting(32)))
+}
+
+// visible are the first words of all names here.
+func (s *scope) visible() []string {
+	var out []string
+	for _, r := range s.refs {
+		first, _, _ := strings.Cut(r.text, ".")
+		out = append(out, first)
+	}
+	return append(out, s.asks...)
+}
+
+// learn puts a row into a table that nothing but the kernel fills.
+func (s *scope) learn() string {
+	t := s.newTable(nil)
+	if t.kind != "lru" {
+		t.kind = "hash"
+	}
+	t.perCPU = false
+	names := s.generator.namer()
+	t.key, t.value = nil, nil
+	for range s.between(1, 3) {
+		t.key = append(t.key, member{names.next(), s.keyType()})
+	}
+	for range s.between(1, 3) {
+		t.value = append(t.value, member{names.next(), s.keyType()})
+	}
+	key, _ := s.key(t)
+	value, _ := s.key(&table{key: t.value})
+	return fmt.Sprintf("{learn: %s: {key: [%s], value: [%s]}}", label(t.name), s.quotedAll(key), s.quotedAll(value))
+}
+
+// send sends the packet in one of the ways that are possible here, or returns "".
+func (w *rewriting) send() string {
+	net := slices.IndexFunc(w.now, func(e *entry) bool { return e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6 })
+	if net < 0 || w.now[net].optional {
+		return ""
+	}
+	hasPorts := slices.ContainsFunc(w.now[net:], func(e *entry) bool {
+		return !e.optional && e.all(func(h *header) bool { return h == stdUDP || h == stdTCP })
+	})
+	// With from and to the family may change, and then everything behind has to move.
+	rigid := len(w.now[net].alts) > 1 && slices.ContainsFunc(w.now, func(e *entry) bool { return !e.all(func(h *header) bool { return h.fixed }) }) && !w.one(20)
+	any := func(kind kind) (string, bool) {
+		r, ok := w.choose(func(r ref) bool { return r.t.kind == kind })
+		return r.text, ok
+	}
+	row := func(kind kind) (string, bool) {
+		r, ok := w.choose(func(r ref) bool { return r.t.kind == kind && r.at == nil && len(r.flds) == 0 && w.isRow(r.text) })
+		return r.text, ok
+	}
+	var ways []string
+	if via, ok := any(nextHopKind); ok {
+		ways = append(ways, fmt.Sprintf("{send: {via: %q}}", via), fmt.Sprintf("{send: via: %q}", via))
+	}
+	if hasPorts && !rigid {
+		if from, ok := row(endpointKind); ok {
+			if to, ok := row(endpointKind); ok {
+				one := fmt.Sprintf("{send: {from: %q, to: %q}}", from, to)
+				ways = append(ways, one, one)
+			}
+			if to, ok := any(endpointKind); ok {
+				ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from, to))
+			}
+		}
+		if from, ok := any(endpointKind); ok && w.one(3) {
+			if to, ok := any(endpointKind); ok {
+				ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from, to))
+			}
+		}
+	}
+	if to, ok := row(addrKind); ok {
+		ways = append(ways, fmt.Sprintf("{send: to: %q}", to))
+		if from, ok := any(addrKind); ok && !rigid {
+			ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from, to))
+		}
+	}
+	if to, ok := any(addrKind); ok && w.one(3) && !rigid {
+		if from, ok := any(addrKind); ok && !rigid {
+			ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from, to))
+		}
+	}
+	if len(ways) == 0 {
+		return ""
+	}
+	return pick(w.generator, ways)
+}
+
+// isRow reports whether a name is one of a row's members.
+func (w *rewriting) isRow(text string) bool {
+	first, _, _ := strings.Cut(text, ".")
+	return first != "setting" && !slices.ContainsFunc(w.stack, func(e *entry) bool {
+		return e.name == first || slices.ContainsFunc(e.alts, func(h *header) bool { return h.name == first })
+	})
+}

@@ -1,0 +1,407 @@
+package specgen
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+type fieldKind int
+
+const (
+	uintField fieldKind = iota
+	bytesField
+	sizedField
+	varintField
+)
+
+// field is a field of a header, with what matters for its use.
+type field struct {
+	name     string
+	kind     fieldKind
+	bits     int
+	bytes    int
+	typ      string // "ip", "mac"
+	is       string // a constraint
+	allowed  []uint64
+	when     string
+	derived  bool // a length or a checksum
+	variable bool
+	rest     string // further members, as text
+	size     string
+	max      int
+	little   bool
+}
+
+// header is a header that a stack can have.
+type header struct {
+	name   string
+	fields []*field
+	parts  []*part
+	after  []*after
+	std    bool
+	fixed  bool // of fixed size
+	magic  bool // its first fields tell it from others
+	sums   bool // a checksum over all that follows
+	more   []string
+}
+
+type part struct {
+	name       string
+	addr, port string // an endpoint
+	alias      string // a field
+}
+
+// after is a header that this one may follow, with what announces it there.
+type after struct {
+	parent string
+	fields []string
+	match  []string
+}
+
+type group struct {
+	name    string
+	members []string
+}
+
+func (gr *group) text() string {
+	return fmt.Sprintf("%s: [\"%s\"]", label(gr.name), strings.Join(gr.members, `", "`))
+}
+
+func (h *header) field(name string) *field {
+	i := slices.IndexFunc(h.fields, func(f *field) bool { return f.name == name })
+	if i < 0 {
+		return nil
+	}
+	return h.fields[i]
+}
+
+// follows reports whether h may stand behind p.
+func (h *header) follows(p *header) bool {
+	return len(h.after) == 0 || slices.ContainsFunc(h.after, func(a *after) bool { return a.parent == p.name })
+}
+
+// announcers are the fields of p that say that h follows.
+func (h *header) announcers(p *header) []string {
+	var out []string
+	for _, a := range h.after {
+		if a.parent == p.name {
+			out = append(out, a.fields...)
+		}
+	}
+	return out
+}
+
+// header makes a header.
+func (g *generator) header(name string) *header {
+	h := &header{name: name, fixed: true}
+	names := g.namer()
+	onlyFixed := g.one(2)
+	if g.one(2) {
+		g.bitRun(h, names, true)
+	}
+	for range g.between(1, 4) {
+		switch g.IntN(9) {
+		case 0, 1, 2:
+			g.bitRun(h, names, g.one(5))
+		case 3:
+			g.littleEndian(h, names)
+		case 4:
+			g.bytesRun(h, names)
+		case 5:
+			g.length(h, names)
+		case 6:
+			if g.one(2) {
+				g.checksum(h, names)
+			}
+		default:
+			if !onlyFixed {
+				g.variable(h, names)
+			}
+		}
+	}
+	if len(h.fields) == 0 {
+		g.bitRun(h, names, false)
+	}
+	g.after(h)
+	g.parts(h, names)
+	if g.one(12) {
+		h.more = append(h.more, fmt.Sprintf("trailer: %d", g.between(1, 16)))
+	} else if g.one(12) {
+		h.more = append(h.more, "closed: true")
+	}
+	if g.one(8) {
+		h.more = append(h.more, "segmented: true")
+	}
+	for _, f := range h.fields {
+		if f.variable {
+			h.fixed = false
+			break
+		}
+		h.magic = h.magic || f.is != ""
+	}
+	return h
+}
+
+// bitRun adds integers of odd widths that make whole bytes together.
+func (g *generator) bitRun(h *header, names *namer, fixed bool) {
+	left := 8 * g.between(1, 5)
+	for left > 0 {
+		n := min(left, g.between(1, pick(g, []int{3, 8, 16, 33, 64})))
+		f := &field{name: names.next(), bits: n}
+		if fixed {
+			f.is, f.allowed = g.constraint(n)
+			if g.one(4) {
+				f.rest = fmt.Sprintf(", reason: %q", g.namer().next())
+			}
+		}
+		fixed = fixed && g.one(6)
+		h.fields = append(h.fields, f)
+		left -= n
+	}
+}
+
+// constraint makes a constraint on an integer of so many bits, and a few values that it allows.
+func (g *generator) constraint(bits int) (text string, allowed []uint64) {
+	top := maxOf(bits)
+	a := g.integer(bits)
+	switch g.IntN(6) {
+	case 0:
+		if top > 4 {
+			lo := min(a, top-3)
+			hi := lo + 1 + g.Uint64N(min(top-lo-1, 1<<20)+1)
+			if hi-lo == top {
+				hi--
+			}
+			return fmt.Sprintf(">=%s & <=%s", g.literal(lo), g.literal(hi)), []uint64{lo, hi}
+		}
+	case 1:
+		b := a ^ 1
+		if bits == 1 {
+			break
+		}
+		return fmt.Sprintf("%s | %s", g.literal(a), g.literal(b)), []uint64{a, b}
+	case 2:
+		if a < top {
+			return fmt.Sprintf(">%s", g.literal(a)), []uint64{a + 1, top}
+		}
+	case 3:
+		if a < top {
+			return fmt.Sprintf("<=%s", g.literal(a)), []uint64{0, a}
+		}
+	case 4:
+		return fmt.Sprintf("!=%s", g.literal(a)), []uint64{a ^ 1}
+	}
+	return g.literal(a), []uint64{a}
+}
+
+func (g *generator) littleEndian(h *header, names *namer) {
+	h.fields = append(h.fields, &field{name: names.next(), bits: 8 * pick(g, []int{1, 2, 2, 3, 4, 4, 5, 8}), little: true})
+}
+
+func (g *generator) bytesRun(h *header, names *namer) {
+	f := &field{name: names.next(), kind: bytesField, bytes: g.between(1, 12)}
+	switch g.IntN(5) {
+	case 0:
+		f.typ, f.bytes = "ip", pick(g, []int{4, 16})
+	case 1:
+		f.typ, f.bytes = "mac", 6
+	}
+	h.fields = append(h.fields, f)
+}
+
+// length adds a field that counts bytes.
+func (g *generator) length(h *header, names *namer) {
+	if slices.ContainsFunc(h.fields, func(f *field) bool { return f.derived && strings.Contains(f.rest, "counts") }) && !g.one(8) {
+		return
+	}
+	f := &field{name: names.next(), bits: pick(g, []int{8, 16, 16, 16, 24, 32}), derived: true}
+	if g.one(6) {
+		f.little = true
+	}
+	what := pick(g, []string{"payload", "payload", "payload", "all", "all", "header"})
+	f.rest = fmt.Sprintf(", counts: %q", what)
+	if g.one(4) {
+		f.rest += fmt.Sprintf(", unit: %d", pick(g, []int{2, 4, 8}))
+		if g.one(2) {
+			f.rest += fmt.Sprintf(", slack: %d", g.IntN(8))
+		}
+	} else if g.one(4) {
+		f.rest += ", slack: " + pick(g, []string{"3", `"any"`, "1", "20"})
+	}
+	if g.one(5) {
+		f.rest += fmt.Sprintf(", bias: %d", pick(g, []int{-1, 1, 4, -2}))
+	}
+	h.fields = append(h.fields, f)
+}
+
+func (g *generator) checksum(h *header, names *namer) {
+	f := &field{name: names.next(), bits: 16, derived: true}
+	covers := pick(g, []string{"header", "all"})
+	members := []string{fmt.Sprintf("covers: %q", covers)}
+	h.sums = h.sums || covers == "all"
+	if g.one(4) {
+		members = append(members, "optional: true")
+	}
+	if g.one(4) {
+		members = append(members, fmt.Sprintf("pseudo: [%d, \"len(%s)\"]", g.IntN(300), h.name))
+	}
+	f.rest = ", checksum: " + g.braces(members)
+	h.fields = append(h.fields, f)
+}
+
+// variable adds a field of variable length or presence.
+func (g *generator) variable(h *header, names *namer) {
+	var before []*field
+	for _, f := range h.fields {
+		if f.kind == uintField && !f.derived && f.when == "" {
+			before = append(before, f)
+		}
+	}
+	f := &field{name: names.next(), variable: true}
+	switch {
+	case g.one(3) || len(before) == 0:
+		f.kind = varintField
+		f.bits = 62
+	case g.one(2):
+		f.kind = sizedField
+		by := pick(g, before)
+		f.max = g.between(1, 40)
+		f.size = pick(g, []string{"%s", "%s + 1", "%s & 7", "%s * 4", "low(%s, 3)", "%s / 2", "(%s & 3) << 1"})
+		f.size = fmt.Sprintf(f.size, by.name)
+	case g.one(3):
+		f.kind, f.bytes = bytesField, g.between(1, 8)
+	default:
+		f.bits = 8 * pick(g, []int{1, 2, 3, 4, 8})
+	}
+	if len(before) > 0 && (g.one(2) || f.kind <= bytesField) {
+		by := pick(g, before)
+		f.when = fmt.Sprintf(pick(g, []string{"%s == 1", "%s & 1 != 0", "%s > 2", "%s != 0", "%s & 2 == 2", "!(%s == 0)"}), by.name)
+	}
+	if f.kind == uintField && g.one(4) {
+		f.is, _ = g.constraint(f.bits)
+	}
+	h.fields = append(h.fields, f)
+}
+
+// after says where the header may stand; often anywhere.
+func (g *generator) after(h *header) {
+	if g.one(2) {
+		return
+	}
+	port := fmt.Sprint(pick(g, []int{7000, 443, 50000, 5004}))
+	value := pick(g, []string{port, port, port + " | 7001", ">=7000 & <=7003"})
+	add := func(parent, field, match string) {
+		h.after = append(h.after, &after{parent, []string{field}, []string{match}})
+	}
+	switch g.IntN(6) {
+	case 0, 1:
+		add("udp", pick(g, []string{"dst_port", "src_port"}), value)
+		if g.one(3) {
+			add("tcp", "dst_port", value)
+		}
+	case 2:
+		add("ipv4", "protocol", "253")
+		add("ipv6", "next_header", "253")
+	case 3:
+		add("eth", "type", "0x88B5")
+		if g.one(2) {
+			add("vlan", "type", "0x88B5")
+		}
+	case 4:
+		h.after = append(h.after, &after{"udp", []string{"src_port", "dst_port"}, []string{"7000", "7001"}})
+	default:
+		for _, p := range g.headers {
+			for _, f := range p.fields {
+				if f.kind == uintField && !f.derived && f.is == "" && f.when == "" && len(h.after) == 0 {
+					add(p.name, f.name, g.literal(g.integer(f.bits)))
+				}
+			}
+		}
+	}
+}
+
+// parts adds another name for a field, or an endpoint of two fields.
+func (g *generator) parts(h *header, names *namer) {
+	if !g.one(4) {
+		return
+	}
+	f := pick(g, h.fields)
+	if f.kind != sizedField {
+		h.parts = append(h.parts, &part{name: names.next(), alias: f.name})
+	}
+	var addr, port string
+	for _, f := range h.fields {
+		if f.typ == "ip" && !f.variable {
+			addr = f.name
+		} else if f.kind == uintField && f.bits == 16 && !f.derived && !f.variable {
+			port = f.name
+		}
+	}
+	if addr != "" && port != "" {
+		h.parts = append(h.parts, &part{name: names.next(), addr: addr, port: port})
+	}
+}
+
+func (h *header) text() string {
+	var w strings.Builder
+	fmt.Fprintf(&w, "%s: {\n\tfields: [\n", label(h.name))
+	for _, f := range h.fields {
+		fmt.Fprintf(&w, "\t\t%s,\n", f.text())
+	}
+	w.WriteString("\t]\n")
+	if len(h.after) > 0 {
+		w.WriteString("\tafter: {\n")
+		for _, a := range h.after {
+			var m []string
+			for i, f := range a.fields {
+				m = append(m, fmt.Sprintf("%s: %s", label(f), a.match[i]))
+			}
+			fmt.Fprintf(&w, "\t\t%s: {%s}\n", label(a.parent), strings.Join(m, ", "))
+		}
+		w.WriteString("\t}\n")
+	}
+	if len(h.parts) > 0 {
+		w.WriteString("\tparts: {\n")
+		for _, p := range h.parts {
+			if p.alias != "" {
+				fmt.Fprintf(&w, "\t\t%s: %q\n", label(p.name), p.alias)
+			} else {
+				fmt.Fprintf(&w, "\t\t%s: {addr: %q, port: %q}\n", label(p.name), p.addr, p.port)
+			}
+		}
+		w.WriteString("\t}\n")
+	}
+	for _, m := range h.more {
+		fmt.Fprintf(&w, "\t%s\n", m)
+	}
+	w.WriteString("}")
+	return w.String()
+}
+
+func (f *field) text() string {
+	s := fmt.Sprintf("{name: %q, ", f.name)
+	switch f.kind {
+	case uintField:
+		s += fmt.Sprintf("bits: %d", f.bits)
+	case bytesField:
+		s += fmt.Sprintf("bytes: %d", f.bytes)
+	case sizedField:
+		s += fmt.Sprintf("bytes: %q, max: %d", f.size, f.max)
+	case varintField:
+		s += `varint: "quic"`
+	}
+	if f.little {
+		s += `, endian: "little"`
+	}
+	if f.typ != "" {
+		s += fmt.Sprintf(", type: %q", f.typ)
+	}
+	if f.is != "" {
+		s += ", is: " + f.is
+	}
+	if f.when != "" {
+		s += fmt.Sprintf(", when: %q", f.when)
+	}
+	return s + f.rest + "}"
+}

@@ -1,0 +1,300 @@
+package specgen
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// program makes a program.
+func (g *generator) program(name string) string {
+	var taken []string
+	for _, h := range g.headers {
+		taken = append(taken, h.name)
+	}
+	for _, gr := range g.groups {
+		taken = append(taken, gr.name)
+	}
+	names := g.namer(taken...)
+	stack := g.stack(names)
+	s := g.newScope(stack, names)
+	var w strings.Builder
+	fmt.Fprintf(&w, "%s: {\n\thook: %q\n\tstack: [", label(name), pick(g, []string{"tc/ingress", "tc/ingress", "tc/egress"}))
+	for i, e := range stack {
+		if i > 0 {
+			w.WriteString(", ")
+		}
+		w.WriteString(e.text)
+	}
+	w.WriteString("]\n")
+	if g.one(3) {
+		var m string
+		if m, s = s.match(); m != "" {
+			fmt.Fprintf(&w, "\tmatch: %s\n", m)
+		}
+	}
+	when := ""
+	if g.one(3) {
+		when, s = s.asserting(2)
+	}
+	var lookups []string
+	for range max(0, g.IntN(4)-1) {
+		if l := s.lookup(s.wanted()); l != nil {
+			lookups = append(lookups, l.text(g))
+			s.found(l)
+		}
+	}
+	if len(lookups) > 0 {
+		fmt.Fprintf(&w, "\tlookup: {%s}\n", strings.Join(lookups, ", "))
+		if when == "" && g.one(3) {
+			when, s = s.asserting(2)
+		}
+	}
+	if when != "" {
+		fmt.Fprintf(&w, "\twhen: %s\n", g.quoted(when))
+	}
+	n := g.between(1, 4)
+	if n == 1 {
+		fmt.Fprintf(&w, "\tdo: [%s]\n", strings.Join(s.actions(), ", "))
+	} else {
+		w.WriteString("\trules: [\n")
+		for i := range n {
+			fmt.Fprintf(&w, "\t\t{%s},\n", s.rule(i == n-1 && !g.one(3)))
+		}
+		w.WriteString("\t]\n")
+	}
+	w.WriteString("}")
+	return w.String()
+}
+
+// wanted are the types that a lookup's row should have, for a rule to send by.
+func (s *scope) wanted() []typ {
+	switch s.IntN(5) {
+	case 0, 1:
+		return []typ{{kind: endpointKind}, {kind: endpointKind}}
+	case 2:
+		return []typ{{kind: addrKind}}
+	case 3:
+		return []typ{{kind: nextHopKind}}
+	}
+	return nil
+}
+
+// rule makes a rule; the last one of most programs has no conditions.
+func (s *scope) rule(open bool) string {
+	var parts []string
+	in := s.clone()
+	if !open {
+		if s.one(2) {
+			var m string
+			if m, in = in.match(); m != "" {
+				parts = append(parts, "match: "+m)
+			}
+		}
+		when := ""
+		if s.one(2) || len(parts) == 0 {
+			when, in = in.asserting(2)
+		}
+		if s.one(5) {
+			if l := in.lookup(in.wanted()); l != nil {
+				in = in.clone()
+				in.found(l)
+				parts = append(parts, fmt.Sprintf("lookup: {%s}", l.text(s.generator)))
+			}
+		}
+		if when != "" {
+			parts = append(parts, "when: "+s.quoted(when))
+		}
+	}
+	parts = append(parts, fmt.Sprintf("do: [%s]", strings.Join(in.actions(), ", ")))
+	return strings.Join(parts, ", ")
+}
+
+// match makes constraints on fields, and the scope behind them.
+func (s *scope) match() (string, *scope) {
+	in := s.clone()
+	seen := map[string]bool{}
+	var out []string
+	for range s.between(1, 2) {
+		var all []ref
+		for _, r := range s.refs {
+			row := !strings.HasPrefix(r.text, "setting.") && !strings.HasPrefix(r.text, "skb.") && slices.ContainsFunc(s.stack, func(e *entry) bool {
+				first, _, _ := strings.Cut(r.text, ".")
+				return e.name == first || slices.ContainsFunc(e.alts, func(h *header) bool { return h.name == first })
+			})
+			if row && !seen[r.text] && !in.excluded(r.need) && (len(r.flds) == 0 || r.flds[0].is == "") {
+				all = append(all, r)
+			}
+		}
+		if len(all) == 0 {
+			break
+		}
+		r := pick(s.generator, all)
+		c := s.matchOf(r)
+		if c == "" {
+			continue
+		}
+		seen[r.text] = true
+		if r.need != "" {
+			in.facts[r.need] = true
+		}
+		out = append(out, fmt.Sprintf("%q: %s", r.text, c))
+	}
+	if len(out) == 0 {
+		return "", s
+	}
+	return s.braces(out), in
+}
+
+func (s *scope) matchOf(r ref) string {
+	text := func(one func() string) string {
+		switch s.IntN(4) {
+		case 0:
+			return one() + " | " + one()
+		case 1:
+			return "!=" + one()
+		}
+		return one()
+	}
+	quote := func(list []string) func() string {
+		return func() string { return fmt.Sprintf("%q", pick(s.generator, list)) }
+	}
+	switch r.t.kind {
+	case intKind:
+		c, _ := s.constraint(narrowest(r))
+		return c
+	case addrKind:
+		return text(quote(slices.Concat(addresses, prefixes)))
+	case macKind:
+		return text(quote(macs))
+	case bytesKind:
+		return text(func() string { return fmt.Sprintf("%q", s.hex(r.t.n)) })
+	case endpointKind:
+		return text(quote([]string{"198.51.100.7:40001", "[2001:db8::7]:7000", "192.0.2.1:443"}))
+	}
+	return ""
+}
+
+func narrowest(r ref) int {
+	n := r.t.n
+	for _, f := range r.flds {
+		n = min(n, f.bits)
+	}
+	return n
+}
+
+// stack makes the stack of a program.
+func (g *generator) stack(names *namer) []*entry {
+	var out []*entry
+	add := func(e *entry) { out = append(out, e) }
+	ip := func() *entry {
+		switch g.IntN(8) {
+		case 0:
+			return g.entry(names, false, stdIPv4)
+		case 1:
+			return g.entry(names, false, stdIPv6)
+		case 2:
+			return g.entry(names, false, stdIPv6, stdIPv4)
+		}
+		return &entry{name: "ip", text: `"ip"`, alts: groupIP}
+	}
+	transport := func() {
+		switch g.IntN(8) {
+		case 0:
+			add(g.entry(names, false, stdUDP, stdTCP))
+		case 1:
+			add(g.entry(names, false, stdTCP))
+		default:
+			add(g.entry(names, false, stdUDP))
+		}
+	}
+	add(g.entry(names, false, stdEth))
+	if g.one(7) {
+		add(g.entry(names, !g.one(3), stdVLAN))
+	}
+	switch g.IntN(16) {
+	case 0: // nothing but what follows Ethernet
+	case 1:
+		add(ip())
+	case 2:
+		e := pick(g, [][2]*header{{stdIPv4, stdICMP}, {stdIPv6, stdICMPv6}})
+		add(g.entry(names, false, e[0]))
+		add(g.entry(names, false, e[1]))
+	default:
+		add(ip())
+		transport()
+	}
+	for range g.IntN(3) {
+		if e := g.userEntry(names, out); e != nil {
+			add(e)
+		}
+	}
+	if g.one(16) && len(out) > 3 { // a tunnel
+		for _, h := range []*header{stdEth, stdIPv4, stdUDP} {
+			if h == stdEth || out[len(out)-1].all(func(p *header) bool { return h.follows(p) }) {
+				n := names.next()
+				add(&entry{name: n, text: fmt.Sprintf("{%s: %q}", label(n), h.name), alts: []*header{h}})
+			}
+		}
+	}
+	return out
+}
+
+// entry makes a place in a stack for one of several headers.
+func (g *generator) entry(names *namer, optional bool, hs ...*header) *entry {
+	e := &entry{alts: hs, optional: optional}
+	mark := ""
+	if optional {
+		mark = "?"
+	}
+	if len(hs) == 1 && !g.one(4) {
+		e.name = hs[0].name
+		e.text = fmt.Sprintf("%q", e.name+mark)
+		return e
+	}
+	e.name = names.next()
+	var list []string
+	for _, h := range hs {
+		list = append(list, fmt.Sprintf("%q", h.name))
+	}
+	value := "[" + strings.Join(list, ", ") + "]"
+	if len(list) == 1 && g.one(2) {
+		value = list[0]
+	}
+	e.text = fmt.Sprintf("{%s: %s}", label(e.name+mark), value)
+	return e
+}
+
+// userEntry makes a place for the user's headers behind a stack, or returns nil where none fits.
+func (g *generator) userEntry(names *namer, stack []*entry) *entry {
+	last := stack[len(stack)-1]
+	var fit []*header
+	for _, h := range g.headers {
+		behind := func(p *header) bool { return h.follows(p) }
+		ok := last.all(behind) && !slices.ContainsFunc(stack, func(e *entry) bool { return slices.Contains(e.alts, h) })
+		for i := len(stack) - 1; i > 0 && stack[i].optional; i-- {
+			ok = ok && stack[i-1].all(behind)
+		}
+		if ok {
+			fit = append(fit, h)
+		}
+	}
+	if len(fit) == 0 {
+		return nil
+	}
+	h := pick(g, fit)
+	told := func(h *header) bool { return h.magic || len(h.after) > 0 }
+	if told(h) && g.one(3) {
+		for _, o := range fit {
+			if o != h {
+				if g.one(3) && len(g.groups) < 2 {
+					gr := &group{name: names.next(), members: []string{h.name, o.name}}
+					g.groups = append(g.groups, gr)
+					return &entry{name: gr.name, text: fmt.Sprintf("%q", gr.name), alts: []*header{h, o}}
+				}
+				return g.entry(names, told(o) && g.one(3), h, o)
+			}
+		}
+	}
+	return g.entry(names, told(h) && g.one(4), h)
+}

@@ -1,0 +1,286 @@
+package specgen
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+type setting struct {
+	name string
+	t    typ
+	more string
+}
+
+func (x *setting) text() string {
+	return fmt.Sprintf("%s: {type: %q%s}", label(x.name), x.t.text(), x.more)
+}
+
+type member struct {
+	name string
+	t    typ
+}
+
+func members(ms []member) string {
+	var out []string
+	for _, m := range ms {
+		out = append(out, fmt.Sprintf("%s: %q", label(m.name), m.t.text()))
+	}
+	return "{" + strings.Join(out, ", ") + "}"
+}
+
+type table struct {
+	name       string
+	kind       string
+	perCPU     bool
+	size       int
+	key, value []member
+	session    bool
+}
+
+func (t *table) text() string {
+	if t.session {
+		return "// " + t.name + " has the rows of a session"
+	}
+	s := fmt.Sprintf("%s: {", label(t.name))
+	if t.kind != "" {
+		s += fmt.Sprintf("kind: %q, ", t.kind)
+	}
+	if t.perCPU {
+		s += "per_cpu: true, "
+	}
+	return s + fmt.Sprintf("key: %s, value: %s, size: %d}", members(t.key), members(t.value), t.size)
+}
+
+type session struct {
+	name   string
+	fields []member
+	rows   []*sessionRow
+	more   string
+}
+
+type sessionRow struct {
+	t          *table
+	key, value []string
+}
+
+func (x *session) text() string {
+	var rows []string
+	for _, r := range x.rows {
+		rows = append(rows, fmt.Sprintf("%s: {key: %s, value: %s}", label(r.t.name), list(r.key), list(r.value)))
+	}
+	return fmt.Sprintf("%s: {\n\tfields: %s\n\trows: {\n\t\t%s\n\t}\n%s}", label(x.name), members(x.fields), strings.Join(rows, "\n\t\t"), x.more)
+}
+
+func list(names []string) string {
+	if len(names) == 0 {
+		return "[]"
+	}
+	return `["` + strings.Join(names, `", "`) + `"]`
+}
+
+func (g *generator) someSettings() []*setting {
+	names := g.namer()
+	var out []*setting
+	for range g.IntN(4) {
+		x := &setting{name: names.next()}
+		switch g.IntN(5) {
+		case 0:
+			x.t = typ{kind: boolKind}
+			x.more = fmt.Sprintf(", default: %v", g.one(2))
+		case 1:
+			x.t = typ{kind: addrKind}
+			x.more = fmt.Sprintf(", default: %q", pick(g, addresses))
+		case 2:
+			x.t = typ{kind: macKind}
+			x.more = fmt.Sprintf(", default: %q", pick(g, macs))
+		default:
+			x.t = typ{intKind, pick(g, []int{1, 5, 8, 12, 16, 16, 31, 32, 48, 64})}
+			is, allowed := g.constraint(x.t.n)
+			x.more = fmt.Sprintf(", default: %s", g.literal(pick(g, allowed)))
+			if g.one(3) {
+				x.more += ", is: " + is
+			}
+		}
+		if g.one(6) {
+			x.more = ""
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// lookup is a lookup of a program, as text, and the members that its row has.
+type lookup struct {
+	name     string
+	optional bool
+	t        *table
+	key      []string
+}
+
+func (l *lookup) text(g *generator) string {
+	name := l.name
+	if l.optional {
+		name += "?"
+	}
+	return fmt.Sprintf("%s: %s: [%s]", label(name), label(l.t.name), g.quotedAll(l.key))
+}
+
+// found adds what a row has to a scope.
+func (s *scope) found(l *lookup) {
+	need := ""
+	if l.optional {
+		need = l.name
+	}
+	s.asks = append(s.asks, l.name)
+	for _, m := range l.t.value {
+		text := l.name + "." + m.name
+		s.refs = append(s.refs, ref{text: text, t: m.t, need: need})
+		if m.t.kind == endpointKind {
+			s.refs = append(s.refs, ref{text: text + ".addr", t: typ{kind: addrKind}, need: need}, ref{text: text + ".port", t: typ{intKind, 16}, need: need})
+		}
+	}
+}
+
+// lookup makes a lookup, and its table where it takes a new one. want are types that the value should have.
+func (s *scope) lookup(want []typ) *lookup {
+	l := &lookup{name: s.names.next(), optional: s.one(2)}
+	if s.one(3) {
+		for _, t := range s.tables {
+			if key, ok := s.key(t); ok && !slices.ContainsFunc(want, func(w typ) bool { return !t.has(w) }) {
+				l.t, l.key = t, key
+				return l
+			}
+		}
+	}
+	if s.one(3) && !slices.Contains(want, typ{kind: nextHopKind}) {
+		l.t = s.newSession(want)
+	} else {
+		l.t = s.newTable(want)
+	}
+	key, ok := s.key(l.t)
+	if !ok {
+		return nil
+	}
+	l.key = key
+	return l
+}
+
+func (t *table) has(w typ) bool {
+	return slices.ContainsFunc(t.value, func(m member) bool { return m.t == w })
+}
+
+// key makes the expressions of a lookup's key.
+func (s *scope) key(t *table) ([]string, bool) {
+	var key []string
+	for _, m := range t.key {
+		want := m.t
+		if want.kind == prefixKind {
+			want.kind = addrKind
+		}
+		x, ok := s.typed(want)
+		if want.kind == intKind && !s.one(4) { // a field as it is, where one has the size
+			if r, found := s.choose(func(r ref) bool { return r.t == want }); found {
+				x = r.text
+			}
+		}
+		if !ok {
+			return nil, false
+		}
+		key = append(key, x)
+	}
+	return key, true
+}
+
+var valueTypes = []typ{
+	{intKind, 8}, {intKind, 16}, {intKind, 32}, {intKind, 64}, {intKind, 1}, {intKind, 12}, {intKind, 33}, {kind: boolKind}, {bytesKind, 3}, {bytesKind, 8},
+	{kind: macKind}, {kind: addrKind}, {kind: endpointKind}, {kind: counterKind}, {kind: nextHopKind},
+}
+
+// newTable declares a table whose key can be made here.
+func (s *scope) newTable(want []typ) *table {
+	names := s.generator.namer()
+	t := &table{name: s.state.next(), kind: pick(s.generator, []string{"", "hash", "hash", "lru", "array", "lpm"}), size: pick(s.generator, []int{1, 2, 16, 64, 100, 1024})}
+	_, hasAddr := s.choose(func(r ref) bool { return r.t.kind == addrKind })
+	if t.kind == "lpm" && !hasAddr {
+		t.kind = ""
+	}
+	switch t.kind {
+	case "lpm":
+		t.key = []member{{names.next(), typ{kind: prefixKind}}}
+	case "array":
+		t.key = []member{{names.next(), typ{intKind, s.between(1, 32)}}}
+	default:
+		for range s.between(1, 3) {
+			t.key = append(t.key, member{names.next(), s.keyType()})
+		}
+	}
+	if t.kind != "lpm" && len(want) == 0 {
+		t.perCPU = s.one(8)
+	}
+	for _, w := range want {
+		t.value = append(t.value, member{names.next(), w})
+	}
+	for range s.between(0, 3) {
+		v := pick(s.generator, valueTypes)
+		if v.kind == counterKind && (t.kind == "lru" || t.kind == "array" || t.perCPU) || v.kind == nextHopKind && t.perCPU {
+			v = typ{intKind, 32}
+		}
+		t.value = append(t.value, member{names.next(), v})
+	}
+	if len(t.value) == 0 {
+		t.value = []member{{names.next(), typ{intKind, 8}}}
+	}
+	s.Shuffle(len(t.value), func(i, j int) { t.value[i], t.value[j] = t.value[j], t.value[i] })
+	s.tables = append(s.tables, t)
+	return t
+}
+
+// newSession declares a session one of whose rows has a key that can be made here, and returns that row's table.
+func (s *scope) newSession(want []typ) *table {
+	names := s.generator.namer()
+	x := &session{name: s.names.g.namer().next()}
+	for slices.ContainsFunc(s.sessions, func(o *session) bool { return o.name == x.name }) {
+		x.name = s.names.g.namer().next()
+	}
+	var key, value []member
+	for range s.between(1, 3) {
+		key = append(key, member{names.next(), s.keyType()})
+	}
+	for _, w := range want {
+		value = append(value, member{names.next(), w})
+	}
+	for range s.between(0, 2) {
+		if v := pick(s.generator, valueTypes); v.kind <= endpointKind {
+			value = append(value, member{names.next(), v})
+		}
+	}
+	x.fields = slices.Concat(key, value)
+	s.Shuffle(len(x.fields), func(i, j int) { x.fields[i], x.fields[j] = x.fields[j], x.fields[i] })
+	row := func(key, value []member) *table {
+		t := &table{name: s.state.next(), session: true, key: key, value: value}
+		r := &sessionRow{t: t}
+		for _, m := range key {
+			r.key = append(r.key, m.name)
+		}
+		for _, m := range value {
+			r.value = append(r.value, m.name)
+		}
+		x.rows = append(x.rows, r)
+		s.tables = append(s.tables, t)
+		return t
+	}
+	t := row(key, value)
+	if len(value) > 0 && s.one(2) {
+		row(value, key) // the way back
+	}
+	x.more = fmt.Sprintf("\tsize: %d\n", pick(s.generator, []int{1, 8, 64, 500}))
+	if s.one(4) {
+		x.more += "\tlifetime: \"10m\"\n"
+	}
+	if s.one(4) {
+		x.more += "\tidle: \"30s\"\n"
+	}
+	s.sessions = append(s.sessions, x)
+	return t
+}
