@@ -97,8 +97,7 @@ func (b Budget) Compare(measured Budget) (faults, gains []string) {
 	for p, got := range measured {
 		want, ok := b[p]
 		switch {
-		case !ok && !known[p.Kernel]:
-			gains = append(gains, fmt.Sprintf("%s: not recorded", p))
+		case !ok && !known[p.Kernel]: // said once for all its programs
 			continue
 		case !ok:
 			faults = append(faults, fmt.Sprintf("%s: not recorded", p))
@@ -123,6 +122,11 @@ func (b Budget) Compare(measured Budget) (faults, gains []string) {
 		}
 	}
 	measuredKernels := measured.kernels()
+	for k := range measuredKernels {
+		if !known[k] {
+			gains = append(gains, fmt.Sprintf("Linux %d.%d: nothing is recorded", k.Major, k.Minor))
+		}
+	}
 	for p := range b {
 		if _, ok := measured[p]; !ok && measuredKernels[p.Kernel] {
 			faults = append(faults, fmt.Sprintf("%s: recorded, but not measured", p))

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -27,6 +28,7 @@ type Kernel struct {
 	Suite   Suite    `json:"-"`
 	Release string   `json:"release"` // "6.1.0-13-cloud-amd64"
 	Version string   `json:"version"` // of the package: "6.1.55-1"
+	Wanted  []string `json:"wanted"`  // modules that were looked for
 	Modules []string `json:"modules"` // file names in the folder modules, in the order of loading
 	Dir     string   `json:"-"`
 }
@@ -71,7 +73,7 @@ func readKernel(dir string, suite Suite) (*Kernel, time.Duration) {
 	}
 	text, err := os.ReadFile(filepath.Join(dir, recordName))
 	k := &Kernel{Suite: suite, Dir: dir}
-	if err != nil || json.Unmarshal(text, k) != nil {
+	if err != nil || json.Unmarshal(text, k) != nil || !slices.Equal(k.Wanted, wanted) {
 		return nil, 0
 	}
 	return k, time.Since(info.ModTime())
@@ -100,7 +102,7 @@ func download(ctx context.Context, suite Suite, dir string) (*Kernel, error) {
 			return nil, err
 		}
 	}
-	k := &Kernel{Suite: suite, Version: a.version}
+	k := &Kernel{Suite: suite, Version: a.version, Wanted: wanted}
 	image, err := k.find(root)
 	if err != nil {
 		return nil, err

@@ -11,9 +11,8 @@ import (
 	"strings"
 )
 
-// wanted are the modules that the guest needs, where nothing loads modules on demand: devices, clsact, and the families of
-// netlink sockets that package netlink opens together. A kernel may have some built in.
-var wanted = []string{"veth", "sch_ingress", "cls_bpf", "nfnetlink", "xfrm_user"}
+// wanted are the modules that the guest needs, where nothing loads modules on demand. A kernel may have some built in.
+var wanted = []string{"veth", "sch_ingress", "cls_bpf"}
 
 // collectModules copies the wanted modules and those that they need from an unpacked kernel into a folder, uncompressed, and
 // returns their names in the order of loading.

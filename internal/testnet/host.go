@@ -61,7 +61,7 @@ func (h *Host) create() error {
 	if h.ns, err = netns.GetFromPath(path); err != nil {
 		return err
 	}
-	if h.links, err = netlink.NewHandleAt(h.ns); err != nil {
+	if h.links, err = netlink.NewHandleAt(h.ns, unix.NETLINK_ROUTE); err != nil {
 		return err
 	}
 	lo, err := h.links.LinkByName("lo")
