@@ -1,9 +1,217 @@
 package main
 
-import "io"
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"text/tabwriter"
 
-// Cost is the cost of one kind of packet in the kernel.
-type Cost struct{}
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
-func measureCost(rounds int) ([]Cost, error) { return nil, nil }
-func printCost(w io.Writer, list []Cost)     {}
+	turnrelay "github.com/fastrelay/fastrelay-gen/examples/turn/relay"
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+	"github.com/fastrelay/fastrelay-gen/runtime"
+)
+
+// Cost is what the programs cost, without the way of a packet to them and from them.
+type Cost struct {
+	Programs []ProgramSize `json:"programs"`
+	Packets  []PacketCost  `json:"packets"`
+}
+
+// ProgramSize is the size of a program as the kernel has it.
+type ProgramSize struct {
+	Program      string `json:"program"`
+	Instructions int    `json:"instructions"` // as the kernel runs them
+	Verified     uint32 `json:"verified"`     // steps that the verifier took; 0 where the kernel doesn't tell (before 5.16)
+}
+
+// PacketCost is the time that a program takes for one kind of packet.
+type PacketCost struct {
+	Program string  `json:"program"`
+	What    string  `json:"what"` // such as "IPv4 to IPv6"
+	Size    int     `json:"size"` // bytes of payload
+	Outcome string  `json:"outcome"`
+	Time    float64 `json:"ns"`
+}
+
+const (
+	runsPerTry = 4_000
+	tries      = 8
+)
+
+// subject is a packet whose cost is measured.
+type subject struct {
+	PacketCost
+	program *runtime.Program
+	frame   []byte
+	rounds  []float64
+}
+
+// measureCost runs the programs on single packets, one a call (BPF_PROG_TEST_RUN), and has the kernel measure each run.
+func measureCost(rounds int) (*Cost, error) {
+	net, err := testnet.New()
+	if err != nil {
+		return nil, err
+	}
+	defer net.Close()
+	line, err := net.Line()
+	if err != nil {
+		return nil, err
+	}
+	for _, family := range []int{4, 6} {
+		err := errors.Join(
+			line.RelayIn.AddNeighbour(line.ClientAddr.Of(family), line.ClientDev.MAC),
+			line.RelayOut.AddNeighbour(line.PeerAddr.Of(family), line.PeerDev.MAC))
+		if err != nil {
+			return nil, err
+		}
+	}
+	var relay *turnrelay.Relay
+	if err := line.Relay.Do(func() (err error) { relay, err = turnrelay.Load(turnrelay.Options{}); return err }); err != nil {
+		return nil, err
+	}
+	defer relay.Close()
+	subjects, err := makeSubjects(line, relay)
+	if err != nil {
+		return nil, err
+	}
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		return nil, fmt.Errorf("the kernel's statistics of BPF programs: %w", err)
+	}
+	defer stats.Close()
+	for range rounds {
+		for _, s := range subjects {
+			ns, err := s.measure()
+			if err != nil {
+				return nil, fmt.Errorf("%s, %s, %d bytes: %w", s.Program, s.What, s.Size, err)
+			}
+			s.rounds = append(s.rounds, ns)
+		}
+	}
+	cost := &Cost{}
+	for _, p := range []*runtime.Program{relay.ToPeer.Program, relay.ToClient.Program} {
+		size, err := sizeOf(p)
+		if err != nil {
+			return nil, err
+		}
+		cost.Programs = append(cost.Programs, size)
+	}
+	for _, s := range subjects {
+		s.Time = median(s.rounds)
+		cost.Packets = append(cost.Packets, s.PacketCost)
+	}
+	return cost, nil
+}
+
+// makeSubjects opens a channel for each pair of families and builds its packets, and one that is nobody's.
+func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, err error) {
+	for i, f := range []struct{ client, peer int }{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
+		ch := turnrelay.Channel{
+			Client:  netip.AddrPortFrom(line.ClientAddr.Of(f.client), 40000),
+			Server:  netip.AddrPortFrom(line.RelayInAddr.Of(f.client), 3478),
+			Number:  channelNumber + uint16(i),
+			Relayed: netip.AddrPortFrom(line.RelayOutAddr.Of(f.peer), 50000+uint16(i)),
+			Peer:    netip.AddrPortFrom(line.PeerAddr.Of(f.peer), 7000),
+		}
+		if _, err := relay.OpenChannel(ch); err != nil {
+			return nil, err
+		}
+		what := fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer)
+		for _, size := range []int{120, 1200} {
+			payload := turnlab.Payload(size)
+			up, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, ch.Client, ch.Server, turnlab.ChannelData(ch.Number, payload))
+			if err != nil {
+				return nil, err
+			}
+			down, err := turnlab.UDPFrame(line.PeerDev.MAC, line.RelayOut.MAC, ch.Peer, ch.Relayed, payload)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list,
+				&subject{PacketCost: PacketCost{Program: "to_peer", What: what, Size: size, Outcome: "sent"}, program: relay.ToPeer.Program, frame: up},
+				&subject{PacketCost: PacketCost{Program: "to_client", What: "back, " + what, Size: size, Outcome: "sent"}, program: relay.ToClient.Program, frame: down})
+		}
+	}
+	stranger, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC,
+		netip.AddrPortFrom(line.ClientAddr.V4, 1), netip.AddrPortFrom(line.RelayInAddr.V4, 2), turnlab.ChannelData(channelNumber, turnlab.Payload(120)))
+	if err != nil {
+		return nil, err
+	}
+	return append(list,
+		&subject{PacketCost: PacketCost{Program: "to_peer", What: "a stranger's", Size: 120, Outcome: "no_by_channel"}, program: relay.ToPeer.Program, frame: stranger},
+		&subject{PacketCost: PacketCost{Program: "to_client", What: "a stranger's", Size: 120, Outcome: "no_by_peer"}, program: relay.ToClient.Program, frame: stranger},
+	), nil
+}
+
+// measure returns the nanoseconds of a run: the mean of many, in the least disturbed of several tries. All runs must end as expected.
+func (s *subject) measure() (float64, error) {
+	kernel := s.program.Kernel()
+	out := make([]byte, len(s.frame)+256)
+	least := math.Inf(1)
+	for range tries {
+		counted := s.program.Count(s.Outcome).Packets
+		before, err := kernel.Stats()
+		if err != nil {
+			return 0, err
+		}
+		for range runsPerTry {
+			if _, err := kernel.Run(&ebpf.RunOptions{Data: s.frame, DataOut: out}); err != nil {
+				return 0, err
+			}
+		}
+		after, err := kernel.Stats()
+		if err != nil {
+			return 0, err
+		}
+		if n := s.program.Count(s.Outcome).Packets - counted; n != runsPerTry {
+			return 0, fmt.Errorf("%d of %d packets ended as %q: %v", n, runsPerTry, s.Outcome, outcomes(s.program))
+		}
+		least = min(least, float64(after.Runtime-before.Runtime)/float64(after.RunCount-before.RunCount))
+	}
+	return least, nil
+}
+
+// outcomes lists the reasons that applied, for a message.
+func outcomes(p *runtime.Program) map[string]uint64 {
+	m := map[string]uint64{}
+	for reason, n := range p.Reasons() {
+		if n.Packets > 0 {
+			m[reason.Name] = n.Packets
+		}
+	}
+	return m
+}
+
+func sizeOf(p *runtime.Program) (ProgramSize, error) {
+	info, err := p.Kernel().Info()
+	if err != nil {
+		return ProgramSize{}, err
+	}
+	bytes, err := info.TranslatedSize()
+	if err != nil {
+		return ProgramSize{}, err
+	}
+	size := ProgramSize{Program: p.Name(), Instructions: bytes / 8}
+	size.Verified, _ = info.VerifiedInstructions()
+	return size, nil
+}
+
+func printCost(w io.Writer, c *Cost) {
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "program\tinstructions\tverifier steps")
+	for _, p := range c.Programs {
+		fmt.Fprintf(t, "%s\t%d\t%d\n", p.Program, p.Instructions, p.Verified)
+	}
+	fmt.Fprintln(t, "\npacket\tbytes\toutcome\tns")
+	for _, p := range c.Packets {
+		fmt.Fprintf(t, "%s, %s\t%d\t%s\t%.0f\n", p.Program, p.What, p.Size, p.Outcome, p.Time)
+	}
+	t.Flush()
+}

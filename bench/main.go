@@ -33,7 +33,7 @@ func main() {
 type Report struct {
 	Kernel  string       `json:"kernel"`
 	CPUs    int          `json:"cpus"`
-	Cost    []Cost       `json:"cost,omitempty"`
+	Cost    *Cost        `json:"cost,omitempty"`
 	Through []Comparison `json:"through,omitempty"`
 }
 

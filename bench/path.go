@@ -170,12 +170,11 @@ func (p *path) ends(direction string, size int) (to *testnet.Dev, sender *turnla
 
 // measurePath compares all variants on all kinds of traffic.
 func measurePath(rounds int) ([]Comparison, error) {
-	b, err := turnlab.NewBusy(relayCPU)
+	busy, err := turnlab.NewBusy(relayCPU)
 	if err != nil {
 		return nil, err
 	}
-	defer b.Close()
-	busy := &meter{Busy: b, idle: math.Inf(1)}
+	defer busy.Close()
 	var paths []*path
 	for _, v := range variants {
 		p, err := newPath(v)
@@ -210,7 +209,7 @@ func measurePath(rounds int) ([]Comparison, error) {
 	return list, nil
 }
 
-func (p *path) measure(direction string, size int, busy *meter) (r Result, err error) {
+func (p *path) measure(direction string, size int, busy *turnlab.Busy) (r Result, err error) {
 	to, sender, done, err := p.ends(direction, size)
 	if err != nil {
 		return r, err
@@ -219,29 +218,24 @@ func (p *path) measure(direction string, size int, busy *meter) (r Result, err e
 	if err := p.throughput(to, sender, busy, &r); err != nil {
 		return r, err
 	}
-	if err := busy.Pause(); err != nil {
-		return r, err
-	}
 	r.P50, r.P99 = math.Inf(1), math.Inf(1)
 	for range delayTries {
-		delays, err := p.delays(direction, size)
-		if err != nil {
-			return r, err
+		delays, failed := p.delays(direction, size)
+		if failed != nil {
+			err = failed // counts where no try succeeds
+			continue
 		}
 		r.P50 = min(r.P50, float64(delays.Quantile(0.5))/1e3)
 		r.P99 = min(r.P99, float64(delays.Quantile(0.99))/1e3)
 	}
-	return r, busy.Resume()
-}
-
-// meter measures the relay's processor. idle is the least that others took of it while there was no traffic.
-type meter struct {
-	*turnlab.Busy
-	idle float64
+	if math.IsInf(r.P50, 1) {
+		return r, err
+	}
+	return r, nil
 }
 
 // throughput finds the rates that the path takes and what a packet costs the relay's processor.
-func (p *path) throughput(to *testnet.Dev, sender *turnlab.Sender, busy *meter, r *Result) error {
+func (p *path) throughput(to *testnet.Dev, sender *turnlab.Sender, busy *turnlab.Busy, r *Result) error {
 	sink, err := turnlab.NewSink(to)
 	if err != nil {
 		return err
@@ -272,44 +266,62 @@ func (p *path) throughput(to *testnet.Dev, sender *turnlab.Sender, busy *meter, 
 		if float64(delivered) >= 0.995*float64(sent) {
 			r.LossFree = max(r.LossFree, got)
 		}
-		if got < 0.7*r.Peak || float64(sent)/stepTime.Seconds() < 0.9*rate {
-			break // overload, or more than the sender can do
+		if got < 0.5*r.Peak || float64(sent)/stepTime.Seconds() < 0.6*rate {
+			break // overload, or far more than the sender can do
 		}
 	}
-	// Whatever else runs on the processor only adds, so the least of several short spells is the truest.
-	for range spells {
-		share, _, err := takenIn(busy.Busy, func() error { time.Sleep(spellTime); return nil })
-		if err != nil {
-			return err
-		}
-		busy.idle = min(busy.idle, share)
-	}
-	r.CPU = math.Inf(1)
-	for range spells {
-		var sent, delivered int
-		share, wall, err := takenIn(busy.Busy, func() (err error) {
-			sent, delivered, err = send(spellTime, steadyRate)
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		if float64(delivered) >= 0.99*float64(sent) {
-			r.CPU = min(r.CPU, max(share-busy.idle, 0)*float64(wall)/float64(delivered))
-		}
-	}
-	if math.IsInf(r.CPU, 1) {
-		return fmt.Errorf("packets are lost at %d a second in each of %d tries", steadyRate, spells)
-	}
-	return nil
+	r.CPU, err = p.cost(send, busy)
+	return err
 }
 
-// takenIn returns the share of the time that f took in which the processor was taken, and that time.
-func takenIn(b *turnlab.Busy, f func() error) (share float64, wall time.Duration, err error) {
-	before := b.Read()
-	err = f()
-	after := b.Read()
-	return before.Share(after), before.Until(after), err
+// cost returns the nanoseconds of the relay's processor that a packet takes at the steady rate. What else goes on there only
+// adds, so the least of several spells is the truest.
+func (p *path) cost(send func(d time.Duration, rate float64) (sent, delivered int, err error), busy *turnlab.Busy) (float64, error) {
+	least, idle := math.Inf(1), 1.0
+	for range spells {
+		var delivered int
+		around := func() (err error) {
+			sent := 0
+			sent, delivered, err = send(spellTime+spellTime/4, steadyRate)
+			if err == nil && float64(delivered) < 0.99*float64(sent) {
+				delivered = 0 // it lost packets: not a measurement
+			}
+			return err
+		}
+		if p.variant == userSpace {
+			before, err := p.server.CPUTime()
+			if err != nil {
+				return 0, err
+			}
+			if err := around(); err != nil {
+				return 0, err
+			}
+			after, err := p.server.CPUTime()
+			if err != nil {
+				return 0, err
+			}
+			if delivered > 0 {
+				least = min(least, float64(after-before)/float64(delivered))
+			}
+			continue
+		}
+		quiet, err := busy.Spell(spellTime/4, func() error { return nil })
+		if err != nil {
+			return 0, err
+		}
+		idle = min(idle, quiet)
+		share, err := busy.Spell(spellTime, around)
+		if err != nil {
+			return 0, err
+		}
+		if delivered > 0 {
+			least = min(least, max(share-idle, 0)*1e9/steadyRate)
+		}
+	}
+	if math.IsInf(least, 1) {
+		return 0, fmt.Errorf("packets are lost at %d a second in each of %d tries", steadyRate, spells)
+	}
+	return least, nil
 }
 
 // delays measures one-way delays at a low rate, through ordinary sockets on both ends.
