@@ -481,3 +481,15 @@ func formatValue(v any) any {
 	}
 	return v
 }
+
+// OpenSessions returns how many sessions of a kind are open.
+func (r *Relay) OpenSessions(kind string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, d := range r.desc.Sessions {
+		if d.Name == kind && !r.closed {
+			return r.open[i]
+		}
+	}
+	return 0
+}
