@@ -2,8 +2,10 @@ package spec
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
+	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/errors"
 	"cuelang.org/go/cue/token"
 
@@ -84,7 +86,7 @@ func (l *loader) cueErrors(err error) {
 		switch {
 		case strings.HasPrefix(format, "%d errors in empty disjunction"):
 			choice = path
-			l.add(codeConflict, l.choicePos(err, path, pos), "none of the alternatives for %s is possible", path)
+			l.add(codeConflict, pos, "none of the alternatives for %s is possible", path)
 		case strings.HasPrefix(format, "conflicting values"):
 			d := l.add(codeConflict, pos, "%s has two values: %v and %v", last(e.Path()), short(args[0]), short(args[1]))
 			d.WithRelated(other, "the other one is here")
@@ -109,16 +111,6 @@ func (l *loader) cueErrors(err error) {
 	}
 }
 
-// choicePos is where a failed choice stands: one of the places that its alternatives name.
-func (l *loader) choicePos(err error, path string, pos diag.Pos) diag.Pos {
-	for _, e := range errors.Errors(err) {
-		if strings.Join(e.Path(), ".") == path && !pos.IsValid() {
-			pos, _ = l.errorPos(e)
-		}
-	}
-	return pos
-}
-
 // errorPos returns the place of an error in the user's file, and another one that takes part in it.
 func (l *loader) errorPos(e errors.Error) (pos, other diag.Pos) {
 	all := append([]token.Pos{e.Position()}, e.InputPositions()...)
@@ -136,12 +128,38 @@ func (l *loader) errorPos(e errors.Error) (pos, other diag.Pos) {
 	}
 	pos = l.tokenPos(first)
 	if !pos.IsValid() {
-		pos.Line, pos.Column = 1, 1
+		pos = l.pathPos(e.Path())
 	}
 	if second.IsValid() {
 		other = l.tokenPos(second)
 	}
 	return pos, other
+}
+
+// pathPos is the place of the innermost member of a path that has one.
+func (l *loader) pathPos(path []string) diag.Pos {
+	pos := diag.Pos{File: l.file, Line: 1, Column: 1}
+	v := l.root
+	for _, name := range path {
+		var sel cue.Selector
+		switch i, err := strconv.Atoi(name); {
+		case err == nil && v.IncompleteKind() == cue.ListKind:
+			sel = cue.Index(i)
+		case strings.HasPrefix(name, "#"):
+			sel = cue.Def(name)
+		case strings.HasPrefix(name, "_"):
+			sel = cue.Hid(name, "_")
+		default:
+			sel = cue.Str(strings.Trim(name, `"`))
+		}
+		if v = v.LookupPath(cue.MakePath(sel)); !v.Exists() {
+			break
+		}
+		if p := l.pos(v); p.IsValid() {
+			pos = p
+		}
+	}
+	return pos
 }
 
 func last(path []string) string {

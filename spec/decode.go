@@ -485,7 +485,7 @@ func (l *loader) duration(v cue.Value) *Seconds {
 	return &Seconds{Value: int64(d), Pos: p.pos}
 }
 
-// only returns the single member of a struct that names one thing, and reports others.
+// only returns the member of a struct that has exactly one.
 func (l *loader) only(v cue.Value, what string) (n Name, member cue.Value, ok bool) {
 	var all []Name
 	var values []cue.Value
@@ -494,10 +494,11 @@ func (l *loader) only(v cue.Value, what string) (n Name, member cue.Value, ok bo
 	case len(all) == 1:
 		return all[0], values[0], true
 	case v.IncompleteKind() == cue.StructKind && v.Err() == nil:
-		d := l.add(codeOneOf, l.pos(v), "%s names exactly one thing, not %d", what, len(all))
-		if len(all) > 1 {
-			d.Pos = all[1].Pos
-			d.WithRelated(all[0].Pos, "the first one is here")
+		if len(all) == 0 {
+			l.add(codeOneOf, l.pos(v), "%s has exactly one member; this one is empty", what)
+		} else {
+			l.add(codeOneOf, all[1].Pos, "%s has exactly one member; %q is another one", what, all[1].Value).
+				WithRelated(all[0].Pos, "the first one is here")
 		}
 	}
 	return Name{}, cue.Value{}, false

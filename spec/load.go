@@ -109,7 +109,8 @@ type loader struct {
 	file  string
 	std   bool
 	diags *diag.List
-	names []string // that a reference can mean
+	names []string  // that a reference can mean
+	root  cue.Value // the user's
 }
 
 func (l *loader) add(code diag.Code, pos diag.Pos, format string, args ...any) *diag.Diagnostic {
@@ -140,6 +141,7 @@ func (l *loader) load(src []byte) (s *Spec) {
 	l.names = declared(f)
 	ctx := cuecontext.New()
 	v := ctx.BuildFile(f)
+	l.root = v
 	if err := v.Err(); err != nil {
 		l.cueErrors(err)
 	}

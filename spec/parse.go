@@ -51,7 +51,7 @@ func parseExpr(text string, where place) (e *Expr, d *diag.Diagnostic) {
 		return nil, newDiag(codeExpr, where.at(0, 1), "the expression is longer than %d bytes", maxExprLength)
 	}
 	p := &exprParser{text: text, where: where, file: token.NewFileSet().AddFile("", -1, len(text))}
-	p.s.Init(p.file, []byte(text), func(at token.Position, msg string) { p.fail(at.Offset, 1, "%s", msg) }, scanner.ScanComments)
+	p.s.Init(p.file, []byte(text), func(at token.Position, msg string) { p.bad = append(p.bad, lexError{at.Offset, msg}) }, scanner.ScanComments)
 	p.next()
 	if p.tok == token.EOF {
 		return nil, newDiag(codeExpr, where.at(0, len(text)), "an expression is missing")
@@ -73,12 +73,19 @@ type exprParser struct {
 	file  *token.File
 	s     scanner.Scanner
 	first *diag.Diagnostic
+	bad   []lexError // of the token just read
 
 	tok   token.Token
 	lit   string
 	start int // of the token, in bytes
 	end   int // of the token
 	last  int // end of the token before
+}
+
+// lexError is what the scanner says about a token.
+type lexError struct {
+	off int
+	msg string
 }
 
 func (p *exprParser) fail(off, n int, format string, args ...any) {
@@ -120,6 +127,10 @@ func (p *exprParser) next() {
 		p.end = p.start + len(p.tok.String())
 	}
 	p.end = min(p.end, len(p.text))
+	if len(p.bad) > 0 && (!p.tok.IsLiteral() || p.tok == token.INT) { // other literals are wrong in any case
+		p.fail(p.bad[0].off, 1, "%s", p.bad[0].msg)
+	}
+	p.bad = nil
 	if p.tok == token.COMMENT {
 		p.fail(p.start, p.end-p.start, "a comment can't stand in an expression")
 		p.tok = token.EOF
