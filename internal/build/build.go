@@ -4,6 +4,7 @@ package build
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"go/token"
 	"os"
@@ -11,12 +12,15 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/cilium/ebpf"
+
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -123,7 +127,7 @@ func (r *Result) source(text []byte) error {
 func (r *Result) compile(ctx context.Context) error {
 	object, version, err := clang.Compile(ctx, string(r.Files[SourceName]), string(r.Files[HelpersName]), clang.Options{})
 	if err != nil {
-		return err
+		return r.Explain(err)
 	}
 	r.Files[ObjectName], r.Clang = object, version
 	return nil
@@ -145,4 +149,37 @@ func (r *Result) place(opt Options) error {
 			Hint: "a package name has lower-case letters and digits, and is no word of Go's own"}
 	}
 	return nil
+}
+
+// Refusal is clang's or the kernel's refusal of what was generated: a fault of this tool, or of a kernel that is too old.
+type Refusal struct {
+	Result *Result
+	Err    error // has a *clang.Error or an *ebpf.VerifierError in it
+}
+
+func (r *Refusal) Error() string { return r.Err.Error() }
+
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Explain makes a refusal by clang or by the verifier a [*Refusal], and returns any other error as it is.
+func (r *Result) Explain(err error) error {
+	var compiler *clang.Error
+	var verifier *ebpf.VerifierError
+	if errors.As(err, &compiler) || errors.As(err, &verifier) {
+		return &Refusal{r, err}
+	}
+	return err
+}
+
+// Diagnose says at which line of the spec it happened, and keeps all that a report needs in a new folder in parent.
+func (r *Refusal) Diagnose(parent string) *diag.Diagnostic {
+	unit := &clang.Unit{
+		Source: string(r.Result.Files[SourceName]), Header: string(r.Result.Files[HelpersName]), Lines: r.Result.Lines,
+		Object: r.Result.Object(), Plan: planfmt.Text(r.Result.Plan),
+	}
+	var compiler *clang.Error
+	if errors.As(r.Err, &compiler) {
+		return unit.Clang(compiler, parent)
+	}
+	return unit.Verifier(r.Err, parent)
 }

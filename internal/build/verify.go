@@ -24,7 +24,7 @@ type Verified struct {
 var ErrNoRights = errors.New("the right to load programs is missing")
 
 // Verify loads the object of r into the running kernel, attaches nothing, and returns what the verifier says of each program.
-// An [*ebpf.VerifierError] can be reached through the error where it rejects one.
+// Where it rejects one, the error is a [*Refusal].
 func Verify(r *Result) (map[string]*Verified, error) {
 	if unix.Geteuid() != 0 {
 		return nil, ErrNoRights
@@ -36,14 +36,19 @@ func Verify(r *Result) (map[string]*Verified, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, ErrNoRights
 	}
-	loaded, err := ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{
-		Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats},
-	})
+	load := func(level ebpf.LogLevel) (*ebpf.Collection, error) {
+		return ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: level}})
+	}
+	loaded, err := load(ebpf.LogLevelStats)
+	var refused *ebpf.VerifierError
+	if errors.As(err, &refused) { // once more, with all that the verifier can say
+		loaded, err = load(ebpf.LogLevelBranch | ebpf.LogLevelStats)
+	}
 	if errors.Is(err, unix.EPERM) {
 		return nil, ErrNoRights
 	}
 	if err != nil {
-		return nil, err
+		return nil, r.Explain(err)
 	}
 	defer loaded.Close()
 	out := map[string]*Verified{}

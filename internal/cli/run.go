@@ -65,7 +65,7 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	}
 	relay, err := runtime.Load(&desc, r.Object(), runtime.Options{Settings: in.settings})
 	if err != nil {
-		return runError(err)
+		return runError(r.Explain(err))
 	}
 	err = a.serve(ctx, relay, in, opt)
 	if cerr := relay.Close(); cerr != nil {
@@ -76,6 +76,10 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 
 // runError gives an error of the machine its code and says where to look.
 func runError(err error) error {
+	var refusal *build.Refusal
+	if errors.As(err, &refusal) {
+		return err
+	}
 	return &diag.Diagnostic{Code: codeRun, Message: err.Error(), Hint: "fastrelay-gen doctor says what this machine has and lacks"}
 }
 

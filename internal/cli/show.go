@@ -51,7 +51,12 @@ func listOf(err error) *diag.List {
 	var mistakes *diag.Error
 	var one *diag.Diagnostic
 	var use *usageError
+	var refusal *build.Refusal
 	switch {
+	case errors.As(err, &refusal):
+		one = refusal.Diagnose(".")
+		d := list.Add(one.Code, one.Pos, "%s", one.Message)
+		d.Hint = one.Hint
 	case errors.As(err, &mistakes):
 		return mistakes.List
 	case errors.As(err, &one):

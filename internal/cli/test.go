@@ -117,7 +117,7 @@ func (a *app) testFile(ctx context.Context, file string, pattern *regexp.Regexp,
 	if opt.kernel {
 		outcomes, err := spectest.Kernel(ctx, s, r.Plan, r.Object())
 		if err != nil {
-			return 0, false, runError(err)
+			return 0, false, runError(r.Explain(err))
 		}
 		runs = append(runs, testRun{"kernel", outcomes})
 	}

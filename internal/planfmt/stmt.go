@@ -202,6 +202,9 @@ func (w *writer) terms(what string, terms []ir.Term) {
 		if t.Odd {
 			text += " odd"
 		}
+		if t.OddIf != nil {
+			text += " odd if " + operand(t.OddIf)
+		}
 		out = append(out, text)
 	}
 	w.line(none, "%s: %s", what, strings.Join(out, ", "))
