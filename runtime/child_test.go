@@ -27,6 +27,9 @@ func child(mode string) int {
 	}
 	opt := quiet(Options{PinPath: os.Getenv("PINS"), Routes: func(from, to netip.Addr) Hop { return Hop{State: HopNeighbour, Ifindex: 1, MTU: 1500} }})
 	opt.Clsact = os.Getenv("CLSACT") != ""
+	if mode == "adopt" {
+		return adoptForever(object, opt)
+	}
 	r, err := Load(flowDesc(), object, opt)
 	if err != nil {
 		fmt.Println("error:", err)
@@ -72,6 +75,29 @@ func child(mode string) int {
 		}
 	}
 	return 0
+}
+
+// adoptForever takes the relay over from itself, again and again, until it is killed.
+func adoptForever(object []byte, opt Options) int {
+	opt.Linger = time.Minute
+	for n := 0; ; n++ {
+		r, err := Load(flowDesc(), object, opt)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			return 1
+		}
+		if err := r.Program("fwd").Attach(os.Getenv("DEV")); err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			return 1
+		}
+		if n == 0 {
+			fmt.Println("ready")
+		}
+		if err := r.Close(); err != nil {
+			fmt.Fprintln(os.Stderr, "error:", err)
+			return 1
+		}
+	}
 }
 
 func compileOrGiven() ([]byte, error) { return os.ReadFile(os.Getenv("OBJECT")) }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -289,6 +290,57 @@ func TestKilledWhileRegistering(t *testing.T) {
 		t.Error("there was never anything to repair")
 	}
 	load(t, Options{PinPath: pins})
+}
+
+// A process is killed at random moments while it takes a relay over. The next one takes over what was there.
+func TestKilledWhileAdopting(t *testing.T) {
+	for _, clsact := range []string{"", "1"} {
+		b := newBench(t)
+		pins := "/sys/fs/bpf/" + pinName(t)
+		opt := Options{PinPath: pins, Linger: time.Minute, Clsact: clsact != "", Routes: someHop}
+		r := b.load(t, opt)
+		open(t, r, 1)
+		open(t, r, 2)
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		rnd := rand.New(rand.NewPCG(3, 4))
+		for range 15 {
+			var cmd *exec.Cmd
+			if err := b.host.Do(func() error {
+				cmd = startChild(t, "adopt", "PINS="+pins, "CLSACT="+clsact, "DEV=in0")
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(rnd.IntN(30_000)) * time.Microsecond) // the random moment
+			kill(t, cmd)
+			next := b.load(t, opt)
+			if n := next.OpenSessions("flow"); n != 2 {
+				t.Fatalf("%d sessions", n)
+			}
+			if n := rows(next, "by_client") + rows(next, "by_peer"); n != 4 {
+				t.Errorf("%d rows", n)
+			}
+			if err := next.Program("fwd").Attach("in0"); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(next.Program("fwd").Attachments()); n != 1 {
+				t.Errorf("%d attachments", n)
+			}
+			before := next.Program("fwd").Count("sent").Packets
+			b.send(t, 3)
+			until(t, 2*time.Second, "three packets are forwarded, each once", func() bool { return next.Program("fwd").Count("sent").Packets == before+3 })
+			if err := next.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		opt.Linger = 0
+		b.load(t, opt).Close()
+		if q := b.tc(t, "filter", "in0", "ingress"); strings.Contains(q, "fastrelay") {
+			t.Errorf("left behind: %s", q)
+		}
+	}
 }
 
 func leftRows(t *testing.T, pins string) int {
