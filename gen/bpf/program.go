@@ -17,6 +17,7 @@ type program struct {
 	name    string // prog_P
 	vars    map[*ir.Var]bool
 	rows    map[*ir.Row]bool
+	read    readers  // variables that something reads
 	reasons []string // enumerators
 	writes  [][]string
 	hops    map[string]string // route lookups, by what is looked up
@@ -66,7 +67,8 @@ func (k known) both(l known) known {
 }
 
 func (r *renderer) program(p *ir.Program) programData {
-	prog := &program{renderer: r, ir: p, name: "prog_" + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}}
+	prog := &program{renderer: r, ir: p, name: "prog_" + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readers{}}
+	prog.read.block(p.Body)
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {
 		d.Paths = append(d.Paths, comment(s))

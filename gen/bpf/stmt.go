@@ -27,6 +27,9 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.reason = f.prog.reasonName(s.Reason)
 		f.need(s.End, f.reason, s.Pos)
 	case *ir.Let:
+		if !f.prog.read[s.Var] {
+			return false
+		}
 		f.quote(s.Pos)
 		f.let(s)
 	case *ir.Guard:

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -228,4 +229,9 @@ func (w *writer) sumOf(limit int) string {
 	}
 	w.needs["scratch"] = "yes"
 	return "fr_sum"
+}
+
+// allTerms returns the terms of a checksum, of whatever kind.
+func allTerms(s *ir.Sum) []ir.Term {
+	return slices.Concat(s.OldTerms, s.NewTerms, s.OldPseudo, s.NewPseudo)
 }

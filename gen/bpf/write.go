@@ -98,10 +98,8 @@ func (w *writer) coverAll(f *function) {
 		if !s.Fresh {
 			es = append(es, &ir.Load{Off: s.Old, Bits: 16}, s.Swap, s.TailOdd)
 		}
-		for _, ts := range [][]ir.Term{s.OldTerms, s.NewTerms, s.OldPseudo, s.NewPseudo} {
-			for _, t := range ts {
-				es = append(es, t.Value, t.Len)
-			}
+		for _, t := range allTerms(s) {
+			es = append(es, t.Value, t.Len)
 		}
 	}
 	es = append(es, w.rw.Payload, w.rw.Priority, w.rw.Mark)
