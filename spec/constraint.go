@@ -1,6 +1,10 @@
 package spec
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
+
 	"cuelang.org/go/cue"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -115,4 +119,26 @@ func (l *loader) literal(v cue.Value, pos diag.Pos) (Literal, bool) {
 		return lit, false
 	}
 	return lit, true
+}
+
+// String returns the constraint as CUE, numbers in hexadecimal where they are large.
+func (c *Constraint) String() string {
+	if c.Op == IsAnd || c.Op == IsOr {
+		join := map[ConstraintOp]string{IsAnd: " & ", IsOr: " or "}[c.Op]
+		var parts []string
+		for _, a := range c.Args {
+			parts = append(parts, a.String())
+		}
+		return strings.Join(parts, join)
+	}
+	value := c.Value.Text
+	switch {
+	case c.Value.Kind == LitBool:
+		value = strconv.FormatBool(c.Value.Bool)
+	case c.Value.Kind == LitInt && c.Value.Int > 255:
+		value = fmt.Sprintf("0x%04X", c.Value.Int)
+	case c.Value.Kind == LitInt:
+		value = strconv.FormatUint(c.Value.Int, 10)
+	}
+	return map[ConstraintOp]string{IsNe: "!=", IsLt: "<", IsLe: "<=", IsGt: ">", IsGe: ">="}[c.Op] + value
 }

@@ -391,5 +391,5 @@ type Expect struct {
 	Rows      []*TestRow
 	Counters  []*TestValue // counters of the program by name
 	Via       *Literal     // sent: the next hop's address, where a rule routes
-	Pos       diag.Pos
+	Pos       diag.Pos     // of the reason where there is one, else of the verdict
 }

@@ -179,10 +179,11 @@ func (l *loader) expect(v cue.Value) *Expect {
 			return
 		}
 		given = append(given, n)
-		e.Verdict = n.Value
+		e.Verdict, e.Pos = n.Value, n.Pos
 		switch kind := arg.IncompleteKind(); {
 		case kind == cue.StringKind:
-			e.Reason = l.name(arg, "reason").Value
+			reason := l.name(arg, "reason")
+			e.Reason, e.Pos = reason.Value, reason.Pos
 		case kind == cue.ListKind || kind == cue.StructKind:
 			e.Packet = l.packet(arg)
 		}
