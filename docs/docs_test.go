@@ -3,8 +3,10 @@ package docs_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -102,5 +104,40 @@ func TestLinks(t *testing.T) {
 	}
 	if links == 0 {
 		t.Error("no links were found")
+	}
+}
+
+// The Go that the README shows compiles against the package that stands in the tree.
+func TestReadmeGoCompiles(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(readme)
+	if block == nil {
+		t.Fatal("the README shows no Go")
+	}
+	source := fmt.Sprintf("package readme\n\nimport (\n\t\"net/netip\"\n\n\tturnrelay %q\n)\n\n"+
+		"func server(client, server, relayed, peer netip.AddrPort) error {\n%s\treturn err\n}\n",
+		"github.com/fastrelay/fastrelay-gen/examples/turn/relay", block[1])
+	// The go command is shown a file that isn't there, so that the import is resolved as anywhere in this module.
+	dir := t.TempDir()
+	file := filepath.Join(dir, "readme.go")
+	if err := os.WriteFile(file, []byte(source), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	here, err := filepath.Abs("readme/readme.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: file}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./readme").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s\n%s", err, out, source)
 	}
 }

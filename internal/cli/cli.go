@@ -70,9 +70,9 @@ func (a *app) root() *cobra.Command {
 package that loads it, attaches it and registers sessions.
 
 Exit status: 0 success, 1 an error, 2 something differs (build --check, fmt -l).`,
-		Example: `  fastrelay-gen init myrelay            a spec to begin with
-  fastrelay-gen test myrelay/spec.cue   run the tests that it holds
-  fastrelay-gen build myrelay/spec.cue  write the C, the object and the Go package
+		Example: `  fastrelay-gen init tunnel             a spec to begin with
+  fastrelay-gen test tunnel/spec.cue    run the tests that it holds
+  fastrelay-gen build tunnel/spec.cue   write the C, the object and the Go package
   fastrelay-gen doctor                  what this machine has and lacks`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,

@@ -29,8 +29,8 @@ func (a *app) initCommand() *cobra.Command {
 		Short: "Write a small spec that builds, tests and runs, to begin with",
 		Long: `Writes NAME/spec.cue: a relay of a small protocol of its own, with comments that say what each part
 is for. It builds, its tests pass, and it runs, as it is. A spec that exists is never replaced.`,
-		Example: `  fastrelay-gen init myrelay
-  fastrelay-gen test myrelay/spec.cue`,
+		Example: `  fastrelay-gen init tunnel
+  fastrelay-gen test tunnel/spec.cue`,
 		Args: exactly("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.initialise(args[0]) },
 	}
