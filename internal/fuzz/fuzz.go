@@ -206,12 +206,15 @@ func (f *fuzzer) round(ctx context.Context) error {
 		if err != nil || f.report.Difference != nil {
 			return err
 		}
-		if res.Verdict == sim.VerdictSent && f.rng.one(64) {
-			if data := g.zeroSum(frame, res.Packet.Data); data != nil {
-				if _, err := f.try(g.program.Name.Value, sim.Packet{Data: data}); err != nil || f.report.Difference != nil {
-					return err
-				}
-			}
+		if res.Verdict != sim.VerdictSent || !f.rng.one(32) {
+			continue
+		}
+		data := g.atBound(frame, &res)
+		if data == nil {
+			continue
+		}
+		if _, err := f.try(g.program.Name.Value, sim.Packet{Data: data}); err != nil || f.report.Difference != nil {
+			return err
 		}
 	}
 	text, err := b.finish()
@@ -311,7 +314,7 @@ func newBench(plan *ir.Plan, object []byte, settings map[string][]byte) (*bench,
 	if err != nil {
 		return nil, err
 	}
-	for i := 1; i < min(watched, plan.Shared); i++ {
+	for i := range min(watched, plan.Shared) {
 		k.Watch(i)
 	}
 	b.kernel = k

@@ -23,6 +23,8 @@ import (
 var (
 	flagTime    = flag.Duration("time", 0, "compare for so long, over all specs, instead of a number of packets")
 	flagPackets = flag.Int("packets", 1_100_000, "compare so many packets, over all specs")
+	flagFound   = flag.String("found", "testdata", "the folder for cases that differ")
+	flagQuick   = flag.Bool("quick", false, "don't make a case small")
 	flagSeed    = flag.Uint64("seed", 1, "other packets")
 )
 
@@ -60,10 +62,10 @@ func object(t testing.TB, plan *ir.Plan) []byte {
 	return object
 }
 
-// corpus are the specs of the examples and the golden cases.
+// corpus are the specs of the examples, the golden cases, and some that are hard on arithmetic.
 var corpus = sync.OnceValue(func() []string {
 	var files []string
-	for _, pattern := range []string{"../../examples/*/spec.cue", "../../golden/*/spec.cue"} {
+	for _, pattern := range []string{"../../examples/*/spec.cue", "../../golden/*/spec.cue", "testdata/specs/*/spec.cue"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			panic(err)
@@ -89,7 +91,7 @@ func TestKernelAgrees(t *testing.T) {
 	for _, file := range corpus() {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
 			c := compile(t, file)
-			config := fuzz.Config{Spec: c.spec, Plan: c.plan, Object: c.object, Seed: *flagSeed, Decode: 4}
+			config := fuzz.Config{Spec: c.spec, Plan: c.plan, Object: c.object, Seed: *flagSeed, Decode: 4, Quick: *flagQuick}
 			if *flagTime > 0 {
 				config.Duration = *flagTime / time.Duration(len(corpus()))
 			} else {
@@ -100,11 +102,11 @@ func TestKernelAgrees(t *testing.T) {
 				t.Fatal(err)
 			}
 			if d := r.Difference; d != nil {
-				file := filepath.Join("testdata", "found-"+c.name+".json")
+				file := filepath.Join(*flagFound, "found-"+c.name+".json")
 				if err := d.Case.Save(file); err != nil {
 					t.Error(err)
 				}
-				t.Fatalf("%s\nthe case is in internal/fuzz/%s: when it is mended, move it to testdata/cases", d.Text, file)
+				t.Fatalf("kernel and model differ: %s\nthe case is in %s: when it is mended, move it to testdata/cases", d.Text, file)
 			}
 			t.Logf("%d packets (%.0f a second), %.0f%% to the end of a rule, %d sent, of them %d decoded by gopacket, %d checksums that would be 0, %d not taken by the kernel",
 				r.Packets, r.Rate(), 100*r.Reached(), r.Verdicts[sim.VerdictSent], r.Decoded, r.Zeros, r.Refused)

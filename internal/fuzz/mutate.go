@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -197,6 +198,37 @@ func (g *generator) tag(p *sim.Packet) {
 	proto := pick(g.source, []uint16{0x8100, 0x88a8})
 	tag := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, proto), uint16(g.Uint32()))
 	p.Data = slices.Insert(p.Data, 12, tag...)
+}
+
+// atBound makes a packet from one that was sent that comes to a bound: a checksum that becomes 0, or a packet of exactly the
+// MTU of its way out, or one byte more.
+func (g *generator) atBound(f *packet.Frame, sent *sim.Result) []byte {
+	if g.one(2) || len(f.Spans) == 0 {
+		return g.zeroSum(f, sent.Packet.Data)
+	}
+	grow := int(sent.Hop.MTU) + 14 - len(sent.Packet.Data) + g.IntN(2)
+	last := f.Spans[len(f.Spans)-1]
+	end := last.Payload()
+	if len(f.Data)+grow > testrun.MaxFrame || end+grow < last.End {
+		return nil
+	}
+	data := slices.Clone(f.Data)
+	if grow < 0 {
+		data = slices.Delete(data, end+grow, end)
+	} else {
+		data = slices.Insert(data, end, g.bytes(grow)...)
+	}
+	for _, sp := range f.Spans {
+		for _, pl := range sp.Places {
+			if k := pl.Field.Counts; k != nil && k.What != "header" {
+				pl.Put(data, packet.Uint(pl.Get(data).Int+uint64(grow/max(k.Unit, 1))))
+			}
+		}
+	}
+	if g.headers.FillSums(copyOf(f, data), packet.Options{}) != nil {
+		return nil
+	}
+	return data
 }
 
 // zeroSum changes a packet so that a checksum of what the program makes of it becomes 0: sent is what it made so far. The last

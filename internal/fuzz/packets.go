@@ -107,6 +107,7 @@ func (g *generator) follows(h *spec.Header, parent string) bool {
 
 // aim gives fields the values of the key of a random row.
 func (g *generator) aim(stack []entry, state *sim.Relay) {
+	mapped := g.one(30) // IPv4 addresses as IPv6 has them: they have to be refused
 	lookups := slices.Clone(g.program.Lookups)
 	for _, r := range g.program.Rules {
 		lookups = append(lookups, r.Lookups...)
@@ -128,7 +129,7 @@ func (g *generator) aim(stack []entry, state *sim.Relay) {
 				continue
 			}
 			if e := l.Key[n]; e.Op == spec.OpName && len(e.Path) >= 2 {
-				g.give(stack, e.Path, key[m.Off:m.Off+m.Type.Size], m.Type)
+				g.give(stack, e.Path, key[m.Off:m.Off+m.Type.Size], m.Type, mapped)
 			}
 			n++
 		}
@@ -136,7 +137,7 @@ func (g *generator) aim(stack []entry, state *sim.Relay) {
 }
 
 // give sets what a dotted name of the program stands for.
-func (g *generator) give(stack []entry, path []spec.Name, value []byte, t ir.Type) {
+func (g *generator) give(stack []entry, path []spec.Name, value []byte, t ir.Type, mapped bool) {
 	i := slices.IndexFunc(stack, func(e entry) bool {
 		return e.name == path[0].Value || e.header.Name.Value == path[0].Value ||
 			slices.ContainsFunc(g.headers.Group(path[0].Value), func(h *spec.Header) bool { return h == e.header })
@@ -154,6 +155,14 @@ func (g *generator) give(stack []entry, path []spec.Name, value []byte, t ir.Typ
 		}
 	case ir.Prefix:
 		lit.Text = g.inside(value).String()
+	case ir.Addr:
+		if mapped {
+			lit.Text = netip.AddrFrom16([16]byte(value)).String()
+		}
+	case ir.Endpoint:
+		if mapped {
+			lit.Text = netip.AddrPortFrom(netip.AddrFrom16([16]byte(value)), binary.LittleEndian.Uint16(value[16:])).String()
+		}
 	}
 	if len(path) == 3 {
 		for _, p := range stack[i].header.Parts {
@@ -165,7 +174,7 @@ func (g *generator) give(stack []entry, path []spec.Name, value []byte, t ir.Typ
 				part = p.Addr
 			}
 			if len(part.Path) > 1 {
-				g.give(stack, part.Path, value, t)
+				g.give(stack, part.Path, value, t, mapped)
 				return
 			}
 			name = part.Path[0].Value

@@ -54,9 +54,11 @@ func (s source) layout(st *ir.Struct) []byte {
 func (s source) session(session *ir.Session, r *sim.Relay, slot int) {
 	gen := 1 + s.Uint32N(1000)
 	r.Slots[slot] = sim.Slot{Deadline: math.MaxUint64, Gen: gen}
-	switch s.IntN(20) {
+	switch s.IntN(24) {
 	case 0:
 		r.Slots[slot].Deadline = 0
+	case 3:
+		gen, r.Slots[slot].Gen = 0, 0 // a row that was never filled in
 	case 1:
 		r.Slots[slot].Gen++
 	case 2:
