@@ -247,6 +247,17 @@ static __always_inline __u64 fr_bound(__u64 v, __u64 mask)
 	return v & mask;
 }
 
+/*
+ * A size between 1 and max, a power of two, for helpers that want one they can trust. It is that already, but old kernels don't
+ * learn it from comparisons.
+ */
+static __always_inline __u32 fr_size(__u32 n, __u32 max)
+{
+	n--;
+	barrier_var(n);
+	return (n & (max - 1)) + 1;
+}
+
 /* A pointer whose offset clang must not compute in another way, because the verifier checked this one. */
 static __always_inline void *fr_pin(void *p)
 {
@@ -500,7 +511,7 @@ static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u
 	int failed = FR_UNCHANGED;
 #ifdef FR_NEEDS_SCRATCH
 	struct fr_scratch *s = NULL;
-	__u32 zero = 0, n = payload;
+	__u32 zero = 0;
 #endif
 
 	if ((how || skb->len > from + payload) && fr_linear(skb))
@@ -508,10 +519,9 @@ static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u
 #ifdef FR_NEEDS_SCRATCH
 	if (how & FR_PAYLOAD) {
 		s = bpf_map_lookup_elem(&fr_scratch, &zero);
-		barrier_var(n);
-		if (!s || n > FR_SCRATCH_SIZE)
+		if (!s || payload > FR_SCRATCH_SIZE)
 			return failed;
-		if (n > 0 && bpf_skb_load_bytes(skb, from, s->bytes, n))
+		if (payload && bpf_skb_load_bytes(skb, from, s->bytes, fr_size(payload, FR_SCRATCH_SIZE)))
 			return failed;
 	}
 #endif
@@ -551,8 +561,7 @@ static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u
 				return failed;
 			failed = FR_BROKEN;
 		}
-		barrier_var(n);
-		if (n > 0 && n <= FR_SCRATCH_SIZE && bpf_skb_store_bytes(skb, to, s->bytes, n, BPF_F_RECOMPUTE_CSUM))
+		if (payload && bpf_skb_store_bytes(skb, to, s->bytes, fr_size(payload, FR_SCRATCH_SIZE), BPF_F_RECOMPUTE_CSUM))
 			return failed;
 		failed = FR_BROKEN;
 	}
@@ -588,8 +597,7 @@ static __noinline __u32 fr_sum64(struct __sk_buff *skb, __u32 off, __u32 len)
 {
 	__u32 chunk[16] = {};
 
-	barrier_var(len);
-	if (len == 0 || len > sizeof(chunk) || bpf_skb_load_bytes(skb, off, chunk, len))
+	if (len == 0 || len > sizeof(chunk) || bpf_skb_load_bytes(skb, off, chunk, fr_size(len, sizeof(chunk))))
 		return 0;
 	return bpf_csum_diff(NULL, 0, chunk, sizeof(chunk), 0);
 }
@@ -607,8 +615,8 @@ static __noinline __u32 fr_sum(struct __sk_buff *skb, __u32 off, __u32 len)
 	for (i = 0; s && i < 4 && len > 0; i++) {
 		__u32 n = len < 512 ? len : 512; /* as much as bpf_csum_diff takes */
 
-		barrier_var(n);
-		if (n == 0 || n > 512 || bpf_skb_load_bytes(skb, off, s->bytes, n))
+		n = fr_size(n, 512);
+		if (bpf_skb_load_bytes(skb, off, s->bytes, n))
 			break;
 		__builtin_memset(s->bytes + n, 0, 4);
 		sum += (__u32)bpf_csum_diff(NULL, 0, s->bytes, (n + 3) & ~3, 0);

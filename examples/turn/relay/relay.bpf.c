@@ -650,7 +650,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 5 "spec.cue"
 		if (46ULL > v_udp_end) return fr_up(skb, reason_to_peer_truncated);
 
-		/* spec.cue:6: {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF}, // RFC 8656 takes up to 0x4FFF, clients of RFC 5766 more */
+		/* spec.cue:6: {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF},     // RFC 8656 takes up to 0x4FFF, clients of RFC 5766 more */
 #line 6 "spec.cue"
 		if (!((be16(data + 42) >= 0x4000) && (be16(data + 42) <= 0x7fff))) return fr_up(skb, reason_to_peer_channel_data_number);
 
@@ -793,7 +793,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 5 "spec.cue"
 		if (66ULL > v_udp_end_2) return fr_up(skb, reason_to_peer_truncated);
 
-		/* spec.cue:6: {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF}, // RFC 8656 takes up to 0x4FFF, clients of RFC 5766 more */
+		/* spec.cue:6: {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF},     // RFC 8656 takes up to 0x4FFF, clients of RFC 5766 more */
 #line 6 "spec.cue"
 		if (!((be16(data + 62) >= 0x4000) && (be16(data + 62) <= 0x7fff))) return fr_up(skb, reason_to_peer_channel_data_number);
 

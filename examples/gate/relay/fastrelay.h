@@ -1,0 +1,752 @@
+/*
+ * fastrelay.h: what every generated relay is made of. Nothing else is included: the types and numbers of the kernel's user
+ * interface (include/uapi/linux/bpf.h) that a relay uses stand here, so that the same clang makes the same object on every
+ * machine.
+ *
+ * A relay defines these before it includes the header:
+ *	FR_REASONS	entries of fr_reasons
+ *	FR_NEEDS_SLOTS	entries of fr_slots and fr_usage, where it has sessions; with FR_USAGES, usage counters in a slot
+ *	FR_NEEDS_SHARED	entries of fr_shared, where it has counters in tables
+ *	FR_NEEDS_NAMED	entries of fr_named, where it has named counters
+ *	FR_NEEDS_SCRATCH	where it moves payloads
+ *
+ * Sums are ones' complement sums (RFC 1071) of 16-bit words as they lie in memory. That gives the same checksum as network
+ * order does (RFC 1071, 2.B), and needs no byte swaps.
+ */
+#ifndef FASTRELAY_H
+#define FASTRELAY_H
+
+typedef unsigned char __u8;
+typedef unsigned short __u16;
+typedef unsigned int __u32;
+typedef unsigned long long __u64;
+typedef int __s32;
+typedef long long __s64;
+
+#define NULL ((void *)0)
+#define SEC(name) __attribute__((section(name), used))
+#define __always_inline inline __attribute__((always_inline, unused))
+#define __noinline __attribute__((noinline, unused))
+#define __packed_aligned(n) __attribute__((packed, aligned(n)))
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+/* Keep clang from knowing a value, so that it can't move or drop a check that the verifier needs. */
+#define barrier_var(v) asm volatile("" : "+r"(v))
+
+/* Map definitions, as BTF. */
+#define __uint(name, val) int(*name)[val]
+#define __type(name, val) typeof(val) *name
+
+#define bpf_htons(x) ((__u16)__builtin_bswap16((__u16)(x)))
+#define bpf_htonl(x) ((__u32)__builtin_bswap32((__u32)(x)))
+#define bpf_cpu_to_be64(x) ((__u64)__builtin_bswap64((__u64)(x)))
+
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_HASH = 5,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_LRU_PERCPU_HASH = 10,
+	BPF_MAP_TYPE_LPM_TRIE = 11,
+};
+
+enum {
+	BPF_ANY = 0,
+	BPF_F_NO_PREALLOC = 1 << 0,
+	BPF_F_MMAPABLE = 1 << 10,
+	BPF_F_RECOMPUTE_CSUM = 1 << 0,	    /* bpf_skb_store_bytes */
+	BPF_F_PSEUDO_HDR = 1 << 4,	    /* bpf_l4_csum_replace */
+	BPF_F_MARK_MANGLED_0 = 1 << 5,	    /* bpf_l4_csum_replace */
+	BPF_F_ADJ_ROOM_NO_CSUM_RESET = 1 << 5, /* bpf_skb_adjust_room */
+	BPF_ADJ_ROOM_MAC = 1,
+};
+
+enum {
+	TC_ACT_UNSPEC = -1, /* the next program decides; TCX_NEXT */
+	TC_ACT_SHOT = 2,
+};
+
+enum {
+	AF_INET = 2,
+	AF_INET6 = 10,
+	ETH_P_IP = 0x0800,
+	ETH_P_IPV6 = 0x86DD,
+};
+
+struct __sk_buff {
+	__u32 len;
+	__u32 pkt_type;
+	__u32 mark;
+	__u32 queue_mapping;
+	__u32 protocol;
+	__u32 vlan_present;
+	__u32 vlan_tci;
+	__u32 vlan_proto;
+	__u32 priority;
+	__u32 ingress_ifindex;
+	__u32 ifindex;
+	__u32 tc_index;
+	__u32 cb[5];
+	__u32 hash;
+	__u32 tc_classid;
+	__u32 data;
+	__u32 data_end;
+	__u32 napi_id;
+	__u32 family;
+	__u32 remote_ip4;
+	__u32 local_ip4;
+	__u32 remote_ip6[4];
+	__u32 local_ip6[4];
+	__u32 remote_port;
+	__u32 local_port;
+	__u32 data_meta;
+	__u64 flow_keys;
+	__u64 tstamp;
+	__u32 wire_len;
+	__u32 gso_segs;
+	__u64 sk;
+	__u32 gso_size;
+};
+
+struct bpf_fib_lookup {
+	__u8 family;
+	__u8 l4_protocol;
+	__u16 sport;
+	__u16 dport;
+	__u16 tot_len;
+	__u32 ifindex;
+	__u32 flowinfo;	  /* IPv4: the first byte is the type of service */
+	__u32 src[4];	  /* IPv4: the first word */
+	__u32 dst[4];	  /* likewise; comes back as the next hop */
+	__u32 vlan;
+	__u8 smac[6];
+	__u8 dmac[6];
+};
+
+struct bpf_redir_neigh {
+	__u32 nh_family;
+	__u32 nh[4]; /* IPv4: the first word */
+};
+
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
+static long (*bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 off, const void *from, __u32 len, __u64 flags) = (void *)9;
+static long (*bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 off, __u64 from, __u64 to, __u64 flags) = (void *)11;
+static long (*bpf_skb_vlan_pop)(struct __sk_buff *skb) = (void *)19;
+static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
+static long (*bpf_skb_load_bytes)(const void *skb, __u32 off, void *to, __u32 len) = (void *)26;
+static __s64 (*bpf_csum_diff)(void *from, __u32 from_size, void *to, __u32 to_size, __u32 seed) = (void *)28;
+static long (*bpf_skb_change_proto)(struct __sk_buff *skb, __u16 proto, __u64 flags) = (void *)31;
+static long (*bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;
+static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
+static __s64 (*bpf_csum_update)(struct __sk_buff *skb, __u32 csum) = (void *)40;
+static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 diff, __u32 mode, __u64 flags) = (void *)50;
+static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen, __u32 flags) = (void *)69;
+static __u64 (*bpf_jiffies64)(void) = (void *)118;
+static long (*bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int plen, __u64 flags) = (void *)152;
+
+/*
+ * Layouts that the runtime shares (docs/abi.md).
+ */
+
+struct fr_endpoint {
+	__u8 addr[16];
+	__u16 port; /* host order */
+};
+
+enum fr_hop_state {
+	FR_HOP_NONE,
+	FR_HOP_DIRECT,
+	FR_HOP_NEIGHBOUR,
+	FR_HOP_LOCAL,
+	FR_HOP_UNREACHABLE,
+	FR_HOP_BLACKHOLE,
+	FR_HOP_PROHIBIT,
+};
+
+struct fr_hop {
+	__u32 ifindex;
+	__u16 mtu;
+	__u8 state;
+	__u8 pad;
+	__u8 dst[6];
+	__u8 src[6];
+};
+
+struct fr_next_hop {
+	struct fr_hop hop;
+	__u8 addr[16];
+};
+
+struct fr_prefix {
+	__u32 len; /* bits of the mapped address */
+	__u8 addr[16];
+};
+
+struct fr_lease {
+	__u64 deadline;
+	__u64 now;
+};
+
+struct fr_reason {
+	__u64 packets;
+	__u64 bytes;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fr_lease);
+} fr_lease SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, FR_REASONS);
+	__type(key, __u32);
+	__type(value, struct fr_reason);
+} fr_reasons SEC(".maps");
+
+/*
+ * Memory. Packets and table values are read and written in the width that is asked for, whatever their alignment: the
+ * verifier allows it, and the processors that have a just-in-time compiler do it at full speed. The stack is different: there
+ * every access has to be aligned, and generated code takes care of it.
+ */
+
+static __always_inline __u8 ld8(const void *p) { return *(const __u8 *)p; }
+static __always_inline __u16 ld16(const void *p) { return *(const __u16 *)p; }
+static __always_inline __u32 ld32(const void *p) { return *(const __u32 *)p; }
+static __always_inline __u64 ld64(const void *p) { return *(const __u64 *)p; }
+static __always_inline void st8(void *p, __u8 v) { *(__u8 *)p = v; }
+static __always_inline void st16(void *p, __u16 v) { *(__u16 *)p = v; }
+static __always_inline void st32(void *p, __u32 v) { *(__u32 *)p = v; }
+static __always_inline void st64(void *p, __u64 v) { *(__u64 *)p = v; }
+
+/* Settings: written before the program is loaded, so not what clang thinks they are. */
+static __always_inline __u8 ldv8(const volatile void *p) { return *(const volatile __u8 *)p; }
+static __always_inline __u16 ldv16(const volatile void *p) { return *(const volatile __u16 *)p; }
+static __always_inline __u32 ldv32(const volatile void *p) { return *(const volatile __u32 *)p; }
+static __always_inline __u64 ldv64(const volatile void *p) { return *(const volatile __u64 *)p; }
+
+/* Big-endian integers in the packet. */
+static __always_inline __u64 be8(const void *p) { return ld8(p); }
+static __always_inline __u64 be16(const void *p) { return bpf_htons(ld16(p)); }
+static __always_inline __u64 be32(const void *p) { return bpf_htonl(ld32(p)); }
+static __always_inline __u64 be64(const void *p) { return bpf_cpu_to_be64(ld64(p)); }
+
+/*
+ * A variable offset, for use in packet access. The mask is one less than a power of two, and the value never exceeds it; but
+ * a kernel forgets the bounds of a value that it had to put on the stack.
+ */
+static __always_inline __u64 fr_bound(__u64 v, __u64 mask)
+{
+	barrier_var(v);
+	return v & mask;
+}
+
+/*
+ * A size between 1 and max, a power of two, for helpers that want one they can trust. It is that already, but old kernels don't
+ * learn it from comparisons.
+ */
+static __always_inline __u32 fr_size(__u32 n, __u32 max)
+{
+	n--;
+	barrier_var(n);
+	return (n & (max - 1)) + 1;
+}
+
+/* A pointer whose offset clang must not compute in another way, because the verifier checked this one. */
+static __always_inline void *fr_pin(void *p)
+{
+	barrier_var(p);
+	return p;
+}
+
+/* An IPv4 address (as on the wire) into a zeroed 16-byte one: ::ffff:a.b.c.d. */
+static __always_inline void fr_put_v4(__u8 *dst, __u32 addr)
+{
+	st16(dst + 10, 0xFFFF);
+	__builtin_memcpy(dst + 12, &addr, 4);
+}
+
+/*
+ * Counters and verdicts.
+ */
+
+static __always_inline void fr_count(__u32 reason, __u32 len)
+{
+	struct fr_reason *r = bpf_map_lookup_elem(&fr_reasons, &reason);
+
+	if (likely(r)) {
+		r->packets++;
+		r->bytes += len;
+	}
+}
+
+/* The packet goes up, as it came. */
+static __noinline int fr_up(struct __sk_buff *skb, __u32 reason)
+{
+	fr_count(reason, skb->len);
+	return TC_ACT_UNSPEC;
+}
+
+/* The packet is dropped; len is the length that it came with. */
+static __noinline int fr_drop(__u32 len, __u32 reason)
+{
+	fr_count(reason, len);
+	return TC_ACT_SHOT;
+}
+
+/* The relay may forward: the process that answers for it is alive. */
+static __always_inline int fr_lease_valid(__u64 now)
+{
+	__u32 zero = 0;
+	struct fr_lease *l = bpf_map_lookup_elem(&fr_lease, &zero);
+
+	return l && now < *(volatile __u64 *)&l->deadline;
+}
+
+#ifdef FR_NEEDS_SLOTS
+
+struct fr_slot {
+	__u64 deadline;
+	__u32 gen;
+	__u32 pad;
+};
+
+struct fr_usage {
+	__u64 last;
+	struct fr_reason rows[FR_USAGES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FR_NEEDS_SLOTS);
+	__type(key, __u32);
+	__type(value, struct fr_slot);
+} fr_slots SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, FR_NEEDS_SLOTS);
+	__type(key, __u32);
+	__type(value, struct fr_usage);
+} fr_usage SEC(".maps");
+
+/* A session's row counts only while its slot is open, is still the row's, and has not reached its deadline. */
+static __always_inline int fr_alive(__u32 slot, __u32 gen, __u64 now)
+{
+	struct fr_slot *s = bpf_map_lookup_elem(&fr_slots, &slot);
+
+	return s && gen && *(volatile __u32 *)&s->gen == gen && now < *(volatile __u64 *)&s->deadline;
+}
+
+static __always_inline void fr_use(__u32 slot, __u32 row, __u32 len, __u64 now)
+{
+	struct fr_usage *u = bpf_map_lookup_elem(&fr_usage, &slot);
+
+	if (likely(u)) {
+		u->last = now;
+		u->rows[row].packets++;
+		u->rows[row].bytes += len;
+	}
+}
+
+#endif
+
+#ifdef FR_NEEDS_SHARED
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, FR_NEEDS_SHARED);
+	__type(key, __u32);
+	__type(value, __u64);
+} fr_shared SEC(".maps");
+
+/* User space adds to the same counters, in memory that it maps; index 0 is no counter. */
+static __always_inline void fr_shared_add(__u32 index, __u64 by)
+{
+	__u64 *v = bpf_map_lookup_elem(&fr_shared, &index);
+
+	if (index && v)
+		__sync_fetch_and_add(v, by);
+}
+
+static __always_inline __u64 fr_shared_get(__u32 index)
+{
+	__u64 *v = bpf_map_lookup_elem(&fr_shared, &index);
+
+	return index && v ? *(volatile __u64 *)v : 0;
+}
+
+#endif
+
+#ifdef FR_NEEDS_NAMED
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, FR_NEEDS_NAMED);
+	__type(key, __u32);
+	__type(value, __u64);
+} fr_named SEC(".maps");
+
+static __always_inline void fr_named_add(__u32 index, __u64 by)
+{
+	__u64 *v = bpf_map_lookup_elem(&fr_named, &index);
+
+	if (likely(v))
+		*v += by;
+}
+
+#endif
+
+/*
+ * The packet's memory.
+ */
+
+/* Make the first want bytes readable in place, or as many as there are. */
+static __always_inline void fr_pull(struct __sk_buff *skb, __u32 want)
+{
+	__u32 have = skb->data_end - skb->data;
+
+	if (unlikely(have < want && have < skb->len))
+		bpf_skb_pull_data(skb, skb->len < want ? skb->len : want);
+}
+
+/* Make all of the packet linear, so that later changes need no memory. */
+static __always_inline long fr_linear(struct __sk_buff *skb)
+{
+	if (likely(skb->data_end - skb->data == skb->len))
+		return 0;
+	return bpf_skb_pull_data(skb, skb->len);
+}
+
+/* The size in bytes of the QUIC variable-length integer at p (RFC 9000, 16), or 0 where the packet ends before it does. */
+static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u64 *value)
+{
+	if (p + 1 > data_end)
+		return 0;
+	switch (ld8(p) >> 6) {
+	case 0:
+		*value = ld8(p);
+		return 1;
+	case 1:
+		if (p + 2 > data_end)
+			return 0;
+		*value = be16(p) & 0x3FFF;
+		return 2;
+	case 2:
+		if (p + 4 > data_end)
+			return 0;
+		*value = be32(p) & 0x3FFFFFFF;
+		return 4;
+	default:
+		if (p + 8 > data_end)
+			return 0;
+		*value = be64(p) & 0x3FFFFFFFFFFFFFFFULL;
+		return 8;
+	}
+}
+
+/*
+ * Room. A rewritten packet is [0, to) of headers and then the payload, which came at from. Ways to make or close the room
+ * between the two:
+ *
+ * bpf_skb_adjust_room moves what stands in front of the room, the link-layer header. That is fast, but wrong where the
+ * transport checksum is pending: the kernel remembers where it begins (csum_start), and whoever completes it later writes it
+ * over something else. Then (FR_PAYLOAD) the payload moves, through memory of this processor.
+ *
+ * Changes of the link-layer header and of the IP family make or close room as well. What is left over behind the payload is
+ * cut off.
+ */
+
+enum {
+	FR_PAYLOAD = 1 << 0,	/* move the payload, not the headers */
+	FR_TO_IPV4 = 1 << 1,	/* the network header becomes IPv4: 20 bytes less */
+	FR_TO_IPV6 = 1 << 2,	/* the network header becomes IPv6: 20 bytes more */
+	FR_POP_INNER = 1 << 3,	/* take the VLAN tag out that stands in the frame: 4 bytes less */
+	FR_POP_TAG = 1 << 4,	/* and the one in the metadata, in front of it */
+};
+
+enum {
+	FR_UNCHANGED = 1, /* it failed, and the packet is as it came */
+	FR_BROKEN = 2,	  /* it failed, and the packet is of no use */
+};
+
+#ifdef FR_NEEDS_SCRATCH
+
+#define FR_SCRATCH_SIZE 16384
+
+struct fr_scratch {
+	__u8 bytes[FR_SCRATCH_SIZE];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct fr_scratch);
+} fr_scratch SEC(".maps");
+
+#endif
+
+/* Tests define it to have the last step fail, which no real kernel does on demand. */
+#ifndef FR_INJECT_FAULT
+#define FR_INJECT_FAULT 0
+#endif
+
+/*
+ * The order of steps matters: first what fails without harm, then the changes. Once the packet is linear and ours, and only
+ * gets shorter, the later ones need no memory.
+ */
+static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u32 payload, __u32 how)
+{
+	__s32 grow = to - from; /* what adjust_room or the payload still has to do */
+	__u32 size = to + payload;
+	int failed = FR_UNCHANGED;
+#ifdef FR_NEEDS_SCRATCH
+	struct fr_scratch *s = NULL;
+	__u32 zero = 0;
+#endif
+
+	if ((how || skb->len > from + payload) && fr_linear(skb))
+		return failed;
+#ifdef FR_NEEDS_SCRATCH
+	if (how & FR_PAYLOAD) {
+		s = bpf_map_lookup_elem(&fr_scratch, &zero);
+		if (!s || payload > FR_SCRATCH_SIZE)
+			return failed;
+		if (payload && bpf_skb_load_bytes(skb, from, s->bytes, fr_size(payload, FR_SCRATCH_SIZE)))
+			return failed;
+	}
+#endif
+	if (how & FR_POP_INNER) {
+		if (how & FR_POP_TAG) {
+			if (bpf_skb_vlan_pop(skb))
+				return failed;
+			failed = FR_BROKEN;
+		}
+		if (bpf_skb_vlan_pop(skb))
+			return failed;
+		failed = FR_BROKEN;
+		grow += 4;
+	}
+	if (how & FR_TO_IPV4) {
+		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+			return failed;
+		failed = FR_BROKEN;
+		grow += 20;
+	}
+	if (how & FR_TO_IPV6) {
+		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IPV6), 0))
+			return failed;
+		failed = FR_BROKEN;
+		grow -= 20;
+	}
+	if (!(how & FR_PAYLOAD)) {
+		if (grow && bpf_skb_adjust_room(skb, grow, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_NO_CSUM_RESET))
+			return failed;
+		if (grow)
+			failed = FR_BROKEN;
+	}
+#ifdef FR_NEEDS_SCRATCH
+	else {
+		if (skb->len < size) {
+			if (bpf_skb_change_tail(skb, size, 0))
+				return failed;
+			failed = FR_BROKEN;
+		}
+		if (payload && bpf_skb_store_bytes(skb, to, s->bytes, fr_size(payload, FR_SCRATCH_SIZE), BPF_F_RECOMPUTE_CSUM))
+			return failed;
+		failed = FR_BROKEN;
+	}
+#endif
+	if (skb->len > size && bpf_skb_change_tail(skb, size, 0))
+		return failed;
+	return FR_INJECT_FAULT ? FR_BROKEN : 0;
+}
+
+/*
+ * Sums.
+ */
+
+/* A multiple of 65535 from which sums can be subtracted: 0 in ones' complement, and larger than any sum of ours. */
+#define FR_ZERO (0xFFFFULL << 40)
+
+/* 8 bytes as a summand. */
+static __always_inline __u64 fr_add64(__u64 v) { return (v & 0xFFFFFFFF) + (v >> 32); }
+
+/* 8 bytes at an odd position as a summand. */
+static __always_inline __u64 fr_odd64(__u64 v) { return fr_add64(v << 8 | v >> 56); }
+
+/* The sum in 16 bits; 0 only for 0. A number plus itself with its halves swapped has the folded sum in its upper half. */
+static __always_inline __u16 fr_fold(__u64 s)
+{
+	__u32 n = (s + (s << 32 | s >> 32)) >> 32;
+
+	return (n + (n << 16 | n >> 16)) >> 16;
+}
+
+/* The sum of len bytes of the packet from off on (at most 64), unfolded; 0 where they can't be read. */
+static __noinline __u32 fr_sum64(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__u32 chunk[16] = {};
+
+	if (len == 0 || len > sizeof(chunk) || bpf_skb_load_bytes(skb, off, chunk, fr_size(len, sizeof(chunk))))
+		return 0;
+	return bpf_csum_diff(NULL, 0, chunk, sizeof(chunk), 0);
+}
+
+#ifdef FR_NEEDS_SCRATCH
+
+/* The same of up to 2048 bytes. */
+static __noinline __u32 fr_sum(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__u32 zero = 0;
+	struct fr_scratch *s = bpf_map_lookup_elem(&fr_scratch, &zero);
+	__u64 sum = 0;
+	int i;
+
+	for (i = 0; s && i < 4 && len > 0; i++) {
+		__u32 n = len < 512 ? len : 512; /* as much as bpf_csum_diff takes */
+
+		n = fr_size(n, 512);
+		if (bpf_skb_load_bytes(skb, off, s->bytes, n))
+			break;
+		__builtin_memset(s->bytes + n, 0, 4);
+		sum += (__u32)bpf_csum_diff(NULL, 0, s->bytes, (n + 3) & ~3, 0);
+		off += n;
+		len -= n;
+	}
+	return fr_fold(sum);
+}
+
+#endif
+
+/*
+ * A device may have summed up the whole packet behind the link-layer header (CHECKSUM_COMPLETE). bpf_csum_update returns that
+ * sum, or an error where there is none. Writing to the packet in place makes it stale: what will be written is taken out of the
+ * sum before, and put in again behind, by places of at most 64 bytes.
+ */
+
+/* The sum of a place, as it counts in the packet's. */
+static __always_inline __u32 fr_place(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__u16 sum = fr_fold(fr_sum64(skb, off, len));
+
+	return off & 1 ? __builtin_bswap16(sum) : sum;
+}
+
+static __noinline __s64 fr_complete_without(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
+{
+	return fr_fold(FR_ZERO + csum - fr_place(skb, off, len));
+}
+
+static __noinline __s64 fr_complete_with(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
+{
+	return fr_fold((__u64)csum + fr_place(skb, off, len));
+}
+
+/* Room of an odd size was made or closed: the kernel's helpers leave the sum with its bytes swapped. */
+static __always_inline __s64 fr_complete_shifted(__u32 csum)
+{
+	return __builtin_bswap16(fr_fold(csum));
+}
+
+static __noinline void fr_complete(struct __sk_buff *skb, __u32 csum)
+{
+	bpf_csum_update(skb, fr_fold(FR_ZERO + csum - fr_fold((__u32)bpf_csum_update(skb, 0))));
+}
+
+/*
+ * Finish a checksum that may be pending (CHECKSUM_PARTIAL): its field holds the old value, and the kernel knows which of the
+ * two it is. To a pending one it adds what changes in the pseudo-header, and nothing else. To a full one it adds both, which
+ * makes it sum. sums has both values, the old one in its upper half; pseudo is the change of the pseudo-header.
+ */
+static __noinline long fr_finish_sum(struct __sk_buff *skb, __u32 off, __u32 sums, __u64 pseudo, __u64 flags)
+{
+	__u16 old = sums >> 16, sum = sums, diff = fr_fold(pseudo);
+	long err = bpf_l4_csum_replace(skb, off, 0, diff, BPF_F_PSEUDO_HDR | flags);
+
+	return err ? err : bpf_l4_csum_replace(skb, off, 0, fr_fold(FR_ZERO + old - sum - diff), flags);
+}
+
+/*
+ * The way out.
+ */
+
+/* Let the kernel resolve the neighbour and write the link-layer header. */
+static __always_inline long fr_redirect_neigh(__u32 ifindex, __u32 family, const void *next_hop)
+{
+	struct bpf_redir_neigh params = { .nh_family = family };
+
+	params.nh[0] = ld32(next_hop);
+	if (family == AF_INET6) {
+		params.nh[1] = ld32(next_hop + 4);
+		params.nh[2] = ld32(next_hop + 8);
+		params.nh[3] = ld32(next_hop + 12);
+	}
+	return bpf_redirect_neigh(ifindex, &params, sizeof(params), 0);
+}
+
+/*
+ * Ask the kernel's routing for the way of a packet of len bytes (network header included), and fill in a hop. Returns 1 where
+ * the packet is too big for the route. Kernels before 5.12 compare the device's MTU with the packet that came.
+ */
+static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 len, struct fr_hop *hop)
+{
+	long ret;
+
+	fib->ifindex = skb->ifindex;
+	fib->tot_len = skb->gso_size ? 0 : len;
+	ret = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
+	hop->ifindex = fib->ifindex;
+	hop->mtu = 0xFFFF; /* the lookup has compared it */
+	__builtin_memcpy(hop->dst, fib->dmac, 6);
+	__builtin_memcpy(hop->src, fib->smac, 6);
+	switch (ret) {
+	case 0: /* SUCCESS */
+		hop->state = FR_HOP_DIRECT;
+		break;
+	case 1: /* BLACKHOLE */
+		hop->state = FR_HOP_BLACKHOLE;
+		break;
+	case 2: /* UNREACHABLE */
+		hop->state = FR_HOP_UNREACHABLE;
+		break;
+	case 3: /* PROHIBIT */
+		hop->state = FR_HOP_PROHIBIT;
+		break;
+	case 4: /* NOT_FWDED: not a unicast route, in the first place this host's own addresses */
+		hop->state = FR_HOP_LOCAL;
+		break;
+	case 7: /* NO_NEIGH */
+		hop->state = FR_HOP_NEIGHBOUR;
+		break;
+	case 8: /* FRAG_NEEDED */
+		return 1;
+	default: /* FWD_DISABLED, UNSUPP_LWT, or an error */
+		hop->state = FR_HOP_NONE;
+	}
+	return 0;
+}
+
+/* The process that answers for the relay runs this to learn the kernel's jiffies. */
+SEC("tc") int fr_clock(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct fr_lease *l = bpf_map_lookup_elem(&fr_lease, &zero);
+
+	if (l)
+		*(volatile __u64 *)&l->now = bpf_jiffies64();
+	return 0;
+}
+
+char fr_license[] SEC("license") = "GPL";
+
+#endif
