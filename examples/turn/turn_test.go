@@ -6,9 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
@@ -150,5 +152,44 @@ func TestUserSpace(t *testing.T) {
 	check(t, err)
 	if stats.Channels != 4 || stats.InKernel != 0 || stats.UserReceived < 48 {
 		t.Errorf("counters: %+v", stats)
+	}
+}
+
+// Without the rights to load programs the server says so and is an ordinary TURN server.
+func TestWithoutRights(t *testing.T) {
+	l := line(t)
+	p, err := turnlab.ServeWithoutRights(l.Relay, "--listen", at(l.RelayInAddr.V4, turnPort).String(), "--relay", l.RelayOutAddr.V4.String())
+	check(t, err)
+	defer p.Kill()
+	if !strings.Contains(p.Log(), "channel data stays in user space") {
+		t.Errorf("the server doesn't say that it does without the kernel:\n%s", p.Log())
+	}
+	peer := udpSocket(t, l.Peer, at(l.PeerAddr.V4, 0))
+	c := dial(t, l.Client, l.ClientAddr.V4, at(l.RelayInAddr.V4, turnPort))
+	check(t, c.Open(channel, addrOf(peer)))
+	roundTrip(t, c, channel, peer, 100)
+	if stats, err := p.Stats(); err != nil || stats.InKernel != 0 || stats.Channels != 1 {
+		t.Errorf("counters: %+v, %v", stats, err)
+	}
+}
+
+// An interface that was asked for and isn't there, or a wrong flag, is an error at once, not a surprise later.
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		say  string
+	}{
+		{[]string{"--help"}, 0, "turn is a TURN server"},
+		{[]string{}, 2, "no user"},
+		{[]string{"--user", "alice"}, 2, "want name=password"},
+		{[]string{"--user", "a=b", "--listen", "nowhere"}, 2, "nowhere"},
+		{[]string{"--user", "a=b", "extra"}, 2, `unexpected argument "extra"`},
+		{[]string{"--user", "a=b", "--listen", "203.0.113.77:3478"}, 1, "203.0.113.77:3478"},
+	} {
+		var out, say bytes.Buffer
+		if code := server.Command(c.args, &out, &say); code != c.code || !strings.Contains(say.String(), c.say) {
+			t.Errorf("turn %v: status %d, want %d; it said %q, want %q", c.args, code, c.code, say.String(), c.say)
+		}
 	}
 }

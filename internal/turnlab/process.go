@@ -33,7 +33,11 @@ func Main() {
 	case "server":
 		os.Exit(server.Command(os.Args[1:], os.Stdout, os.Stderr))
 	case "busy":
-		busyMain()
+		if err := busyMain(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
 }
 
@@ -57,13 +61,23 @@ type Process struct {
 // Serve starts the TURN server on a host, with the flags of the turn command and the user of this package, and waits until
 // it listens. The caller stops or kills it; it doesn't outlive this process.
 func Serve(host *testnet.Host, flags ...string) (*Process, error) {
+	return serve(host, nil, flags)
+}
+
+// ServeWithoutRights is Serve for a server that has no capabilities, as one that isn't root's.
+func ServeWithoutRights(host *testnet.Host, flags ...string) (*Process, error) {
+	return serve(host, []string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all"}, flags)
+}
+
+func serve(host *testnet.Host, wrapper, flags []string) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{"--user", User + "=" + Password, "--realm", Realm, "--json"}, flags...)
+	args := append(wrapper, self, "--user", User+"="+Password, "--realm", Realm, "--json")
+	args = append(args, flags...)
 	p := &Process{
-		cmd:   host.Command(context.Background(), self, args...),
+		cmd:   host.Command(context.Background(), args[0], args[1:]...),
 		stats: make(chan []byte, 1),
 		ended: make(chan struct{}),
 	}
@@ -168,22 +182,30 @@ func (p *Process) Kill() {
 // Pin has all threads of the server run on one processor.
 func (p *Process) Pin(cpu int) error { return PinProcess(p.cmd.Process.Pid, cpu) }
 
-// CPUTime returns the processor time that the server has used.
-func (p *Process) CPUTime() (time.Duration, error) {
-	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "stat"))
+// CPUTime returns the processor time that the server's threads have used, interrupts that came meanwhile included.
+func (p *Process) CPUTime() (total time.Duration, err error) {
+	dir := filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "task")
+	tasks, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, err
 	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-	var ticks int64
-	for _, f := range fields[14-3 : 16-3] { // utime, stime (proc_pid_stat(5)), 100 ticks a second everywhere
-		n, err := strconv.ParseInt(f, 10, 64)
+	for _, t := range tasks {
+		stat, err := os.ReadFile(filepath.Join(dir, t.Name(), "schedstat"))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
 		if err != nil {
 			return 0, err
 		}
-		ticks += n
+		// The first number is the time on the processor in nanoseconds (Documentation/scheduler/sched-stats.rst).
+		first, _, _ := strings.Cut(string(stat), " ")
+		n, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		total += time.Duration(n)
 	}
-	return time.Duration(ticks) * 10 * time.Millisecond, nil
+	return total, nil
 }
 
 // PinProcess has all threads of a process, and those it starts later, run on one processor.
