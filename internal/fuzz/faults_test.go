@@ -169,8 +169,8 @@ var faults = []fault{
 	{where: "helper", spec: "varint", what: "varints of 8 bytes are taken for 4", old: `return 8;`, new: `return 4;`},
 	{where: "helper", spec: "turn", what: "8 bytes count as 4 in sums", old: `return \(v & 0xFFFFFFFF\) \+ \(v >> 32\);`, new: `return v & 0xFFFFFFFF;`},
 	{where: "helper", spec: "turn", what: "a pending sum forgets the pseudo-header", old: `- sum - diff`, new: `- sum`},
-	{where: "helper", spec: "turn", what: "a moved payload is taken 1 byte too far", old: `bpf_skb_load_bytes\(skb, from, s->bytes, n\)`, new: `bpf_skb_load_bytes(skb, from - 1, s->bytes, n)`},
-	{where: "helper", spec: "turn", what: "a moved payload lands 1 byte too far", old: `bpf_skb_store_bytes\(skb, to, s->bytes, n`, new: `bpf_skb_store_bytes(skb, to - 1, s->bytes, n`},
+	{where: "helper", spec: "turn", what: "a moved payload is taken 1 byte too far", old: `bpf_skb_load_bytes\(skb, from, s->bytes`, new: `bpf_skb_load_bytes(skb, from - 1, s->bytes`},
+	{where: "helper", spec: "turn", what: "a moved payload lands 1 byte too far", old: `bpf_skb_store_bytes\(skb, to, s->bytes`, new: `bpf_skb_store_bytes(skb, to - 1, s->bytes`},
 
 	{where: "template", spec: "turn", what: "the IPv4 length is 4 too small", old: `bpf_htons\(v_payload_len \+ 28\)`, new: `bpf_htons(v_payload_len + 24)`},
 	{where: "template", spec: "turn", what: "the UDP length keeps the popped header", old: `bpf_htons\(v_payload_len \+ 8\)`, new: `bpf_htons(v_payload_len + 12)`},
