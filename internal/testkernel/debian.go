@@ -43,24 +43,26 @@ const fresh = 7 * 24 * time.Hour
 const metaPackage = "linux-image-cloud-amd64"
 
 // Fetch returns a suite's kernel from the cache, or from the mirror where it isn't there or has grown old. Where the mirror
-// can't be reached, an old one is good enough, and note says so.
-func Fetch(ctx context.Context, suite Suite, cache string) (k *Kernel, note string, err error) {
+// can't be reached, an old one is good enough. say is told what takes time, and what isn't as it should be.
+func Fetch(ctx context.Context, suite Suite, cache string, say func(string)) (*Kernel, error) {
 	dir, err := filepath.Abs(filepath.Join(cache, "kernels", suite.Name))
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	have, age := readKernel(dir, suite)
 	if have != nil && age < fresh {
-		return have, "", nil
+		return have, nil
 	}
-	k, err = download(ctx, suite, dir)
+	say(fmt.Sprintf("fetching the kernel of Debian %s", suite.Name))
+	k, err := download(ctx, suite, dir)
 	if err != nil && have != nil {
-		return have, fmt.Sprintf("%s is %.0f days old, and there is no newer one to be had: %v", have.Release, age.Hours()/24, err), nil
+		say(fmt.Sprintf("%s is %.0f days old, and there is no newer one to be had: %v", have.Release, age.Hours()/24, err))
+		return have, nil
 	}
 	if err != nil {
-		return nil, "", fmt.Errorf("the kernel of Debian %s: %w", suite.Name, err)
+		return nil, fmt.Errorf("the kernel of Debian %s: %w", suite.Name, err)
 	}
-	return k, "", nil
+	return k, nil
 }
 
 // recordName holds the Kernel as JSON. It is written last, and its time is that of the look-up.

@@ -30,8 +30,8 @@ const (
 const patience = 20 * time.Second
 
 // forward attaches the TURN relay between two devices, and sends a message there and back for each combination of address
-// families. It reports how the programs were attached.
-func (r *relay) forward(clsact bool) (note string, err error) {
+// families. It returns how the programs were attached.
+func (r *relay) forward(clsact bool) (how string, err error) {
 	network, err := testnet.New()
 	if err != nil {
 		return "", err
@@ -66,7 +66,7 @@ func (r *relay) forward(clsact bool) (note string, err error) {
 	if n := toClient.Count("sent").Packets; n != 4 {
 		return "", fmt.Errorf("to_client counted %d packets as sent, not 4", n)
 	}
-	return "8 packets forwarded, attached by " + toPeer.Attachments()[0].How, nil
+	return toPeer.Attachments()[0].How, nil
 }
 
 // talk opens a channel and sends a message through it in both directions.
@@ -134,15 +134,20 @@ func pass(out *net.UDPConn, to netip.AddrPort, sent []byte, in *net.UDPConn, fro
 	return nil
 }
 
-// checkForwarding attaches the relay in every way that this kernel has.
+// checkForwarding attaches the relay in every way that this kernel has: by TCX since Linux 6.6, and by clsact.
 func checkForwarding(rep *reporter, dir string) {
-	r, err := read(dir)
-	for _, clsact := range []bool{false, true} {
+	how := ""
+	forward := func(clsact bool) {
 		rep.check(dir, "forward", func() (string, error) {
+			r, err := read(dir)
 			if err != nil {
 				return "", err
 			}
-			return r.forward(clsact)
+			how, err = r.forward(clsact)
+			return "8 packets forwarded by " + how, err
 		})
+	}
+	if forward(false); how == "tcx" {
+		forward(true)
 	}
 }

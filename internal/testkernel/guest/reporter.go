@@ -40,9 +40,10 @@ func (r *reporter) check(spec, check string, f func() (note string, err error)) 
 		ok = l.Failed == ""
 	}()
 	note, err := f()
-	l.Note = note
 	if err != nil {
 		l.Failed = err.Error()
+	} else {
+		l.Note = note
 	}
 	return true
 }

@@ -39,7 +39,7 @@ func main() {
 		names = append(names, s.Name)
 	}
 	kernels := flag.String("kernels", strings.Join(names, ","), "which kernels to try")
-	packets := flag.Int("packets", 5000, "random packets to try with each relay on each kernel")
+	packets := flag.Int("packets", 3000, "random packets to try with each relay on each kernel")
 	limit := flag.Duration("limit", 10*time.Minute, "how long a kernel may take")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
@@ -136,12 +136,9 @@ func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, erro
 		return r.here(ctx, args...)
 	}
 	s, _ := suite(name) // check has seen it
-	k, note, err := testkernel.Fetch(ctx, s, r.cache)
+	k, err := testkernel.Fetch(ctx, s, r.cache, func(text string) { fmt.Fprintln(r.out, text) })
 	if err != nil {
 		return nil, err
-	}
-	if note != "" {
-		fmt.Fprintln(r.out, "note:", note)
 	}
 	image, err := testkernel.Pack(k, r.binary, r.relays, append(args, "-root", testkernel.GuestRoot)...)
 	if err != nil {
@@ -168,8 +165,7 @@ func (r *run) here(ctx context.Context, args ...string) (*testkernel.Report, err
 	if err != nil {
 		return nil, fmt.Errorf("the guest: %w: %s", err, &diagnostics)
 	}
-	report, err := testkernel.ReadReport(bytes.NewReader(append(out, "{\"done\":true}\n"...)))
-	return report, err
+	return testkernel.ReadReport(bytes.NewReader(append(out, "{\"done\":true}\n"...))) // which init adds in a machine
 }
 
 // summarise prints a line for a kernel, and what failed there.
@@ -180,12 +176,12 @@ func (r *run) summarise(name string, report *testkernel.Report, err error, took 
 	}
 	verdict, counts := "ok  ", ""
 	if report != nil {
-		counts = report.Summary()
+		counts = report.Summary() + ", "
 	}
 	if err != nil || report == nil || report.Failed() {
 		verdict = "FAIL"
 	}
-	fmt.Fprintf(r.out, "%s  %-38s %s, %.0f s\n", verdict, title, counts, took.Seconds())
+	fmt.Fprintf(r.out, "%s  %-43s %s%.0f s\n", verdict, title, counts, took.Seconds())
 	if err != nil {
 		r.failures++
 		fmt.Fprintln(r.out, indent(err.Error()))
