@@ -4,11 +4,13 @@ GO       ?= go
 BIN      := bin/fastrelay-gen
 EXAMPLES := turn gate paths
 TIME     ?= 60s
+N        ?= 500
+SEED     ?= 1
 
 # Two packages at a time: most tests wait for the kernel, and some measure.
 TESTFLAGS ?= -p 2 -timeout 15m
 
-.PHONY: help build generate golden check test test-kernels bench demo fuzz tools clean
+.PHONY: help build generate golden check test test-kernels bench demo fuzz fuzz-specs tools clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +53,10 @@ demo: build ## the same traffic through user space, and through the kernel
 fuzz: build ## random packets through the model and the kernel for TIME=60s
 	@tools/ensure root
 	@$(GO) test -count=1 -v -timeout 0 -run '^TestKernelAgrees$$' ./internal/fuzz -args -time $(TIME)
+
+fuzz-specs: build ## N=500 random specs from SEED=1 on, compiled and compared
+	@tools/ensure root
+	@$(GO) test -count=1 -v -timeout 0 -run '^TestSpecs$$' ./internal/specgen -args -specs $(N) -seed $(SEED)
 
 clean: ## what was built here
 	@rm -rf bin .cache fastrelay-failure-*

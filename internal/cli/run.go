@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os/signal"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
@@ -63,6 +65,8 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	if err != nil {
 		return err
 	}
+	// Where the output is a pipe that closes (run … | head), writing fails, and the relay is closed like any other time.
+	signal.Ignore(unix.SIGPIPE)
 	relay, err := runtime.Load(&desc, r.Object(), runtime.Options{Settings: in.settings})
 	if err != nil {
 		return runError(r.Explain(err))
@@ -146,10 +150,18 @@ func (a *app) watch(ctx context.Context, relay *runtime.Relay, opt runOptions) e
 				continue
 			}
 			if err := a.draw(&v, v.look(now, tallies(relay)), live); err != nil {
-				return err
+				return outputError(err)
 			}
 		}
 	}
+}
+
+// outputError: nobody reads the counters any more, which ends the run and is no mistake.
+func outputError(err error) error {
+	if errors.Is(err, unix.EPIPE) {
+		return nil
+	}
+	return err
 }
 
 func (a *app) draw(v *view, rates []rate, live bool) error {

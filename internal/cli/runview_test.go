@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func counted(sent, up uint64) []tally {
+	return []tally{
+		{program: "to_peer", kind: "sent", reason: "sent", packets: sent, bytes: sent * 125},
+		{program: "to_peer", kind: "up", reason: "no_by_channel", doc: "no row in by_channel", packets: up},
+		{program: "to_peer", kind: "drop", reason: "over_quota", doc: "dropped, as the spec says"},
+		{program: "to_client", kind: "sent", reason: "sent"},
+	}
+}
+
+func TestTable(t *testing.T) {
+	var v view
+	start := time.Unix(0, 0)
+	v.look(start, counted(1_000_000, 28))
+	rates := v.look(start.Add(2*time.Second), counted(1_236_408, 31))
+	want := `             packets/s     Mbit/s          total
+to_peer        118,204      118.2      1,236,408  sent
+                     2        0.0             31  up: no row in by_channel
+to_client            0        0.0              0  no packet yet
+`
+	if diff := cmp.Diff(want, table(rates)); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+	want = "to_peer: 118,206 packets/s 118.2 Mbit/s, 1,236,408 sent, 31 up no_by_channel; to_client: 0 packets/s 0.0 Mbit/s, no packet yet\n"
+	if diff := cmp.Diff(want, line(rates)); diff != "" {
+		t.Errorf("line (-want +got):\n%s", diff)
+	}
+}
+
+func TestLabel(t *testing.T) {
+	for _, c := range []struct {
+		tally
+		want string
+	}{
+		{tally{kind: "sent", reason: "sent", doc: "rewritten and sent"}, "sent"},
+		{tally{kind: "up", reason: "short", doc: "too short"}, "up: too short"},
+		{tally{kind: "up", reason: "short"}, "up: short"},
+		{tally{kind: "drop", reason: "over_quota", doc: "dropped, as the spec says"}, "drop: over_quota"},
+		{tally{kind: "fault", reason: "fault", doc: "the kernel failed"}, "fault"},
+	} {
+		if got := label(c.tally); got != c.want {
+			t.Errorf("label %+v: %q, not %q", c.tally, got, c.want)
+		}
+	}
+}
+
+// On a terminal the second table is drawn over the first; what doesn't fit is cut.
+func TestRedraw(t *testing.T) {
+	var out bytes.Buffer
+	var v view
+	for _, text := range []string{"1\n2\n3\n", "a\nb\nc\nd\ne\n"} {
+		if err := v.redraw(&out, text, 6); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := "1\n2\n3\n\x1b[3A\x1b[Ja\nb\nc\nd\n"; out.String() != want {
+		t.Errorf("%q, not %q", out.String(), want)
+	}
+}
+
+func TestThousands(t *testing.T) {
+	for n, want := range map[uint64]string{0: "0", 999: "999", 1000: "1,000", 1204991: "1,204,991"} {
+		if got := thousands(n); got != want {
+			t.Errorf("%d: %s, not %s", n, got, want)
+		}
+	}
+}
