@@ -39,9 +39,9 @@ func TestSummarise(t *testing.T) {
 		want     string
 	}{
 		{"good", report(loaded, tests, forward), nil, 0,
-			"ok    Linux 6.1.0-50-cloud-amd64 (bookworm)        1 relays loaded, 4 tests, 0 random packets, 8 packets forwarded by clsact, 3 s\n"},
+			"ok    Linux 6.1.0-50-cloud-amd64 (bookworm)       1 relays loaded, 4 tests, 0 random packets, 8 packets forwarded by clsact, 3 s\n"},
 		{"a check failed", report(loaded, failed), nil, 1,
-			"FAIL  Linux 6.1.0-50-cloud-amd64 (bookworm)        1 relays loaded, 0 tests, 0 random packets, 3 s\n" +
+			"FAIL  Linux 6.1.0-50-cloud-amd64 (bookworm)       1 relays loaded, 0 tests, 0 random packets, 3 s\n" +
 				"      golden/bits: verify: invalid zero-sized read\n"},
 		{"it died", nil, errors.New("the kernel panicked"), 1, "FAIL  bookworm                                    3 s\n      the kernel panicked\n"},
 	} {
