@@ -2,6 +2,7 @@ package gen
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -44,8 +45,7 @@ func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
 	if n, ok := number(ref.Text, "bytes"); ok && n >= 1 && n <= 64 {
 		return ir.Type{Kind: ir.Bytes, Size: n}, true
 	}
-	c.diags.Add(codeBadType, ref.Pos, "no type %q", ref.Text).
-		WithLabel("%s", didYouMean(ref.Text, typeWords)).WithHint("types are u1 to u64, bytes1 to bytes64, %s", strings.Join(typeWords, ", "))
+	suggest(c.diags.Add(codeBadType, ref.Pos, "no type %q", ref.Text), ref.Text, typeWords).WithHint("types are u1 to u64, bytes1 to bytes64, %s", strings.Join(typeWords, ", "))
 	return ir.Type{}, false
 }
 
@@ -278,7 +278,7 @@ func (c *compiler) session(s *spec.Session) {
 			for _, n := range names_ {
 				j, ok := index[n.Value]
 				if !ok {
-					c.diags.Add(codeUnknownName, n.Pos, "session %q has no field %q", out.Name, n.Value).WithLabel("%s", didYouMean(n.Value, names))
+					suggest(c.diags.Add(codeUnknownName, n.Pos, "session %q has no field %q", out.Name, n.Value), n.Value, names)
 					continue
 				}
 				indices = append(indices, j)
@@ -327,7 +327,7 @@ func (c *compiler) hops(p *spec.Program) {
 			}
 			if hopOf(t, to, from) == nil {
 				t.Value.Members = append(t.Value.Members, &ir.Member{
-					Name: "hop_" + to.Name, Type: ir.Type{Kind: ir.Hop, Size: 20}, Hidden: true, To: to, From: from, Pos: to.Pos,
+					Name: hopName(t, to), Type: ir.Type{Kind: ir.Hop, Size: 20}, Hidden: true, To: to, From: from, Pos: to.Pos,
 				})
 			}
 		}
@@ -346,6 +346,15 @@ func rowMember(vars map[string]*ir.Table, e *spec.Expr) (*ir.Table, *ir.Member) 
 		return nil, nil
 	}
 	return t, member(&t.Value, e.Path[1].Value)
+}
+
+// hopName is the name of the hidden member for a hop to an endpoint; a second one, for packets from elsewhere, has a number.
+func hopName(t *ir.Table, to *ir.Member) string {
+	name := "hop_" + to.Name
+	for n := 2; slices.ContainsFunc(t.Value.Members, func(m *ir.Member) bool { return m.Name == name && m.Hidden }); n++ {
+		name = fmt.Sprintf("hop_%s_%d", to.Name, n)
+	}
+	return name
 }
 
 // hopOf returns the hidden member that holds the hop to an endpoint.

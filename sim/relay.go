@@ -13,7 +13,8 @@ import (
 type World struct {
 	Now           uint64 // jiffies
 	LeaseDeadline uint64 // jiffies; the lease is valid while Now is before it
-	// Route is the kernel's route lookup, for hops that no row holds; addresses are in their 16-byte form. Nil: no routes.
+	// Route is the kernel's route lookup, for hops that no row holds; addresses are in their 16-byte form; an
+	// invalid source is none. Nil: no routes.
 	Route func(from, to netip.Addr) Hop
 }
 

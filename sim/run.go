@@ -337,11 +337,15 @@ func (r *run) learn(s *ir.Learn) bool {
 // hop finds the hop of a packet.
 func (r *run) hop(h *ir.HopRef) Hop {
 	if h.Row == nil {
-		from, to := r.bytes(h.From), r.bytes(h.To)
+		var from netip.Addr // invalid: the kernel chooses the source
+		if h.From != nil {
+			from, _ = netip.AddrFromSlice(r.bytes(h.From))
+		}
+		to, _ := netip.AddrFromSlice(r.bytes(h.To))
 		if r.err != nil || r.relay.World.Route == nil {
 			return Hop{State: ir.HopNone}
 		}
-		return r.relay.World.Route(netip.AddrFrom16([16]byte(from)), netip.AddrFrom16([16]byte(to)))
+		return r.relay.World.Route(from, to)
 	}
 	b := r.member(h.Row, h.Member, ir.Whole)
 	if r.err != nil || len(b) < HopSize {

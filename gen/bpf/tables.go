@@ -77,7 +77,7 @@ func (r *renderer) table(t *ir.Table, d *fileData) {
 		find = append(find,
 			fmt.Sprintf("\tstruct val_%s *row = %s;", name, lookup),
 			"",
-			"\treturn row && fr_alive(row->m_slot, row->m_gen, now) ? row : NULL;")
+			"\treturn row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;")
 	} else {
 		find = append(find, "\treturn "+lookup+";")
 	}
@@ -119,7 +119,12 @@ func (r *renderer) structure(name, doc string, s *ir.Struct) structData {
 }
 
 // member names a member in C.
-func member(m *ir.Member) string { return "m_" + ident(m.Name) }
+func member(m *ir.Member) string {
+	if m.Hidden {
+		return "h_" + ident(m.Name) // a user's member may have the same name
+	}
+	return "m_" + ident(m.Name)
+}
 
 // arrayType reports whether a type is an array of bytes in C.
 func arrayType(t ir.Type) bool {

@@ -158,7 +158,7 @@ func (w *writer) render() {
 	w.line("fr_count(%s, len);", w.prog.reasonName(w.fwd.Reason))
 	for _, r := range w.fwd.Usage {
 		w.usesNow()
-		w.line("fr_use(%s->m_slot, %d, len, now);", w.row(r), r.Table.Row)
+		w.line("fr_use(%s->h_slot, %d, len, now);", w.row(r), r.Table.Row)
 	}
 	if w.fwd.Hop == nil {
 		w.line("return TC_ACT_UNSPEC;")
