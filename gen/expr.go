@@ -4,6 +4,7 @@ import (
 	"maps"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -338,7 +339,7 @@ func (s *scope) call(e *spec.Expr) (val, bool) {
 		}
 		return s.length(e.Args[0])
 	}
-	s.fail(codeUnknownName, e.Fn.Pos, "no function %q", e.Fn.Value).WithLabel("%s", didYouMean(e.Fn.Value, functions)).
+	suggest(s.fail(codeUnknownName, e.Fn.Pos, "no function %q", e.Fn.Value), e.Fn.Value, functions).
 		WithHint("functions are len(HEADER), len(HEADER.payload), len(HEADER.FIELD) and low(x, n)")
 	return val{}, false
 }
@@ -426,8 +427,7 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 	}
 	in, ok := s.find(first.Value)
 	if !ok {
-		s.fail(codeUnknownName, first.Pos, "no header, lookup or setting is called %q here", first.Value).
-			WithLabel("%s", didYouMean(first.Value, s.visible()))
+		suggest(s.fail(codeUnknownName, first.Pos, "no header, lookup or setting is called %q here", first.Value), first.Value, s.visible())
 		return val{}, false
 	}
 	if len(e.Path) == 1 {
@@ -495,8 +495,7 @@ func (s *scope) fieldOf(in *inst, e *spec.Expr, rest []spec.Name) (val, bool) {
 		for _, p := range in.h.Parts {
 			names = append(names, p.Name.Value)
 		}
-		label := didYouMean(n.Value, names)
-		s.fail(codeUnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value).WithLabel("%s", label).
+		suggest(s.fail(codeUnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value), n.Value, names).
 			WithRelated(in.h.Name.Pos, "the header is declared here")
 		return val{}, false
 	}
@@ -549,7 +548,7 @@ func (s *scope) settingRef(e *spec.Expr) (val, bool) {
 		if slices.Contains(names, n.Value) {
 			return val{}, false // its declaration is reported
 		}
-		s.fail(codeUnknownName, n.Pos, "no setting %q", n.Value).WithLabel("%s", didYouMean(n.Value, names))
+		suggest(s.fail(codeUnknownName, n.Pos, "no setting %q", n.Value), n.Value, names)
 		return val{}, false
 	}
 	return val{t: set.Type, x: &ir.SettingRef{Setting: set}, max: set.Max}, true
@@ -584,7 +583,7 @@ func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 				names = append(names, m.Name)
 			}
 		}
-		s.fail(codeUnknownName, n.Pos, "table %q has no value %q", r.Table.Name, n.Value).WithLabel("%s", didYouMean(n.Value, names)).
+		suggest(s.fail(codeUnknownName, n.Pos, "table %q has no value %q", r.Table.Name, n.Value), n.Value, names).
 			WithRelated(r.Table.Pos, "the table is declared here")
 		return val{}, false
 	}
@@ -626,9 +625,13 @@ func (s *scope) fits(v val, width int, what string) bool {
 	return false
 }
 
-func didYouMean(word string, words []string) string {
+// suggest adds the name that was probably meant, or else the names that there are.
+func suggest(d *diag.Diagnostic, word string, words []string) *diag.Diagnostic {
 	if n := spell.Nearest(word, words); n != "" {
-		return "did you mean \"" + n + "\"?"
+		return d.WithLabel("did you mean \"%s\"?", n)
 	}
-	return ""
+	if len(words) > 0 && len(words) <= 12 {
+		return d.WithHint("there are: %s", strings.Join(words, ", "))
+	}
+	return d
 }

@@ -140,12 +140,12 @@ func (p *program) choices(e *spec.StackEntry) (hs []*spec.Header) {
 				if h := p.headers[m.Value]; h != nil {
 					hs = append(hs, h)
 				} else {
-					p.diags.Add(codeUnknownName, m.Pos, "no header %q", m.Value).WithLabel("%s", didYouMean(m.Value, p.headerNames()))
+					suggest(p.diags.Add(codeUnknownName, m.Pos, "no header %q", m.Value), m.Value, p.headerNames())
 				}
 			}
 			continue
 		}
-		p.diags.Add(codeUnknownName, n.Pos, "no header %q", n.Value).WithLabel("%s", didYouMean(n.Value, p.headerNames()))
+		suggest(p.diags.Add(codeUnknownName, n.Pos, "no header %q", n.Value), n.Value, p.headerNames())
 	}
 	return hs
 }

@@ -204,7 +204,7 @@ func (w *rewriter) pop(a *spec.Action) {
 	in, known := w.find(a.Header.Value)
 	if in == nil {
 		if !known {
-			w.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value).WithLabel("%s", didYouMean(a.Header.Value, w.visible()))
+			suggest(w.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value, w.visible())
 		}
 		return // an optional header that isn't there
 	}
@@ -239,7 +239,7 @@ func (w *rewriter) remove(in *inst, pos diag.Pos) {
 func (w *rewriter) push(a *spec.Action) {
 	h := w.headers[a.Header.Value]
 	if h == nil {
-		w.fail(codeUnknownName, a.Header.Pos, "no header %q", a.Header.Value).WithLabel("%s", didYouMean(a.Header.Value, w.headerNames()))
+		suggest(w.fail(codeUnknownName, a.Header.Pos, "no header %q", a.Header.Value), a.Header.Value, w.headerNames())
 		return
 	}
 	if fixedSize(h) < 0 {
@@ -252,7 +252,7 @@ func (w *rewriter) push(a *spec.Action) {
 		in, _ := w.find(a.Before.Value)
 		at = slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return in != nil && o.old == in })
 		if at <= 0 {
-			w.fail(codePush, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value).WithLabel("%s", didYouMean(a.Before.Value, w.visible()))
+			suggest(w.fail(codePush, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value), a.Before.Value, w.visible())
 			return
 		}
 	}
@@ -264,7 +264,7 @@ func (w *rewriter) push(a *spec.Action) {
 			for _, f := range h.Fields {
 				names = append(names, f.Name.Value)
 			}
-			w.fail(codeUnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value).WithLabel("%s", didYouMean(name, names)).
+			suggest(w.fail(codeUnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value), name, names).
 				WithRelated(h.Name.Pos, "the header is declared here")
 			continue
 		}

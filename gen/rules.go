@@ -117,7 +117,7 @@ func (s *scope) lookups(ls []*spec.Lookup, blk *[]ir.Stmt) {
 			for _, t := range s.plan.Tables {
 				names = append(names, t.Name)
 			}
-			s.diags.Add(codeUnknownName, l.Table.Pos, "no table %q", l.Table.Value).WithLabel("%s", didYouMean(l.Table.Value, names))
+			suggest(s.diags.Add(codeUnknownName, l.Table.Pos, "no table %q", l.Table.Value), l.Table.Value, names)
 			continue
 		}
 		row := &ir.Row{Name: s.unique(l.Var.Value), Table: t, Optional: l.Optional}
