@@ -115,7 +115,7 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 		ch := turnrelay.Channel{
 			Client:  netip.AddrPortFrom(line.ClientAddr.Of(f.client), 40000),
 			Server:  netip.AddrPortFrom(line.RelayInAddr.Of(f.client), 3478),
-			Number:  channelNumber + uint16(i),
+			Number:  turnlab.ChannelNumber + uint16(i),
 			Relayed: netip.AddrPortFrom(line.RelayOutAddr.Of(f.peer), 50000+uint16(i)),
 			Peer:    netip.AddrPortFrom(line.PeerAddr.Of(f.peer), 7000),
 		}
@@ -139,7 +139,7 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 		}
 	}
 	stranger, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC,
-		netip.AddrPortFrom(line.ClientAddr.V4, 1), netip.AddrPortFrom(line.RelayInAddr.V4, 2), turnlab.ChannelData(channelNumber, turnlab.Payload(120)))
+		netip.AddrPortFrom(line.ClientAddr.V4, 1), netip.AddrPortFrom(line.RelayInAddr.V4, 2), turnlab.ChannelData(turnlab.ChannelNumber, turnlab.Payload(120)))
 	if err != nil {
 		return nil, err
 	}

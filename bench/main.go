@@ -15,12 +15,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
 
-// Two processors, as in the rule of measuring: load and receivers on one, the relay alone on the other.
-const (
-	loadCPU  = 0
-	relayCPU = 1
-)
-
 func main() {
 	turnlab.Main()
 	if err := run(); err != nil {
@@ -59,7 +53,7 @@ func run() error {
 	}
 	if *only != "kernel" {
 		// All of this process stays away from the relay's processor.
-		if err := turnlab.PinProcess(os.Getpid(), loadCPU); err != nil {
+		if err := turnlab.PinProcess(os.Getpid(), turnlab.LoadCPU); err != nil {
 			return err
 		}
 		if report.Through, err = measurePath(*rounds); err != nil {

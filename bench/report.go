@@ -6,6 +6,8 @@ import (
 	"text/tabwriter"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
 
 func kernelRelease() string {
@@ -26,8 +28,8 @@ func printPath(w io.Writer, list []Comparison) {
 			r := c.Results[v]
 			fmt.Fprintf(t, "%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t\n", v, r.Peak/1e3, r.LossFree/1e3, r.CPU, r.P50, r.P99)
 		}
-		relay := c.Results[inKernel]
-		for _, v := range []variant{forwarding, userSpace} {
+		relay := c.Results[turnlab.InKernel]
+		for _, v := range []turnlab.Variant{turnlab.Forwarding, turnlab.UserSpace} {
 			r := c.Results[v]
 			fmt.Fprintf(t, "relay / %s\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t\n", v,
 				relay.Peak/r.Peak, relay.LossFree/r.LossFree, relay.CPU/r.CPU, relay.P50/r.P50, relay.P99/r.P99)

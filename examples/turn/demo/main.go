@@ -1,0 +1,124 @@
+// The demo command shows what the relay does: a client and a peer exchange channel data through a TURN server on hosts that
+// it makes for the purpose, first with the server in user space, then with its relay in the kernel.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"text/tabwriter"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+)
+
+func main() {
+	turnlab.Main()
+	if err := run(os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "demo:", err)
+		os.Exit(1)
+	}
+}
+
+const size = 160 // bytes of payload: 20 ms of Opus at 64 kbit/s
+
+const topology = `
+    client                    relay                     peer
+  192.0.2.2 ———————— 192.0.2.1   203.0.113.1 ———————— 203.0.113.2
+      channel data in UDP  →  a TURN server  →  plain UDP
+
+Three network namespaces, joined by veth pairs. The client has allocated a relayed address and bound a channel to the
+peer, as any TURN client does. Payloads have %d bytes; the relay has one processor for itself.
+
+`
+
+// stage is a variant and what the demo calls it.
+type stage struct {
+	variant turnlab.Variant
+	name    string
+}
+
+var stages = []stage{
+	{turnlab.UserSpace, "user space (pion/turn)"},
+	{turnlab.InKernel, "the same, with its relay in the kernel"},
+	{turnlab.Forwarding, "for comparison: a plain router"},
+}
+
+func run(w io.Writer) error {
+	if os.Geteuid() != 0 {
+		return testnet.ErrNotRoot
+	}
+	if runtime.NumCPU() < 2 {
+		return errors.New("two processors are needed: one for the relay, one for all others")
+	}
+	if err := turnlab.PinProcess(os.Getpid(), turnlab.LoadCPU); err != nil {
+		return err
+	}
+	busy, err := turnlab.NewBusy(turnlab.RelayCPU)
+	if err != nil {
+		return err
+	}
+	defer busy.Close()
+	fmt.Fprintf(w, topology, size)
+	results := map[turnlab.Variant]turnlab.Result{}
+	var proof string
+	for _, s := range stages {
+		fmt.Fprintf(w, "  %-42s", s.name)
+		start := time.Now()
+		r, seen, err := measure(s.variant, busy)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		fmt.Fprintf(w, "%3.0f s\n", time.Since(start).Seconds())
+		results[s.variant] = r
+		if s.variant == turnlab.InKernel {
+			proof = seen
+		}
+	}
+	report(w, results)
+	fmt.Fprintf(w, "\n%s\n\nThe relay is examples/turn/spec.cue, one page. Begin one of your own:\n\n    bin/fastrelay-gen init hello\n\n", proof)
+	return nil
+}
+
+// measure sends traffic from client to peer, and says what passed by the server.
+func measure(v turnlab.Variant, busy *turnlab.Busy) (r turnlab.Result, seen string, err error) {
+	p, err := turnlab.NewPath(v)
+	if err != nil {
+		return r, "", err
+	}
+	defer p.Close()
+	if r, err = p.Measure("to_peer", size, busy); err != nil {
+		return r, "", err
+	}
+	s, err := p.Stats()
+	return r, fmt.Sprintf("With the relay in the kernel, %s packets were forwarded; the server itself saw %d, to set up the channel.",
+		thousands(float64(s.Packets("to_peer", "sent"))), s.UserReceived), err
+}
+
+func report(w io.Writer, results map[turnlab.Variant]turnlab.Result) {
+	fmt.Fprintln(w)
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(t, "\tpackets/s\tCPU a packet\tdelay p50\tp99\t")
+	row := func(name string, v turnlab.Variant) turnlab.Result {
+		r := results[v]
+		fmt.Fprintf(t, "%s\t%s\t%.2f µs\t%.0f µs\t%.0f µs\t\n", name, thousands(r.Peak), r.CPU/1e3, r.P50, r.P99)
+		return r
+	}
+	user := row("user space", turnlab.UserSpace)
+	kernel := row("kernel", turnlab.InKernel)
+	fmt.Fprintf(t, "\t%.1f times\t%.1f times less\t%.1f times less\t\t\n", kernel.Peak/user.Peak, user.CPU/kernel.CPU, user.P50/kernel.P50)
+	row("plain router", turnlab.Forwarding)
+	t.Flush()
+}
+
+// thousands writes a whole number with commas.
+func thousands(f float64) string {
+	s := fmt.Sprintf("%.0f", f)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
