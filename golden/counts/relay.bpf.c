@@ -25,9 +25,9 @@ _Static_assert(sizeof(struct key_by_ssrc) == 24, "layout of key_by_ssrc");
 struct val_by_ssrc {
 	struct fr_endpoint m_local;
 	struct fr_endpoint m_peer;
-	struct fr_hop m_hop_peer;
-	__u32 m_slot;
-	__u32 m_gen;
+	struct fr_hop h_hop_peer;
+	__u32 h_slot;
+	__u32 h_gen;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_by_ssrc) == 64, "layout of val_by_ssrc");
@@ -43,7 +43,7 @@ static __always_inline struct val_by_ssrc *find_by_ssrc(const struct key_by_ssrc
 {
 	struct val_by_ssrc *row = bpf_map_lookup_elem(&tbl_by_ssrc, key);
 
-	return row && fr_alive(row->m_slot, row->m_gen, now) ? row : NULL;
+	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
 }
 
 /*
@@ -154,7 +154,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 		sum1 = 0xFFFF;
 	if (!old1) /* no checksum came, none leaves */
 		sum1 = 0;
-	int direct = row_s->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_s->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 50, 54, v_payload_len, (pending1 ? FR_PAYLOAD : 0));
@@ -172,8 +172,8 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	}
 
 	if (direct) {
-		st64(data, ld64(row_s->m_hop_peer.dst));
-		st32(data + 8, ld32(row_s->m_hop_peer.src + 2));
+		st64(data, ld64(row_s->h_hop_peer.dst));
+		st32(data + 8, ld32(row_s->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, x0);
@@ -212,10 +212,10 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	}
 
 	fr_count(reason_wrap_sent, len);
-	fr_use(row_s->m_slot, 0, len, now);
+	fr_use(row_s->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_s->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_s->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_s->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_s->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, struct val_by_ssrc *row_s)
@@ -264,7 +264,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x13 + x14 + x15 + was0) + (__u64)x6 + x7 + x1 + x8 + x10 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
-	int direct = row_s->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_s->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 50, 74, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
@@ -282,8 +282,8 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	}
 
 	if (direct) {
-		st64(data, ld64(row_s->m_hop_peer.dst));
-		st32(data + 8, ld32(row_s->m_hop_peer.src + 2));
+		st64(data, ld64(row_s->h_hop_peer.dst));
+		st32(data + 8, ld32(row_s->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
@@ -320,10 +320,10 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	}
 
 	fr_count(reason_wrap_sent, len);
-	fr_use(row_s->m_slot, 0, len, now);
+	fr_use(row_s->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_s->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_s->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_s->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_s->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_3, struct val_by_ssrc *row_s_2)
@@ -379,7 +379,7 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x15 + x16 + x17 + was0) + (__u64)x8 + x9 + x2 + x10 + x12 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
-	int direct = row_s_2->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_s_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 70, 74, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
@@ -397,8 +397,8 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	}
 
 	if (direct) {
-		st64(data, ld64(row_s_2->m_hop_peer.dst));
-		st32(data + 8, ld32(row_s_2->m_hop_peer.src + 2));
+		st64(data, ld64(row_s_2->h_hop_peer.dst));
+		st32(data + 8, ld32(row_s_2->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, x0);
@@ -435,10 +435,10 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	}
 
 	fr_count(reason_wrap_sent, len);
-	fr_use(row_s_2->m_slot, 0, len, now);
+	fr_use(row_s_2->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_s_2->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_s_2->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_s_2->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_s_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_4, struct val_by_ssrc *row_s_2)
@@ -492,7 +492,7 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x11 + x12 + x13 + x14 + was1) + (__u64)x4 + x5 + x6 + x7 + x9 + now1 + 0xefbe);
 	if (!sum1)
 		sum1 = 0xFFFF;
-	int direct = row_s_2->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_s_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 70, 54, v_payload_len_4, FR_TO_IPV4 | (pending1 ? FR_PAYLOAD : 0));
@@ -510,8 +510,8 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	}
 
 	if (direct) {
-		st64(data, ld64(row_s_2->m_hop_peer.dst));
-		st32(data + 8, ld32(row_s_2->m_hop_peer.src + 2));
+		st64(data, ld64(row_s_2->h_hop_peer.dst));
+		st32(data + 8, ld32(row_s_2->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
@@ -550,10 +550,10 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	}
 
 	fr_count(reason_wrap_sent, len);
-	fr_use(row_s_2->m_slot, 0, len, now);
+	fr_use(row_s_2->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_s_2->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_s_2->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_s_2->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_s_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
@@ -699,21 +699,21 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 28 "spec.cue"
 			if (((v_payload_len + 8) % 4) != 0) return fr_up(skb, reason_wrap_length);
 #line 28 "spec.cue"
-			if (unlikely(row_s->m_hop_peer.state != FR_HOP_DIRECT && row_s->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+			if (unlikely(row_s->h_hop_peer.state != FR_HOP_DIRECT && row_s->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 28 "spec.cue"
-				if (row_s->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_wrap_local);
+				if (row_s->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_wrap_local);
 #line 28 "spec.cue"
-				if (row_s->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_wrap_unreachable);
+				if (row_s->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_wrap_unreachable);
 #line 28 "spec.cue"
-				if (row_s->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_wrap_blackhole);
+				if (row_s->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_wrap_blackhole);
 #line 28 "spec.cue"
-				if (row_s->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
+				if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
 #line 714 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
-			if (40ULL + v_payload_len > row_s->m_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
+			if (40ULL + v_payload_len > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write1(skb, data, now, v_payload_len, row_s);
 #line 720 "relay.bpf.c"
@@ -733,21 +733,21 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 #line 28 "spec.cue"
-		if (unlikely(row_s->m_hop_peer.state != FR_HOP_DIRECT && row_s->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+		if (unlikely(row_s->h_hop_peer.state != FR_HOP_DIRECT && row_s->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 28 "spec.cue"
-			if (row_s->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_wrap_local);
+			if (row_s->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_wrap_local);
 #line 28 "spec.cue"
-			if (row_s->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_wrap_unreachable);
+			if (row_s->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_wrap_unreachable);
 #line 28 "spec.cue"
-			if (row_s->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_wrap_blackhole);
+			if (row_s->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_wrap_blackhole);
 #line 28 "spec.cue"
-			if (row_s->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
+			if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
 #line 748 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
-		if (60ULL + v_payload_len_2 > row_s->m_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
+		if (60ULL + v_payload_len_2 > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write2(skb, data, now, v_payload_len_2, row_s);
 #line 754 "relay.bpf.c"
@@ -861,21 +861,21 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 			/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 #line 28 "spec.cue"
-			if (unlikely(row_s_2->m_hop_peer.state != FR_HOP_DIRECT && row_s_2->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+			if (unlikely(row_s_2->h_hop_peer.state != FR_HOP_DIRECT && row_s_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 28 "spec.cue"
-				if (row_s_2->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_wrap_local);
+				if (row_s_2->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_wrap_local);
 #line 28 "spec.cue"
-				if (row_s_2->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_wrap_unreachable);
+				if (row_s_2->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_wrap_unreachable);
 #line 28 "spec.cue"
-				if (row_s_2->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_wrap_blackhole);
+				if (row_s_2->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_wrap_blackhole);
 #line 28 "spec.cue"
-				if (row_s_2->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
+				if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
 #line 876 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
-			if (60ULL + v_payload_len_3 > row_s_2->m_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
+			if (60ULL + v_payload_len_3 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write3(skb, data, now, v_payload_len_3, row_s_2);
 #line 882 "relay.bpf.c"
@@ -893,21 +893,21 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 #line 28 "spec.cue"
-		if (unlikely(row_s_2->m_hop_peer.state != FR_HOP_DIRECT && row_s_2->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+		if (unlikely(row_s_2->h_hop_peer.state != FR_HOP_DIRECT && row_s_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 28 "spec.cue"
-			if (row_s_2->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_wrap_local);
+			if (row_s_2->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_wrap_local);
 #line 28 "spec.cue"
-			if (row_s_2->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_wrap_unreachable);
+			if (row_s_2->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_wrap_unreachable);
 #line 28 "spec.cue"
-			if (row_s_2->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_wrap_blackhole);
+			if (row_s_2->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_wrap_blackhole);
 #line 28 "spec.cue"
-			if (row_s_2->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
+			if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
 #line 908 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
-		if (40ULL + v_payload_len_4 > row_s_2->m_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
+		if (40ULL + v_payload_len_4 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write4(skb, data, now, v_payload_len_4, row_s_2);
 #line 914 "relay.bpf.c"

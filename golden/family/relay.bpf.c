@@ -23,9 +23,9 @@ _Static_assert(sizeof(struct key_by_client) == 36, "layout of key_by_client");
 struct val_by_client {
 	struct fr_endpoint m_local;
 	struct fr_endpoint m_peer;
-	struct fr_hop m_hop_peer;
-	__u32 m_slot;
-	__u32 m_gen;
+	struct fr_hop h_hop_peer;
+	__u32 h_slot;
+	__u32 h_gen;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_by_client) == 64, "layout of val_by_client");
@@ -41,7 +41,7 @@ static __always_inline struct val_by_client *find_by_client(const struct key_by_
 {
 	struct val_by_client *row = bpf_map_lookup_elem(&tbl_by_client, key);
 
-	return row && fr_alive(row->m_slot, row->m_gen, now) ? row : NULL;
+	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
 }
 
 /*
@@ -130,7 +130,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 		sum1 = 0xFFFF;
 	if (!old1) /* no checksum came, none leaves */
 		sum1 = 0;
-	int direct = row_p->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -138,8 +138,8 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	}
 
 	if (direct) {
-		st64(data, ld64(row_p->m_hop_peer.dst));
-		st32(data + 8, ld32(row_p->m_hop_peer.src + 2));
+		st64(data, ld64(row_p->h_hop_peer.dst));
+		st32(data + 8, ld32(row_p->h_hop_peer.src + 2));
 	}
 #line 18 "ip.cue"
 	st16(data + 18, bpf_htons(0));
@@ -166,10 +166,10 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	}
 
 	fr_count(reason_forward_sent, len);
-	fr_use(row_p->m_slot, 0, len, now);
+	fr_use(row_p->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_p->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_p->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, struct val_by_client *row_p)
@@ -210,7 +210,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
-	int direct = row_p->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len, FR_TO_IPV6);
@@ -228,8 +228,8 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	}
 
 	if (direct) {
-		st64(data, ld64(row_p->m_hop_peer.dst));
-		st32(data + 8, ld32(row_p->m_hop_peer.src + 2));
+		st64(data, ld64(row_p->h_hop_peer.dst));
+		st32(data + 8, ld32(row_p->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
@@ -258,10 +258,10 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	}
 
 	fr_count(reason_forward_sent, len);
-	fr_use(row_p->m_slot, 0, len, now);
+	fr_use(row_p->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_p->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_p->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 now, struct val_by_client *row_p_2)
@@ -306,7 +306,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
-	int direct = row_p_2->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -314,8 +314,8 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	}
 
 	if (direct) {
-		st64(data, ld64(row_p_2->m_hop_peer.dst));
-		st32(data + 8, ld32(row_p_2->m_hop_peer.src + 2));
+		st64(data, ld64(row_p_2->h_hop_peer.dst));
+		st32(data + 8, ld32(row_p_2->h_hop_peer.src + 2));
 	}
 #line 42 "ip.cue"
 	st32(data + 14, x0);
@@ -341,10 +341,10 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	}
 
 	fr_count(reason_forward_sent, len);
-	fr_use(row_p_2->m_slot, 0, len, now);
+	fr_use(row_p_2->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_p_2->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p_2->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_p_2->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, struct val_by_client *row_p_2)
@@ -390,7 +390,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x7 + x8 + x9 + was1) + (__u64)x4 + x5 + x6 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
-	int direct = row_p_2->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_2, FR_TO_IPV4);
@@ -408,8 +408,8 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	}
 
 	if (direct) {
-		st64(data, ld64(row_p_2->m_hop_peer.dst));
-		st32(data + 8, ld32(row_p_2->m_hop_peer.src + 2));
+		st64(data, ld64(row_p_2->h_hop_peer.dst));
+		st32(data + 8, ld32(row_p_2->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
@@ -441,10 +441,10 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	}
 
 	fr_count(reason_forward_sent, len);
-	fr_use(row_p_2->m_slot, 0, len, now);
+	fr_use(row_p_2->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_p_2->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p_2->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_p_2->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -551,21 +551,21 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (ld64(row_p->m_peer.addr) == 0 && ld32(row_p->m_peer.addr + 8) == 0xffff0000) { /* ipv4 stays */
 #line 13 "spec.cue"
-			if (unlikely(row_p->m_hop_peer.state != FR_HOP_DIRECT && row_p->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+			if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT && row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 13 "spec.cue"
-				if (row_p->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
+				if (row_p->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
 #line 13 "spec.cue"
-				if (row_p->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_forward_unreachable);
+				if (row_p->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_forward_unreachable);
 #line 13 "spec.cue"
-				if (row_p->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_forward_blackhole);
+				if (row_p->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_forward_blackhole);
 #line 13 "spec.cue"
-				if (row_p->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
+				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
 #line 566 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
-			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->m_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
+			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 			return prog_forward_write1(skb, data, now, row_p);
 #line 572 "relay.bpf.c"
@@ -585,21 +585,21 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
 #line 13 "spec.cue"
-		if (unlikely(row_p->m_hop_peer.state != FR_HOP_DIRECT && row_p->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+		if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT && row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 13 "spec.cue"
-			if (row_p->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
+			if (row_p->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
 #line 13 "spec.cue"
-			if (row_p->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_forward_unreachable);
+			if (row_p->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_forward_unreachable);
 #line 13 "spec.cue"
-			if (row_p->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_forward_blackhole);
+			if (row_p->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_forward_blackhole);
 #line 13 "spec.cue"
-			if (row_p->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
+			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
 #line 600 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
-		if (48ULL + v_payload_len > row_p->m_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
+		if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write2(skb, data, now, v_payload_len, row_p);
 #line 606 "relay.bpf.c"
@@ -681,21 +681,21 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
 #line 13 "spec.cue"
-			if (unlikely(row_p_2->m_hop_peer.state != FR_HOP_DIRECT && row_p_2->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+			if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT && row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 13 "spec.cue"
-				if (row_p_2->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
+				if (row_p_2->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
 #line 13 "spec.cue"
-				if (row_p_2->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_forward_unreachable);
+				if (row_p_2->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_forward_unreachable);
 #line 13 "spec.cue"
-				if (row_p_2->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_forward_blackhole);
+				if (row_p_2->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_forward_blackhole);
 #line 13 "spec.cue"
-				if (row_p_2->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
+				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
 #line 696 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
-			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->m_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
+			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 			return prog_forward_write3(skb, data, now, row_p_2);
 #line 702 "relay.bpf.c"
@@ -713,21 +713,21 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
 #line 13 "spec.cue"
-		if (unlikely(row_p_2->m_hop_peer.state != FR_HOP_DIRECT && row_p_2->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+		if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT && row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 13 "spec.cue"
-			if (row_p_2->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
+			if (row_p_2->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
 #line 13 "spec.cue"
-			if (row_p_2->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_forward_unreachable);
+			if (row_p_2->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_forward_unreachable);
 #line 13 "spec.cue"
-			if (row_p_2->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_forward_blackhole);
+			if (row_p_2->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_forward_blackhole);
 #line 13 "spec.cue"
-			if (row_p_2->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
+			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
 #line 728 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
-		if (28ULL + v_payload_len_2 > row_p_2->m_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
+		if (28ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write4(skb, data, now, v_payload_len_2, row_p_2);
 #line 734 "relay.bpf.c"

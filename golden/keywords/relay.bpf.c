@@ -44,9 +44,9 @@ _Static_assert(sizeof(struct key_void) == 20, "layout of key_void");
 struct val_void {
 	struct fr_endpoint m_long;
 	struct fr_endpoint m_close;
-	struct fr_hop m_hop_close;
-	__u32 m_slot;
-	__u32 m_gen;
+	struct fr_hop h_hop_close;
+	__u32 h_slot;
+	__u32 h_gen;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_void) == 64, "layout of val_void");
@@ -74,7 +74,7 @@ static __always_inline struct val_void *find_void(const struct key_void *key, __
 {
 	struct val_void *row = bpf_map_lookup_elem(&tbl_void, key);
 
-	return row && fr_alive(row->m_slot, row->m_gen, now) ? row : NULL;
+	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
 }
 
 /*
@@ -166,7 +166,7 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 		sum1 = 0xFFFF;
 	if (!old1) /* no checksum came, none leaves */
 		sum1 = 0;
-	int direct = row_double->m_hop_close.state == FR_HOP_DIRECT;
+	int direct = row_double->h_hop_close.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -174,8 +174,8 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	}
 
 	if (direct) {
-		st64(data, ld64(row_double->m_hop_close.dst));
-		st32(data + 8, ld32(row_double->m_hop_close.src + 2));
+		st64(data, ld64(row_double->h_hop_close.dst));
+		st32(data + 8, ld32(row_double->h_hop_close.src + 2));
 	}
 #line 18 "ip.cue"
 	st16(data + 18, bpf_htons(0));
@@ -202,10 +202,10 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	}
 
 	fr_count(reason_main_sent, len);
-	fr_use(row_double->m_slot, 0, len, now);
+	fr_use(row_double->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_double->m_hop_close.ifindex, 0);
-	return bpf_redirect_neigh(row_double->m_hop_close.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_double->h_hop_close.ifindex, 0);
+	return bpf_redirect_neigh(row_double->h_hop_close.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, struct val_void *row_double)
@@ -250,7 +250,7 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + x12 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
-	int direct = row_double->m_hop_close.state == FR_HOP_DIRECT;
+	int direct = row_double->h_hop_close.state == FR_HOP_DIRECT;
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 46, 66, v_payload_len, FR_TO_IPV6);
@@ -268,8 +268,8 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	}
 
 	if (direct) {
-		st64(data, ld64(row_double->m_hop_close.dst));
-		st32(data + 8, ld32(row_double->m_hop_close.src + 2));
+		st64(data, ld64(row_double->h_hop_close.dst));
+		st32(data + 8, ld32(row_double->h_hop_close.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
@@ -303,10 +303,10 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	}
 
 	fr_count(reason_main_sent, len);
-	fr_use(row_double->m_slot, 0, len, now);
+	fr_use(row_double->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_double->m_hop_close.ifindex, 0);
-	return bpf_redirect_neigh(row_double->m_hop_close.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_double->h_hop_close.ifindex, 0);
+	return bpf_redirect_neigh(row_double->h_hop_close.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, __u64 now, struct val_void *row_double_2)
@@ -351,7 +351,7 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
-	int direct = row_double_2->m_hop_close.state == FR_HOP_DIRECT;
+	int direct = row_double_2->h_hop_close.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -359,8 +359,8 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	}
 
 	if (direct) {
-		st64(data, ld64(row_double_2->m_hop_close.dst));
-		st32(data + 8, ld32(row_double_2->m_hop_close.src + 2));
+		st64(data, ld64(row_double_2->h_hop_close.dst));
+		st32(data + 8, ld32(row_double_2->h_hop_close.src + 2));
 	}
 #line 42 "ip.cue"
 	st32(data + 14, x0);
@@ -386,10 +386,10 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	}
 
 	fr_count(reason_main_sent, len);
-	fr_use(row_double_2->m_slot, 0, len, now);
+	fr_use(row_double_2->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_double_2->m_hop_close.ifindex, 0);
-	return bpf_redirect_neigh(row_double_2->m_hop_close.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_double_2->h_hop_close.ifindex, 0);
+	return bpf_redirect_neigh(row_double_2->h_hop_close.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, struct val_void *row_double_2)
@@ -439,7 +439,7 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x11 + was1) + (__u64)x4 + x5 + x6 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
-	int direct = row_double_2->m_hop_close.state == FR_HOP_DIRECT;
+	int direct = row_double_2->h_hop_close.state == FR_HOP_DIRECT;
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 66, 46, v_payload_len_2, FR_TO_IPV4);
@@ -457,8 +457,8 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	}
 
 	if (direct) {
-		st64(data, ld64(row_double_2->m_hop_close.dst));
-		st32(data + 8, ld32(row_double_2->m_hop_close.src + 2));
+		st64(data, ld64(row_double_2->h_hop_close.dst));
+		st32(data + 8, ld32(row_double_2->h_hop_close.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
@@ -494,10 +494,10 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	}
 
 	fr_count(reason_main_sent, len);
-	fr_use(row_double_2->m_slot, 0, len, now);
+	fr_use(row_double_2->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_double_2->m_hop_close.ifindex, 0);
-	return bpf_redirect_neigh(row_double_2->m_hop_close.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_double_2->h_hop_close.ifindex, 0);
+	return bpf_redirect_neigh(row_double_2->h_hop_close.ifindex, NULL, 0, 0);
 }
 
 SEC("tc") int prog_main(struct __sk_buff *skb)
@@ -639,21 +639,21 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 22 "spec.cue"
 		if (ld64(row_double->m_close.addr) == 0 && ld32(row_double->m_close.addr + 8) == 0xffff0000) { /* ipv4 stays */
 #line 22 "spec.cue"
-			if (unlikely(row_double->m_hop_close.state != FR_HOP_DIRECT && row_double->m_hop_close.state != FR_HOP_NEIGHBOUR)) {
+			if (unlikely(row_double->h_hop_close.state != FR_HOP_DIRECT && row_double->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
 #line 22 "spec.cue"
-				if (row_double->m_hop_close.state == FR_HOP_LOCAL) return fr_up(skb, reason_main_local);
+				if (row_double->h_hop_close.state == FR_HOP_LOCAL) return fr_up(skb, reason_main_local);
 #line 22 "spec.cue"
-				if (row_double->m_hop_close.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_main_unreachable);
+				if (row_double->h_hop_close.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_main_unreachable);
 #line 22 "spec.cue"
-				if (row_double->m_hop_close.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_main_blackhole);
+				if (row_double->h_hop_close.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_main_blackhole);
 #line 22 "spec.cue"
-				if (row_double->m_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
+				if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
 #line 654 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
-			if (v_ip_end - 14 > row_double->m_hop_close.mtu) return fr_up(skb, reason_main_too_big);
+			if (v_ip_end - 14 > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
 #line 22 "spec.cue"
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
@@ -673,21 +673,21 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
-		if (unlikely(row_double->m_hop_close.state != FR_HOP_DIRECT && row_double->m_hop_close.state != FR_HOP_NEIGHBOUR)) {
+		if (unlikely(row_double->h_hop_close.state != FR_HOP_DIRECT && row_double->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
 #line 22 "spec.cue"
-			if (row_double->m_hop_close.state == FR_HOP_LOCAL) return fr_up(skb, reason_main_local);
+			if (row_double->h_hop_close.state == FR_HOP_LOCAL) return fr_up(skb, reason_main_local);
 #line 22 "spec.cue"
-			if (row_double->m_hop_close.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_main_unreachable);
+			if (row_double->h_hop_close.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_main_unreachable);
 #line 22 "spec.cue"
-			if (row_double->m_hop_close.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_main_blackhole);
+			if (row_double->h_hop_close.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_main_blackhole);
 #line 22 "spec.cue"
-			if (row_double->m_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
+			if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
 #line 688 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
-		if (52ULL + v_payload_len > row_double->m_hop_close.mtu) return fr_up(skb, reason_main_too_big);
+		if (52ULL + v_payload_len > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
 #line 22 "spec.cue"
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
@@ -801,21 +801,21 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 			/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
-			if (unlikely(row_double_2->m_hop_close.state != FR_HOP_DIRECT && row_double_2->m_hop_close.state != FR_HOP_NEIGHBOUR)) {
+			if (unlikely(row_double_2->h_hop_close.state != FR_HOP_DIRECT && row_double_2->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
 #line 22 "spec.cue"
-				if (row_double_2->m_hop_close.state == FR_HOP_LOCAL) return fr_up(skb, reason_main_local);
+				if (row_double_2->h_hop_close.state == FR_HOP_LOCAL) return fr_up(skb, reason_main_local);
 #line 22 "spec.cue"
-				if (row_double_2->m_hop_close.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_main_unreachable);
+				if (row_double_2->h_hop_close.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_main_unreachable);
 #line 22 "spec.cue"
-				if (row_double_2->m_hop_close.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_main_blackhole);
+				if (row_double_2->h_hop_close.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_main_blackhole);
 #line 22 "spec.cue"
-				if (row_double_2->m_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
+				if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
 #line 816 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
-			if (v_ip_end_2 - 14 > row_double_2->m_hop_close.mtu) return fr_up(skb, reason_main_too_big);
+			if (v_ip_end_2 - 14 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
 #line 22 "spec.cue"
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
@@ -833,21 +833,21 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
-		if (unlikely(row_double_2->m_hop_close.state != FR_HOP_DIRECT && row_double_2->m_hop_close.state != FR_HOP_NEIGHBOUR)) {
+		if (unlikely(row_double_2->h_hop_close.state != FR_HOP_DIRECT && row_double_2->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
 #line 22 "spec.cue"
-			if (row_double_2->m_hop_close.state == FR_HOP_LOCAL) return fr_up(skb, reason_main_local);
+			if (row_double_2->h_hop_close.state == FR_HOP_LOCAL) return fr_up(skb, reason_main_local);
 #line 22 "spec.cue"
-			if (row_double_2->m_hop_close.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_main_unreachable);
+			if (row_double_2->h_hop_close.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_main_unreachable);
 #line 22 "spec.cue"
-			if (row_double_2->m_hop_close.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_main_blackhole);
+			if (row_double_2->h_hop_close.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_main_blackhole);
 #line 22 "spec.cue"
-			if (row_double_2->m_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
+			if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
 #line 848 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
-		if (32ULL + v_payload_len_2 > row_double_2->m_hop_close.mtu) return fr_up(skb, reason_main_too_big);
+		if (32ULL + v_payload_len_2 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
 #line 22 "spec.cue"
 		fr_named_add(0, 1);
 #line 22 "spec.cue"

@@ -106,7 +106,6 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	void *p_gre_key_end;
 	__u64 v_gre_sequence_present;
 	__u64 v_gre_sequence_size;
-	__u64 v_gre_sequence;
 	__u64 v_gre_sequence_end;
 	void *p_gre_sequence_end;
 	__u64 v_ip_end_2;
@@ -118,7 +117,6 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	void *p_gre_key_end_2;
 	__u64 v_gre_sequence_present_2;
 	__u64 v_gre_sequence_size_2;
-	__u64 v_gre_sequence_2;
 	__u64 v_gre_sequence_end_2;
 	void *p_gre_sequence_end_2;
 	struct val_tenants *row_t;
@@ -218,14 +216,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_gre_key_size = 4;
 #line 12 "spec.cue"
 			v_gre_key = be32(data + 46);
-#line 222 "relay.bpf.c"
+#line 220 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
 			v_gre_key_size = 0;
 #line 12 "spec.cue"
 			v_gre_key = 0;
-#line 229 "relay.bpf.c"
+#line 227 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
@@ -247,16 +245,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (p_gre_key_end + 4 > data_end) return fr_up(skb, reason_sort_truncated);
 #line 13 "spec.cue"
 			v_gre_sequence_size = 4;
-#line 13 "spec.cue"
-			v_gre_sequence = be32(p_gre_key_end);
-#line 253 "relay.bpf.c"
+#line 249 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
 			v_gre_sequence_size = 0;
-#line 13 "spec.cue"
-			v_gre_sequence = 0;
-#line 260 "relay.bpf.c"
+#line 254 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
@@ -279,14 +273,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (((be8(data + 42) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match);
 
 		/* spec.cue:21: lookup: t: tenants: ["gre.key"] */
-#line 283 "relay.bpf.c"
+#line 277 "relay.bpf.c"
 		{
 			struct key_tenants key __attribute__((aligned(8))) = {};
 
 			key.m_key = v_gre_key;
 #line 21 "spec.cue"
 			row_t = find_tenants(&key);
-#line 290 "relay.bpf.c"
+#line 284 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (!row_t) return fr_up(skb, reason_sort_no_tenants);
@@ -294,7 +288,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:22: do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 #line 22 "spec.cue"
 		return prog_sort_write1(skb, v_gre_key, row_t);
-#line 298 "relay.bpf.c"
+#line 292 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
@@ -366,14 +360,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_gre_key_size_2 = 4;
 #line 12 "spec.cue"
 			v_gre_key_2 = be32(data + 66);
-#line 370 "relay.bpf.c"
+#line 364 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
 			v_gre_key_size_2 = 0;
 #line 12 "spec.cue"
 			v_gre_key_2 = 0;
-#line 377 "relay.bpf.c"
+#line 371 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
@@ -395,16 +389,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (p_gre_key_end_2 + 4 > data_end) return fr_up(skb, reason_sort_truncated);
 #line 13 "spec.cue"
 			v_gre_sequence_size_2 = 4;
-#line 13 "spec.cue"
-			v_gre_sequence_2 = be32(p_gre_key_end_2);
-#line 401 "relay.bpf.c"
+#line 393 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
 			v_gre_sequence_size_2 = 0;
-#line 13 "spec.cue"
-			v_gre_sequence_2 = 0;
-#line 408 "relay.bpf.c"
+#line 398 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
@@ -427,14 +417,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (((be8(data + 62) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match);
 
 		/* spec.cue:21: lookup: t: tenants: ["gre.key"] */
-#line 431 "relay.bpf.c"
+#line 421 "relay.bpf.c"
 		{
 			struct key_tenants key __attribute__((aligned(8))) = {};
 
 			key.m_key = v_gre_key_2;
 #line 21 "spec.cue"
 			row_t_2 = find_tenants(&key);
-#line 438 "relay.bpf.c"
+#line 428 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (!row_t_2) return fr_up(skb, reason_sort_no_tenants);
@@ -442,11 +432,11 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:22: do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 #line 22 "spec.cue"
 		return prog_sort_write2(skb, v_gre_key_2, row_t_2);
-#line 446 "relay.bpf.c"
+#line 436 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 452 "relay.bpf.c"
+#line 442 "relay.bpf.c"
 }

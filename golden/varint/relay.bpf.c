@@ -230,9 +230,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
 			v_stream_length_size = 0;
-#line 8 "spec.cue"
-			v_stream_length = 0;
-#line 236 "relay.bpf.c"
+#line 234 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
@@ -255,7 +253,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((((v_stream_id & 3) == 2) && !((be8(data + 42) & 4) == 0)) && (v_stream_offset > 0x4000)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_far);
-#line 259 "relay.bpf.c"
+#line 257 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{count: "streams"}, "pass"]}, */
@@ -263,7 +261,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 16 "spec.cue"
 		return prog_filter_write1(skb);
-#line 267 "relay.bpf.c"
+#line 265 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
@@ -343,14 +341,14 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_offset_size_2 = fr_varint(p_stream_id_end_2, data_end, &v_stream_offset_2);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size_2) return fr_up(skb, reason_filter_truncated);
-#line 347 "relay.bpf.c"
+#line 345 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size_2 = 0;
 #line 7 "spec.cue"
 			v_stream_offset_2 = 0;
-#line 354 "relay.bpf.c"
+#line 352 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -372,14 +370,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_length_size_2 = fr_varint(p_stream_offset_end_2, data_end, &v_stream_length_2);
 #line 8 "spec.cue"
 			if (!v_stream_length_size_2) return fr_up(skb, reason_filter_truncated);
-#line 376 "relay.bpf.c"
+#line 374 "relay.bpf.c"
 		} else {
 			/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
 			v_stream_length_size_2 = 0;
-#line 8 "spec.cue"
-			v_stream_length_2 = 0;
-#line 383 "relay.bpf.c"
+#line 379 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
@@ -402,7 +398,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((((v_stream_id_2 & 3) == 2) && !((be8(data + 62) & 4) == 0)) && (v_stream_offset_2 > 0x4000)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_far);
-#line 406 "relay.bpf.c"
+#line 402 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{count: "streams"}, "pass"]}, */
@@ -410,11 +406,11 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 16 "spec.cue"
 		return prog_filter_write2(skb);
-#line 414 "relay.bpf.c"
+#line 410 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 420 "relay.bpf.c"
+#line 416 "relay.bpf.c"
 }
