@@ -48,6 +48,9 @@ func reasonOf(err error) string {
 
 // tcx asks what is attached to the loopback device in the new way; a kernel before 6.6 doesn't know the question.
 func tcx() Check {
+	if caps, err := effective(); err == nil && caps&(1<<capNetAdmin) == 0 {
+		return probe("tcx", "", unix.EPERM, "")
+	}
 	_, err := link.QueryPrograms(link.QueryOptions{Target: 1, Attach: ebpf.AttachTCXIngress})
 	if errors.Is(err, unix.EINVAL) {
 		err = ebpf.ErrNotSupported

@@ -93,9 +93,11 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]
 		}
 		key := settingsKey(t.settings)
 		if loaded[key] == nil {
-			if loaded[key], err = testrun.Load(plan, object, t.settings); err != nil {
+			k, err := testrun.Load(plan, object, t.settings)
+			if err != nil {
 				return out, err
 			}
+			loaded[key] = k
 		}
 		o, err := t.inKernel(hs, loaded[key])
 		if err != nil {
