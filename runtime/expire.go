@@ -95,11 +95,15 @@ func (r *Relay) endSessions() {
 	}
 }
 
-// sweepOnce looks at all sessions whose time has come, and returns how long to wait for the next.
+// sweepOnce looks at sessions whose time has come, and returns how long to wait for the next. It stops now and then, so that
+// others get their turn where many end at once.
 func (r *Relay) sweepOnce() (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.expiries) > 0 && !r.closed {
+	for n := 0; len(r.expiries) > 0 && !r.closed; n++ {
+		if n == 64 {
+			return 0, true
+		}
 		s := r.expiries[0]
 		if d := time.Until(s.next()); d > 0 {
 			return d, true

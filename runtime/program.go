@@ -5,6 +5,7 @@ import (
 	"iter"
 
 	"github.com/cilium/ebpf"
+	"github.com/vishvananda/netlink"
 )
 
 // Count is a number of packets and of their bytes. Bytes are those of whole frames as they came.
@@ -117,9 +118,22 @@ func (p *Program) AttachIndex(ifindex int) error {
 
 // Detach detaches the program from the interface of that name; nothing happens where it isn't attached.
 func (p *Program) Detach(iface string) error {
-	p.relay.mu.Lock()
-	defer p.relay.mu.Unlock()
-	return p.relay.detach(func(a *attachment) bool { return a.program == p.desc.Name && a.name == iface })
+	r := p.relay
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	index := -1 // the interface may have been renamed
+	err := r.inNamespace(func() error {
+		if l, err := netlink.LinkByName(iface); err == nil {
+			index = l.Attrs().Index
+		}
+		return nil
+	})
+	if err != nil || r.closed {
+		return err
+	}
+	return r.detach(func(a *attachment) bool {
+		return a.program == p.desc.Name && (a.index == index || index < 0 && a.name == iface)
+	})
 }
 
 // Attachment says where a program is attached.
