@@ -95,10 +95,10 @@ func checked(r *build.Result, list *diag.List, err error) (*build.Result, error)
 	return r, nil
 }
 
-// fileError gives an error of the operating system about a file its code.
+// fileError gives an error of the operating system about a file that can't be read its code.
 func fileError(err error) error {
 	var path *fs.PathError
-	if errors.As(err, &path) {
+	if errors.As(err, &path) && (path.Op == "open" || path.Op == "read") {
 		return &diag.Diagnostic{Code: codeFile, Message: err.Error()}
 	}
 	return err
