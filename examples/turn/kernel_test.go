@@ -62,19 +62,6 @@ func (b *bed) inKernel(n int, f func()) {
 	}
 }
 
-// inUserSpace is the opposite: n packets each way, all of them through the server.
-func (b *bed) inUserSpace(n int, f func()) {
-	b.Helper()
-	before := b.stats()
-	f()
-	after := b.stats()
-	p0, c0 := sent(before)
-	p1, c1 := sent(after)
-	if p1 != p0 || c1 != c0 || after.UserSent-before.UserSent != uint64(2*n) {
-		b.Errorf("the kernel sent %d and %d, user space %d; want 0, 0 and %d", p1-p0, c1-c0, after.UserSent-before.UserSent, 2*n)
-	}
-}
-
 func (b *bed) roundTrip(size int) {
 	b.Helper()
 	roundTrip(b.T, b.client, channel, b.peer, size)
@@ -155,6 +142,33 @@ func TestWildcardListener(t *testing.T) {
 				b.inKernel(1, func() { b.roundTrip(77) })
 			}
 		})
+	}
+}
+
+// Two clients of one server are each other's peers: what one relayed address sends to the other stays on the host, where the
+// kernel's programs don't see it; the server relays it, and the way from its second half to the client is ordinary.
+func TestBothClientsOfOneServer(t *testing.T) {
+	l := line(t)
+	b := &bed{T: t, line: l, server: serveLine(t, l)}
+	server := at(l.RelayInAddr.V4, turnPort)
+	left, right := dial(t, l.Client, l.ClientAddr.V4, server), dial(t, l.Client, l.ClientAddr.V4, server)
+	check(t, left.Allocate(4))
+	check(t, right.Allocate(4))
+	check(t, left.Bind(channel, right.Relayed))
+	check(t, right.Bind(channel+1, left.Relayed))
+	before := b.stats()
+	for range 5 {
+		payload := turnlab.Payload(99)
+		check(t, left.Send(channel, payload))
+		number, got, err := right.Receive(wait)
+		if err != nil || number != channel+1 || string(got) != string(payload) {
+			t.Fatalf("%d bytes of channel %#x: %v\n%v", len(got), number, err, b.stats())
+		}
+	}
+	after := b.stats()
+	p0, c0 := sent(before)
+	if p, c := sent(after); p != p0 || c != c0 || after.UserSent-before.UserSent != 10 {
+		t.Errorf("the kernel sent %d and %d, user space %d; want 0, 0 and twice 5\n%v", p-p0, c-c0, after.UserSent-before.UserSent, after)
 	}
 }
 

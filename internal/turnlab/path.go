@@ -31,7 +31,7 @@ const (
 // Result is what one variant did with one kind of traffic.
 type Result struct {
 	Peak     float64 `json:"peak_pps"`      // most packets delivered in a second, over all rates offered
-	LossFree float64 `json:"loss_free_pps"` // highest rate at which 99.5% arrived
+	LossFree float64 `json:"loss_free_pps"` // highest rate offered of which 99.5% arrived
 	CPU      float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at steadyRate
 	P50      float64 `json:"p50_us"`        // one-way delay at delayRate
 	P99      float64 `json:"p99_us"`
@@ -42,7 +42,9 @@ const (
 	delayRate  = 10_000
 	delayCount = 2_000
 	delayTries = 3
-	stepTime   = 150 * time.Millisecond
+	stepTime   = 100 * time.Millisecond
+	stepTries  = 4
+	lossFree   = 0.995
 	spells     = 8
 	spellTime  = 80 * time.Millisecond
 	firstRate  = 60_000
@@ -223,16 +225,20 @@ func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result
 		return err
 	}
 	for rate := float64(firstRate); rate < lastRate; rate *= rateStep {
-		sent, delivered, err := send(stepTime, rate)
-		if err != nil {
-			return err
+		best, offered := 0.0, 0.0
+		for range stepTries { // less arrives where something else took a processor
+			sent, delivered, err := send(stepTime, rate)
+			if err != nil {
+				return err
+			}
+			best, offered = max(best, float64(delivered)/stepTime.Seconds()), max(offered, float64(sent)/stepTime.Seconds())
+			if best >= lossFree*rate {
+				r.LossFree = best
+				break
+			}
 		}
-		got := float64(delivered) / stepTime.Seconds()
-		r.Peak = max(r.Peak, got)
-		if float64(delivered) >= 0.995*float64(sent) {
-			r.LossFree = max(r.LossFree, got)
-		}
-		if got < 0.5*r.Peak || float64(sent)/stepTime.Seconds() < 0.6*rate {
+		r.Peak = max(r.Peak, best)
+		if best < 0.5*r.Peak || offered < 0.6*rate {
 			break // overload, or far more than the sender can do
 		}
 	}
