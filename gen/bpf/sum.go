@@ -19,107 +19,117 @@ type sum struct {
 
 func (s *sum) name(what string) string { return fmt.Sprintf("%s%d", what, s.n) }
 
-// total is a sum of terms: constants, and code.
-type total struct {
-	fixed uint64
-	code  []string
+// summand is a scalar in a sum, at an even or an odd position of the covered bytes.
+type summand struct {
+	scalar
+	odd  bool
+	name string // where it has one already: it is a sum, and code is empty
 }
 
-func (t *total) String() string {
-	parts := t.code
-	if t.fixed > 0 || len(parts) == 0 {
-		parts = append(parts[:len(parts):len(parts)], number(t.fixed))
-	}
-	s := strings.Join(parts, " + ")
-	if len(t.code) > 1 || len(t.code) == 1 && t.fixed > 0 {
-		return "(__u64)" + s
-	}
-	return s
-}
-
-// terms adds the summands up.
-func (w *writer) terms(ts []ir.Term) *total {
-	t := &total{}
-	for _, term := range ts {
-		if term.Region {
+// summands cuts terms into scalars. Regions are summed up at once.
+func (w *writer) summands(ts []ir.Term) (out []summand) {
+	for _, t := range ts {
+		if t.Region {
 			name := fmt.Sprintf("x%d", len(w.values))
-			w.values[name+" region"] = name
-			w.line("__u64 %s = %s(skb, %s, %s);", name, w.sumOf(term.Max), w.offset(term.At), w.expr(term.Len))
-			if term.Odd {
-				name += " << 8"
-			}
-			t.add(0, w.oddIf(term, "("+name+")"))
+			w.values["region "+name] = name
+			w.line("__u64 %s = %s(skb, %s, %s);", name, w.sumOf(t.Max), w.offset(t.At), w.expr(t.Len))
+			out = append(out, summand{scalar{size: 4}, t.Odd, name})
 			continue
 		}
-		for _, s := range w.wire(term.Value, term.Size, false) {
-			fixed, code := w.summand(s, term.Odd)
-			if term.OddIf != nil && code == "" {
-				fixed, code = 0, number(fixed)
-			}
-			t.add(fixed, w.oddIf(term, code))
+		for _, s := range w.wire(t.Value, t.Size, false) {
+			out = append(out, summand{scalar: s, odd: t.Odd})
 		}
 	}
-	return t
-}
-
-// oddIf swaps a summand's bytes where only the packet tells whether it stands at an odd position.
-func (w *writer) oddIf(term ir.Term, code string) string {
-	if term.OddIf == nil || code == "" {
-		return code
-	}
-	return fmt.Sprintf("((__u64)%s << (%s ? 8 : 0))", code, w.expr(term.OddIf))
-}
-
-func (t *total) add(fixed uint64, code string) {
-	t.fixed += fixed
-	if code != "" {
-		t.code = append(t.code, code)
-	}
-}
-
-// summand is a scalar in a sum: a constant, or code.
-func (w *writer) summand(s scalar, odd bool) (uint64, string) {
-	if s.lit {
-		v := s.v
-		switch {
-		case odd && s.size == 8:
-			v = v<<8 | v>>56
-		case odd:
-			v <<= 8
-		}
-		for v>>16 != 0 {
-			v = v&0xffff + v>>16
-		}
-		return v, ""
-	}
-	name := w.value(s, "", w.rw.Pos)
-	switch {
-	case s.size == 8 && odd:
-		return 0, fmt.Sprintf("fr_odd64(%s)", name)
-	case s.size == 8:
-		return 0, fmt.Sprintf("fr_add64(%s)", name)
-	case odd:
-		return 0, fmt.Sprintf("((__u64)%s << 8)", name)
-	}
-	return 0, name
+	return out
 }
 
 // cancel takes out what is added and subtracted.
-func cancel(a, b *total) {
-	for i := 0; i < len(a.code); {
-		j := 0
-		for j < len(b.code) && b.code[j] != a.code[i] {
-			j++
-		}
-		if j == len(b.code) {
-			i++
+func cancel(a, b []summand) (restA, restB []summand) {
+	for _, x := range a {
+		i := slices.IndexFunc(b, func(y summand) bool {
+			return x.code == y.code && x.code != "" && x.odd == y.odd && x.size == y.size
+		})
+		if i < 0 {
+			restA = append(restA, x)
 			continue
 		}
-		a.code = append(a.code[:i:i], a.code[i+1:]...)
-		b.code = append(b.code[:j:j], b.code[j+1:]...)
+		b = slices.Delete(slices.Clone(b), i, i+1)
 	}
-	n := min(a.fixed, b.fixed)
-	a.fixed, b.fixed = a.fixed-n, b.fixed-n
+	return restA, b
+}
+
+// add renders the sum of summands, in 64 bits.
+func (w *writer) add(list []summand) string {
+	list = w.joined(list)
+	fixed := uint64(0)
+	var parts []string
+	for _, s := range list {
+		if s.lit {
+			fixed += constant(s)
+			continue
+		}
+		name := s.name
+		if name == "" {
+			name = w.value(s.scalar, "", w.rw.Pos)
+		}
+		switch {
+		case s.size == 8 && s.odd:
+			name = fmt.Sprintf("fr_odd64(%s)", name)
+		case s.size == 8:
+			name = fmt.Sprintf("fr_add64(%s)", name)
+		case s.odd:
+			name = fmt.Sprintf("((__u64)%s << 8)", name)
+		}
+		parts = append(parts, name)
+	}
+	if fixed > 0 || len(parts) == 0 {
+		parts = append(parts, number(fixed))
+	}
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	return "(__u64)" + strings.Join(parts, " + ")
+}
+
+// joined reads neighbours in the packet at once.
+func (w *writer) joined(list []summand) []summand {
+	list = slices.Clone(list)
+	for i := 0; i < len(list); i++ {
+		for j := 0; j < len(list); j++ {
+			a, b := list[i], list[j]
+			if i == j || a.size != 2 || a.odd || b.odd || w.named(a) || w.named(b) {
+				continue
+			}
+			if both, ok := w.join(a.scalar, b.scalar); ok {
+				list[i] = summand{scalar: both}
+				list = slices.Delete(list, j, j+1)
+				i = -1
+				break
+			}
+		}
+		if i < 0 {
+			continue
+		}
+	}
+	return list
+}
+
+// named reports whether a summand was read already.
+func (w *writer) named(s summand) bool { return w.values[valueKey(s.scalar)] != "" }
+
+// constant is a constant summand, folded.
+func constant(s summand) uint64 {
+	v := s.v
+	switch {
+	case s.odd && s.size == 8:
+		v = v<<8 | v>>56
+	case s.odd:
+		v <<= 8
+	}
+	for v>>16 != 0 {
+		v = v&0xffff + v>>16
+	}
+	return v
 }
 
 func (w *writer) checksums() {
@@ -134,48 +144,46 @@ func (w *writer) checksum(s *sum) {
 	w.line("")
 	w.line("/* %s */", comment(s.Name))
 	if s.Fresh {
-		all := w.terms(append(s.NewTerms[:len(s.NewTerms):len(s.NewTerms)], s.NewPseudo...))
-		w.line("__u16 %s = ~fr_fold(FR_ZERO + %s);", value, all)
+		w.line("__u16 %s = fr_checksum(FR_ZERO + %s);", value, w.add(w.summands(slices.Concat(s.NewTerms, s.NewPseudo))))
 		w.optional(s)
 		return
 	}
 	w.stmt(s.Pos, "__u16 %s = ld16(%s);", s.name("old"), w.place(s.Old))
-	was, now := w.terms(s.OldTerms), w.terms(s.NewTerms)
-	wasPseudo, nowPseudo := w.terms(s.OldPseudo), w.terms(s.NewPseudo)
+	was, now := w.summands(s.OldTerms), w.summands(s.NewTerms)
+	wasPseudo, nowPseudo := w.summands(s.OldPseudo), w.summands(s.NewPseudo)
 	if s.Swap == nil {
-		cancel(was, now)
+		was, now = cancel(was, now)
 	}
 	if s.Offloaded {
-		w.line("__u64 %s = %s;", s.name("was"), wasPseudo)
-		w.line("__u64 %s = %s;", s.name("now"), nowPseudo)
+		w.line("__u64 %s = %s;", s.name("was"), w.add(wasPseudo))
+		w.line("__u64 %s = %s;", s.name("now"), w.add(nowPseudo))
 		or := ""
 		if w.rw.Resize == ir.InPlace && !w.known.plain {
 			or = " || skb->gso_size" // the pseudo-header of a super-packet may have another length: the kernel knows
 		}
 		w.line("int %s = %s == fr_fold(%s)%s;", s.name("pending"), s.name("old"), s.name("was"), or)
-		wasPseudo, nowPseudo = &total{code: []string{s.name("was")}}, &total{code: []string{s.name("now")}}
+		wasPseudo, nowPseudo = []summand{{scalar{size: 4}, false, s.name("was")}}, []summand{{scalar{size: 4}, false, s.name("now")}}
 	} else if s.Swap == nil {
-		cancel(wasPseudo, nowPseudo)
+		wasPseudo, nowPseudo = cancel(wasPseudo, nowPseudo)
 	}
-	was.fixed, was.code = was.fixed+wasPseudo.fixed, append(was.code, wasPseudo.code...)
-	now.fixed, now.code = now.fixed+nowPseudo.fixed, append(now.code, nowPseudo.code...)
+	was, now = append(was, wasPseudo...), append(now, nowPseudo...)
 	if s.Tail {
-		w.tail(s, was)
+		was = append(was, w.tail(s))
 	}
 	rest := fmt.Sprintf("FR_ZERO + (__u16)~%s", s.name("old"))
-	if len(was.code) > 0 || was.fixed > 0 {
-		rest += fmt.Sprintf(" - (%s)", was)
+	if len(was) > 0 {
+		rest += fmt.Sprintf(" - (%s)", w.add(was))
 	}
-	if s.Swap == nil {
-		if len(now.code) > 0 || now.fixed > 0 {
-			rest += " + " + now.String()
-		}
-		w.line("__u16 %s = ~fr_fold(%s);", value, rest)
-	} else {
+	switch {
+	case s.Swap != nil:
 		w.line("__u16 %s = fr_fold(%s);", s.name("body"), rest)
 		w.line("if (%s)", w.expr(s.Swap))
 		w.line("\t%s = __builtin_bswap16(%s);", s.name("body"), s.name("body"))
-		w.line("__u16 %s = ~fr_fold(%s + %s);", value, s.name("body"), now)
+		w.line("__u16 %s = fr_checksum(%s + %s);", value, s.name("body"), w.add(now))
+	case len(now) > 0:
+		w.line("__u16 %s = fr_checksum(%s + %s);", value, rest, w.add(now))
+	default:
+		w.line("__u16 %s = fr_checksum(%s);", value, rest)
 	}
 	w.optional(s)
 	if s.Absent {
@@ -192,8 +200,8 @@ func (w *writer) optional(s *sum) {
 	}
 }
 
-// tail subtracts the bytes that are cut off behind the payload.
-func (w *writer) tail(s *sum, was *total) {
+// tail renders the sum of the bytes that are cut off behind the payload.
+func (w *writer) tail(s *sum) summand {
 	name := s.name("tail")
 	end := fmt.Sprintf("%s + %s", w.offset(w.rw.OldFront), w.operand(w.rw.Payload))
 	w.line("__u64 %s = 0;", name)
@@ -204,7 +212,7 @@ func (w *writer) tail(s *sum, was *total) {
 		w.line("\t\t%s <<= 8;", name)
 	}
 	w.line("}")
-	was.code = append(was.code, name)
+	return summand{scalar{size: 4}, false, name}
 }
 
 // finish has the kernel complete a checksum that may be pending.

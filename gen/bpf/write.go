@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -82,10 +83,35 @@ type writer struct {
 
 // cell is a store into the front of the packet that leaves.
 type cell struct {
+	scalar
 	off  ir.Off
-	size int
-	code string
+	note string
 	pos  diag.Pos
+}
+
+// stores cuts the cells of the rewrite into stores. What is only copied is copied in as few as there are.
+func (w *writer) stores() (out []cell) {
+	for _, c := range w.rw.Cells {
+		off, note := c.Off, c.Note
+		for _, s := range w.wire(c.Value, c.Size, c.Little) {
+			out = append(out, cell{s, off, note, c.Pos})
+			off, note = plus(off, s.size), ""
+		}
+	}
+	for i := 0; i+1 < len(out); {
+		a, b := out[i], out[i+1]
+		both, ok := w.join(a.scalar, b.scalar)
+		if !ok || b.off != plus(a.off, a.size) {
+			i++
+			continue
+		}
+		if b.note != "" {
+			a.note += ", " + b.note
+		}
+		out = slices.Replace(out, i, i+2, cell{both, a.off, a.note, a.pos})
+		i = max(i-1, 0)
+	}
+	return out
 }
 
 // coverAll has the deciding function make sure of all that the write function reads in place.
@@ -117,16 +143,10 @@ func (w *writer) coverAll(f *function) {
 func (w *writer) render() {
 	rw := w.rw
 	w.line("__u32 len = skb->len;")
-	for _, c := range rw.Cells {
-		off := c.Off
-		for i, s := range w.wire(c.Value, c.Size, c.Little) {
-			note := ""
-			if i == 0 {
-				note = c.Note
-			}
-			w.cells = append(w.cells, cell{off, s.size, w.value(s, note, c.Pos), c.Pos})
-			off = plus(off, s.size)
-		}
+	w.cells = w.stores()
+	for i := range w.cells {
+		c := &w.cells[i]
+		c.code = w.value(c.scalar, c.note, c.pos)
 	}
 	w.checksums()
 	if rw.Priority != nil {
@@ -180,7 +200,21 @@ type scalar struct {
 	size int
 	code string
 	lit  bool
-	v    uint64 // where lit
+	v    uint64  // where lit
+	load *ir.Off // where it is a part of the packet that came, as it is
+}
+
+// packet is a part of the packet that came.
+func (w *writer) packet(o ir.Off, size int) scalar {
+	return scalar{size: size, code: fmt.Sprintf("ld%d(%s)", size*8, w.place(o)), load: &o}
+}
+
+// join makes one scalar of two that are neighbours in the packet that came, as large as both.
+func (w *writer) join(a, b scalar) (scalar, bool) {
+	if a.load == nil || b.load == nil || a.size != b.size || a.size > 4 || *b.load != plus(*a.load, a.size) {
+		return scalar{}, false
+	}
+	return w.packet(*a.load, 2*a.size), true
 }
 
 // wire cuts a value into scalars.
@@ -198,6 +232,9 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 		done := 0
 		for _, n := range pieces(0, size) {
 			s := scalar{size: n, code: b.load(from+done, n)}
+			if l, ok := e.(*ir.LoadBytes); ok && (b.v4 == "" || from == 12) {
+				s = w.packet(plus(l.Off, done), n)
+			}
 			if b.fixed != nil {
 				s.lit, s.v = true, littleEndian(b.fixed[from+done:from+done+n])
 			}
@@ -225,7 +262,7 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 		return []scalar{s}
 	case *ir.Load:
 		if e.Bit == 0 && e.Bits == 8*size && (e.Little == little || size == 1) {
-			return []scalar{{size: size, code: fmt.Sprintf("ld%d(%s)", size*8, w.place(e.Off))}}
+			return []scalar{w.packet(e.Off, size)}
 		}
 	}
 	if size == 1 || little {
@@ -243,12 +280,14 @@ func reverse(v uint64, size int) (out uint64) {
 	return out
 }
 
+func valueKey(s scalar) string { return fmt.Sprint(s.size, " ", s.code) }
+
 // value gives a scalar a name, unless it is a constant. One that was computed before keeps its name.
 func (w *writer) value(s scalar, note string, pos diag.Pos) string {
 	if s.lit {
 		return s.code
 	}
-	key := fmt.Sprint(s.size, " ", s.code)
+	key := valueKey(s)
 	if name := w.values[key]; name != "" {
 		return name
 	}
@@ -314,10 +353,10 @@ func (w *writer) front(direct string) {
 	}
 	if len(places) > 0 {
 		w.line("if (unlikely(csum >= 0)) {")
-		for _, p := range places {
+		for _, p := range places[1:] {
 			w.line("\tcsum = fr_complete_with(skb, csum, %s);", p)
 		}
-		w.line("\tfr_complete(skb, csum);")
+		w.line("\tfr_complete(skb, csum, %s);", places[0])
 		w.line("}")
 	}
 }
