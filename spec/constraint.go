@@ -20,7 +20,11 @@ var comparisons = map[cue.Op]ConstraintOp{
 // constraint walks a CUE value as a constraint on a field. It returns nil where it reports a mistake.
 func (l *loader) constraint(v cue.Value) *Constraint {
 	n := 0
-	return l.walkConstraint(v, l.pos(v), &n)
+	c := l.walkConstraint(v, l.pos(v), &n)
+	if c != nil {
+		c.Pos = l.pos(v) // where it is used, also if it is declared elsewhere
+	}
+	return c
 }
 
 func (l *loader) walkConstraint(v cue.Value, pos diag.Pos, n *int) *Constraint {
@@ -62,11 +66,12 @@ func (l *loader) walkConstraint(v cue.Value, pos diag.Pos, n *int) *Constraint {
 			return c.Args[0]
 		}
 		return c
-	case cue.SelectorOp, cue.IndexOp, cue.CallOp:
-		if e := cue.Dereference(v).Eval(); e.Exists() {
-			if again, _ := e.Expr(); again != op {
-				return l.walkConstraint(e, pos, n)
-			}
+	case cue.SelectorOp, cue.IndexOp, cue.CallOp, cue.NoOp: // a reference, or something computed
+		if w := cue.Dereference(v); w != v {
+			return l.walkConstraint(w, pos, n)
+		}
+		if again, _ := v.Eval().Expr(); again != op {
+			return l.walkConstraint(v.Eval(), pos, n)
 		}
 	}
 	if c, ok := comparisons[op]; ok && len(args) == 1 {
@@ -87,10 +92,13 @@ func (l *loader) walkConstraint(v cue.Value, pos diag.Pos, n *int) *Constraint {
 	return nil
 }
 
-// isType reports whether v is a bare type such as int.
+// isType reports whether v is a bare type.
 func isType(v cue.Value) bool {
-	op, args := v.Expr()
-	return !v.IsConcrete() && op == cue.NoOp && len(args) <= 1
+	switch fmt.Sprint(v) {
+	case "_", "int", "number", "float", "string", "bytes", "bool", "null":
+		return !v.IsConcrete()
+	}
+	return false
 }
 
 // literal reads a concrete value.

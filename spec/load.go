@@ -11,7 +11,9 @@ import (
 	"cuelang.org/go/cue"
 	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/cuecontext"
+	"cuelang.org/go/cue/errors"
 	"cuelang.org/go/cue/parser"
+	"cuelang.org/go/cue/token"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -104,14 +106,19 @@ var standard = sync.OnceValue(func() *Spec {
 })
 
 type loader struct {
-	file  string
-	std   bool
-	diags *diag.List
-	names []string  // that a reference can mean
-	root  cue.Value // the user's
+	file   string
+	std    bool
+	diags  *diag.List
+	names  []string     // that a reference can mean
+	root   cue.Value    // the user's
+	broken map[int]bool // lines where CUE found a mistake: what else is wrong there follows from it
 }
 
+// add reports a mistake, unless it is where CUE has found one already.
 func (l *loader) add(code diag.Code, pos diag.Pos, format string, args ...any) *diag.Diagnostic {
+	if l.broken[pos.Line] {
+		return newDiag(code, pos, format, args...)
+	}
 	return l.diags.Add(code, pos, format, args...)
 }
 
@@ -138,32 +145,58 @@ func (l *loader) load(src []byte) (s *Spec) {
 	}
 	l.names = declared(f)
 	ctx := cuecontext.New()
-	v := ctx.BuildFile(f)
-	l.root = v
-	if err := v.Err(); err != nil {
-		l.cueErrors(err)
-	}
-	if err := v.Validate(); err != nil {
-		l.cueErrors(err)
-	}
+	l.evaluate(ctx, f)
 	schema := ctx.CompileString(schemaText, cue.Filename(schemaName)).LookupPath(cue.ParsePath("#Spec"))
 	if err := schema.Err(); err != nil {
 		panic(err)
 	}
-	if v.IncompleteKind() == cue.StructKind {
-		l.structShape(v, schema)
-	} else if l.diags.Len() == 0 {
+	if l.root.IncompleteKind() == cue.StructKind || l.diags.Len() > 0 {
+		l.structShape(l.root, schema)
+	} else {
 		l.add(codeShape, diag.Pos{File: l.file, Line: 1, Column: 1}, "a spec is a struct with the member \"name\"")
 	}
-	s = l.spec(v)
+	s = l.spec(l.root)
 	if l.diags.Len() > 0 {
 		return nil
 	}
-	if err := schema.Unify(v).Validate(); err != nil {
+	if err := schema.Unify(l.root).Validate(); err != nil {
 		l.cueErrors(err)
 		return nil
 	}
 	return s
+}
+
+// evaluate computes the user's value, and reports what CUE finds wrong with it. A reference that leads nowhere makes CUE give up
+// on the whole file; so such references are replaced, and it is computed again, to find the other mistakes, too.
+func (l *loader) evaluate(ctx *cue.Context, f *ast.File) {
+	l.root = ctx.BuildFile(f)
+	err := l.root.Validate()
+	if err == nil {
+		return
+	}
+	l.cueErrors(err)
+	lost := map[token.Pos]bool{}
+	for _, e := range errors.Errors(err) {
+		if format, _ := e.Msg(); strings.HasPrefix(format, "reference %q not found") {
+			lost[e.Position()] = true
+		}
+	}
+	if len(lost) > 0 {
+		ast.Walk(f, func(n ast.Node) bool {
+			if id, ok := n.(*ast.Ident); ok && lost[id.Pos()] {
+				id.Name = "_"
+			}
+			return true
+		}, nil)
+		l.root = ctx.BuildFile(f)
+		if err := l.root.Validate(); err != nil {
+			l.cueErrors(err)
+		}
+	}
+	l.broken = map[int]bool{}
+	for _, d := range l.diags.All() {
+		l.broken[d.Pos.Line] = true
+	}
 }
 
 // allowed reports imports and attributes that a spec can't have.

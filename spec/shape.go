@@ -19,12 +19,19 @@ var later = []string{"fan_out", "each", "then", "admit", "emit", "priority", "gr
 
 // shape reports where v doesn't have the shape that the schema s describes.
 func (l *loader) shape(v, s cue.Value) {
-	if v.Err() != nil && v.IncompleteKind() == cue.BottomKind {
-		l.cueErrors(v.Err())
-		return
-	}
 	choices := alternatives(s)
 	kind := v.IncompleteKind()
+	if kind == cue.BottomKind || kind == cue.TopKind && len(l.broken) > 0 {
+		if len(l.broken) == 0 {
+			l.cueErrors(v.Err())
+		}
+		for _, c := range choices { // what is inside may be whole
+			if c.IncompleteKind() == cue.StructKind {
+				l.structShape(v, c)
+			}
+		}
+		return
+	}
 	var fit []cue.Value
 	for _, c := range choices {
 		if k := c.IncompleteKind(); k == cue.TopKind {
@@ -86,7 +93,11 @@ func (l *loader) structShape(v, s cue.Value) {
 	pattern := s.LookupPath(cue.MakePath(cue.AnyString))
 	it, err := v.Fields(cue.Optional(true))
 	if err != nil {
-		l.cueErrors(err)
+		for _, name := range names {
+			if child := get(v, name); child.Exists() {
+				l.shape(child, known[name])
+			}
+		}
 		return
 	}
 	given := map[string]bool{}
