@@ -140,6 +140,48 @@ func TestAttach(t *testing.T) {
 	}
 }
 
+// Sessions come and go while their packets flow: closed means that nothing more is forwarded.
+func TestCloseWhilePacketsFlow(t *testing.T) {
+	b := newBench(t)
+	r := b.load(t, Options{Routes: someHop})
+	fwd := r.Program("fwd")
+	if err := fwd.Attach("in0"); err != nil {
+		t.Fatal(err)
+	}
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := b.sendOne(); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	for range 100 {
+		before := fwd.Count("sent").Packets
+		s := open(t, r, 1)
+		until(t, 5*time.Second, "packets are forwarded", func() bool { return fwd.Count("sent").Packets > before })
+		missed := fwd.Count("no_by_client").Packets
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, 5*time.Second, "packets go up", func() bool { return fwd.Count("no_by_client").Packets > missed })
+		closed := fwd.Count("sent").Packets
+		until(t, 5*time.Second, "more go up", func() bool { return fwd.Count("no_by_client").Packets > missed+10 })
+		if n := fwd.Count("sent").Packets - closed; n != 0 {
+			t.Fatalf("%d packets were forwarded for a session that is closed", n)
+		}
+	}
+	close(stop)
+	<-done
+}
+
 func TestAttachRefuses(t *testing.T) {
 	b := newBench(t)
 	if err := b.host.Run("ip", "tuntap", "add", "dev", "tun0", "mode", "tun"); err != nil {

@@ -134,14 +134,15 @@ func TestSettings(t *testing.T) {
 }
 
 func TestLease(t *testing.T) {
-	r := load(t, Options{Lease: 200 * time.Millisecond})
+	r := load(t, Options{Lease: 800 * time.Millisecond})
 	open(t, r, 1)
-	end := time.Now().Add(time.Second)
-	for time.Now().Before(end) {
+	end := time.Now().Add(1500 * time.Millisecond)
+	until(t, 5*time.Second, "nearly two leases pass", func() bool {
 		if run(t, r, packet(1)) != forwarded {
 			t.Fatal("the lease lapsed while it was renewed")
 		}
-	}
+		return time.Now().After(end)
+	})
 	fwd := r.Program("fwd").Kernel()
 	if fwd, err := fwd.Clone(); err != nil {
 		t.Fatal(err)
