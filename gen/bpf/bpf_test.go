@@ -1,0 +1,207 @@
+package bpf_test
+
+import (
+	"bytes"
+	"debug/elf"
+	"strings"
+	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/gen/bpf"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/spectest"
+)
+
+// All specs become C that clang has nothing to say against, load, pass their own tests, and do with random packets what the
+// reference model does.
+func TestSpecs(t *testing.T) {
+	for _, file := range specs(t) {
+		t.Run(nameOf(file), func(t *testing.T) {
+			u := compile(t, file)
+			u.load(t)
+			outcomes, err := spectest.Kernel(t.Context(), u.spec, u.plan, u.object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, o := range outcomes {
+				if o.Status == spectest.Failed {
+					t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Dump)
+				}
+			}
+			report, err := fuzz.Run(t.Context(), fuzz.Config{Spec: u.spec, Plan: u.plan, Object: u.object, Seed: 7, Packets: 3000})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if report.Difference != nil {
+				t.Error(report.Difference.Text)
+			}
+		})
+	}
+}
+
+// The object depends on the plan and on clang, not on the folder; nothing of the machine or of the spec's text is in it.
+func TestReproducible(t *testing.T) {
+	var objects [][]byte
+	for range 2 {
+		t.Setenv("TMPDIR", t.TempDir())
+		u := compile(t, "../../examples/turn/spec.cue")
+		objects = append(objects, u.object)
+	}
+	if !bytes.Equal(objects[0], objects[1]) {
+		t.Error("two compilations differ")
+	}
+	for _, word := range []string{"/tmp", "TestReproducible", "lookup: ch", "registered by"} {
+		if bytes.Contains(objects[0], []byte(word)) {
+			t.Errorf("%q is in the object", word)
+		}
+	}
+	file, err := elf.NewFile(bytes.NewReader(objects[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := map[string]bool{}
+	for _, s := range file.Sections {
+		has[s.Name] = true
+		if strings.HasPrefix(s.Name, ".debug") {
+			t.Errorf("section %s is in the object", s.Name)
+		}
+	}
+	if !has[".BTF"] || !has[".BTF.ext"] {
+		t.Error("BTF is missing")
+	}
+}
+
+// What clang attributes to a line of the spec is what Source.Lines says.
+func TestLines(t *testing.T) {
+	u := compile(t, "../../examples/turn/spec.cue")
+	lines := strings.Split(u.source.C, "\n")
+	for i, line := range lines {
+		if !strings.Contains(line, "find_by_channel(&key, now);") {
+			continue
+		}
+		pos := u.source.Lines[i]
+		if !strings.HasSuffix(pos.File, "spec.cue") || pos.Line == 0 {
+			t.Fatalf("line %d has position %v", i+1, pos)
+		}
+		lines[i] = strings.Replace(line, "now)", "no_such_name)", 1)
+		broken := clang.Unit{Source: strings.Join(lines, "\n"), Header: u.source.Header, Lines: u.source.Lines}
+		_, _, err := clang.Compile(t.Context(), broken.Source, broken.Header, clang.Options{})
+		refused, ok := err.(*clang.Error)
+		if !ok {
+			t.Fatalf("clang says %v", err)
+		}
+		if d := broken.Clang(refused, t.TempDir()); d.Pos != pos {
+			t.Errorf("the message is at %v, want %v:\n%s", d.Pos, pos, refused.Log)
+		}
+		return
+	}
+	t.Fatal("the lookup was not found")
+}
+
+// Text of a spec ends no comment, and names that C has words for do no harm.
+func TestHostileText(t *testing.T) {
+	evil := "*/ #error out\n#error line\\\n/* \"??/"
+	pos := diag.Pos{File: "a\"\n#error file\\.cue", Line: 3, Column: 1}
+	plan := &ir.Plan{
+		Name: evil, Pos: pos, Kernel: ir.Version{Major: 5, Minor: 10},
+		Settings: []*ir.Setting{{Name: "int", Type: ir.UintType(16), Default: []byte{1, 0}, Doc: evil, Pos: pos}},
+		Programs: []*ir.Program{{
+			Name: "while", Hook: "tc/ingress", L2: true, Paths: []string{evil}, Pos: pos,
+			Reasons: []*ir.Reason{{Name: "return", Kind: ir.Went, Doc: evil, Pos: pos}, {Name: "if", Kind: ir.Dropped, Doc: evil, Pos: pos}},
+			Vars:    []*ir.Var{{Name: "for", Type: ir.UintType(16)}},
+			Body: []ir.Stmt{
+				&ir.NeedBytes{End: ir.Off{Const: 14}, Reason: 0, Pos: pos},
+				&ir.If{Cond: &ir.Bin{Op: ir.Eq, X: &ir.Load{Off: ir.Off{Const: 12}, Bits: 16, Field: evil}, Y: &ir.SettingRef{}}, Note: evil, Pos: pos,
+					Then: []ir.Stmt{&ir.Drop{Reason: 1, Pos: pos}}},
+				&ir.Up{Reason: 0, Pos: pos},
+			},
+		}},
+	}
+	plan.Programs[0].Body[1].(*ir.If).Cond.(*ir.Bin).Y.(*ir.SettingRef).Setting = plan.Settings[0]
+	source, err := bpf.Render(plan, bpf.Options{Quote: func(string, int) string { return evil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := clang.Compile(t.Context(), source.C, source.Header, clang.Options{Warn: true}); err != nil {
+		t.Errorf("%v\n%s", err, source.C)
+	}
+}
+
+// Two names of a spec never make one of C.
+func TestReasonNames(t *testing.T) {
+	program := func(name, reason string, base int) *ir.Program {
+		return &ir.Program{Name: name, Base: base, Reasons: []*ir.Reason{{Name: reason, Kind: ir.Went}}, Body: []ir.Stmt{&ir.Up{Reason: 0}}}
+	}
+	source, err := bpf.Render(&ir.Plan{Programs: []*ir.Program{program("a", "b_c", 0), program("a_b", "c", 1)}}, bpf.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"fr_up(skb, reason_a_b_c);", "fr_up(skb, reason_a_b_c_2);"} {
+		if !strings.Contains(source.C, want) {
+			t.Errorf("%q is missing in\n%s", want, source.C)
+		}
+	}
+}
+
+// A plan that contradicts itself is an error, not C.
+func TestContradictions(t *testing.T) {
+	load := &ir.Load{Off: ir.Off{Base: &ir.Var{Name: "nowhere", Type: ir.UintType(16)}}, Bits: 8}
+	for want, body := range map[string][]ir.Stmt{
+		"no reason 5":     {&ir.Up{Reason: 5}},
+		"is not declared": {&ir.Guard{Cond: load, Reason: 0}, &ir.Up{Reason: 0}},
+		"no reason for":   {&ir.Forward{Rewrite: &ir.Rewrite{Resize: ir.MoveHeaders, NewFront: ir.Off{Const: 4}, Payload: &ir.Const{}}, NoRoom: -1, Fault: -1}},
+	} {
+		plan := &ir.Plan{Programs: []*ir.Program{{Name: "p", Reasons: []*ir.Reason{{Name: "up", Kind: ir.Went}}, Body: body}}}
+		if _, err := bpf.Render(plan, bpf.Options{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want %q", err, want)
+		}
+	}
+}
+
+// Where the kernel fails after the first change, the packet is dropped and counted as a fault.
+func TestFault(t *testing.T) {
+	u := compile(t, "../../golden/family/spec.cue")
+	broken := strings.Replace(u.source.C, "#include", "#define FR_INJECT_FAULT 1\n#include", 1)
+	object, _, err := clang.Compile(t.Context(), broken, u.source.Header, clang.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.object = object
+	outcomes, err := spectest.Kernel(t.Context(), u.spec, u.plan, u.object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	faults := 0
+	for _, o := range outcomes {
+		if o.Status == spectest.Failed && strings.Contains(strings.Join(o.Differences, " "), "fault") {
+			faults++
+		}
+	}
+	if faults == 0 {
+		t.Errorf("no packet was dropped as a fault: %+v", outcomes)
+	}
+}
+
+// The relays of the examples stay small for the verifier of the running kernel.
+func TestBudget(t *testing.T) {
+	for file, limit := range map[string]int{"turn": 20000, "gate": 20000, "paths": 20000} {
+		u := compile(t, "../../examples/"+file+"/spec.cue")
+		total := 0
+		for name, p := range u.load(t).Programs {
+			info, err := p.Info()
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, ok := info.VerifiedInstructions()
+			if !ok {
+				t.Fatalf("%s: this kernel doesn't say how many instructions the verifier processed", name)
+			}
+			total += int(n)
+		}
+		if total >= limit {
+			t.Errorf("%s: the verifier processes %d instructions, the limit is %d", file, total, limit)
+		}
+	}
+}
