@@ -59,30 +59,31 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
 #line 17 "spec.cue"
-	__u8 x3 = ld8(data + 42);
+	__u32 x3 = ld32(data + 26);
 #line 17 "spec.cue"
-	__u16 x4 = ld16(data + 43);
+	__u32 x4 = ld32(data + 30);
 #line 17 "spec.cue"
-	__u32 x5 = ld32(data + 45);
-#line 17 "spec.cue"
-	__u8 x6 = (((__u64)ld32(data + 45) + 1) & 0xffffffffULL) & 255;
-#line 17 "spec.cue"
-	__u8 x7 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 8) & 255;
-#line 17 "spec.cue"
-	__u8 x8 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 16) & 255;
-#line 17 "spec.cue"
-	__u8 x9 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 24) & 255;
-#line 17 "spec.cue"
-	__u32 x10 = ld32(data + 26);
-#line 17 "spec.cue"
-	__u32 x11 = ld32(data + 30);
-#line 17 "spec.cue"
-	__u16 x12 = ld16(data + 38);
-#line 82 "relay.bpf.c"
-	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
-	__u64 now0 = (__u64)x10 + x11 + x12 + 0x1100;
+	__u16 x5 = ld16(data + 38);
+#line 68 "relay.bpf.c"
+	__u64 was0 = (__u64)x3 + x4 + x5 + 0x1100;
+	__u64 now0 = (__u64)x3 + x4 + x5 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x3 + ((__u64)x4 << 8) + ((__u64)x5 << 8) + was0) + (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x6 << 8) + x7 + ((__u64)x8 << 8) + x9 + now0);
+#line 17 "spec.cue"
+	__u8 x6 = ld8(data + 42);
+#line 17 "spec.cue"
+	__u16 x7 = ld16(data + 43);
+#line 17 "spec.cue"
+	__u32 x8 = ld32(data + 45);
+#line 17 "spec.cue"
+	__u8 x9 = (((__u64)ld32(data + 45) + 1) & 0xffffffffULL) & 255;
+#line 17 "spec.cue"
+	__u8 x10 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 8) & 255;
+#line 17 "spec.cue"
+	__u8 x11 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 16) & 255;
+#line 17 "spec.cue"
+	__u8 x12 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 24) & 255;
+#line 86 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x6 + ((__u64)x7 << 8) + ((__u64)x8 << 8) + was0) + (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x9 << 8) + x10 + ((__u64)x11 << 8) + x12 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	if (!old0) /* no checksum came, none leaves */
@@ -99,12 +100,11 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	st32(data + 45, x2);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? old0 : sum0);
-#line 103 "relay.bpf.c"
+#line 104 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 40, 9);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 40, 9);
 	}
 
 	fr_count(reason_filter_pass, len);
@@ -132,34 +132,35 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
 #line 17 "spec.cue"
-	__u8 x3 = ld8(data + 62);
+	__u64 x3 = ld64(data + 22);
 #line 17 "spec.cue"
-	__u16 x4 = ld16(data + 63);
+	__u64 x4 = ld64(data + 30);
 #line 17 "spec.cue"
-	__u32 x5 = ld32(data + 65);
+	__u64 x5 = ld64(data + 38);
 #line 17 "spec.cue"
-	__u8 x6 = (((__u64)ld32(data + 65) + 1) & 0xffffffffULL) & 255;
+	__u64 x6 = ld64(data + 46);
 #line 17 "spec.cue"
-	__u8 x7 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 8) & 255;
-#line 17 "spec.cue"
-	__u8 x8 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 16) & 255;
-#line 17 "spec.cue"
-	__u8 x9 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 24) & 255;
-#line 17 "spec.cue"
-	__u64 x10 = ld64(data + 22);
-#line 17 "spec.cue"
-	__u64 x11 = ld64(data + 22 + 8);
-#line 17 "spec.cue"
-	__u64 x12 = ld64(data + 38);
-#line 17 "spec.cue"
-	__u64 x13 = ld64(data + 38 + 8);
-#line 17 "spec.cue"
-	__u16 x14 = ld16(data + 58);
-#line 159 "relay.bpf.c"
-	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
+	__u16 x7 = ld16(data + 58);
+#line 145 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x7 + 0x1100;
+	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x7 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x3 + ((__u64)x4 << 8) + ((__u64)x5 << 8) + was0) + (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x6 << 8) + x7 + ((__u64)x8 << 8) + x9 + now0);
+#line 17 "spec.cue"
+	__u8 x8 = ld8(data + 62);
+#line 17 "spec.cue"
+	__u16 x9 = ld16(data + 63);
+#line 17 "spec.cue"
+	__u32 x10 = ld32(data + 65);
+#line 17 "spec.cue"
+	__u8 x11 = (((__u64)ld32(data + 65) + 1) & 0xffffffffULL) & 255;
+#line 17 "spec.cue"
+	__u8 x12 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 8) & 255;
+#line 17 "spec.cue"
+	__u8 x13 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 16) & 255;
+#line 17 "spec.cue"
+	__u8 x14 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 24) & 255;
+#line 163 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + ((__u64)x9 << 8) + ((__u64)x10 << 8) + was0) + (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x11 << 8) + x12 + ((__u64)x13 << 8) + x14 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 
@@ -174,12 +175,11 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 	st32(data + 65, x2);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 178 "relay.bpf.c"
+#line 179 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 9);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 60, 9);
 	}
 
 	fr_count(reason_filter_pass, len);

@@ -54,20 +54,21 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
 #line 16 "spec.cue"
-	__u16 x2 = ld16(data + 42);
+	__u32 x2 = ld32(data + 26);
 #line 16 "spec.cue"
-	__u32 x3 = ld32(data + 46);
+	__u32 x3 = ld32(data + 30);
 #line 16 "spec.cue"
-	__u32 x4 = ld32(data + 26);
-#line 16 "spec.cue"
-	__u32 x5 = ld32(data + 30);
-#line 16 "spec.cue"
-	__u16 x6 = ld16(data + 38);
-#line 67 "relay.bpf.c"
-	__u64 was0 = (__u64)x4 + x5 + x6 + 0x1100;
-	__u64 now0 = (__u64)x4 + x5 + x6 + 0x1100;
+	__u16 x4 = ld16(data + 38);
+#line 63 "relay.bpf.c"
+	__u64 was0 = (__u64)x2 + x3 + x4 + 0x1100;
+	__u64 now0 = (__u64)x2 + x3 + x4 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3 + was0) + (__u64)x0 + x1 + now0);
+#line 16 "spec.cue"
+	__u16 x5 = ld16(data + 42);
+#line 16 "spec.cue"
+	__u32 x6 = ld32(data + 46);
+#line 71 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x5 + x6 + was0) + (__u64)x0 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	if (!old0) /* no checksum came, none leaves */
@@ -76,8 +77,8 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 	/* unit.checksum */
 #line 8 "spec.cue"
 	__u16 old1 = ld16(data + 44);
-#line 80 "relay.bpf.c"
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x3) + (__u64)x0 + x1);
+#line 81 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x5 + x6) + (__u64)x0 + x1);
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -92,12 +93,11 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 8 "spec.cue"
 	st16(data + 44, sum1);
-#line 96 "relay.bpf.c"
+#line 97 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_hop_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 40, 10);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 40, 10);
 	}
 
 	fr_count(reason_hop_pass, len);
@@ -117,32 +117,33 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
 #line 16 "spec.cue"
-	__u16 x2 = ld16(data + 62);
+	__u64 x2 = ld64(data + 22);
 #line 16 "spec.cue"
-	__u32 x3 = ld32(data + 66);
+	__u64 x3 = ld64(data + 30);
 #line 16 "spec.cue"
-	__u64 x4 = ld64(data + 22);
+	__u64 x4 = ld64(data + 38);
 #line 16 "spec.cue"
-	__u64 x5 = ld64(data + 22 + 8);
+	__u64 x5 = ld64(data + 46);
 #line 16 "spec.cue"
-	__u64 x6 = ld64(data + 38);
-#line 16 "spec.cue"
-	__u64 x7 = ld64(data + 38 + 8);
-#line 16 "spec.cue"
-	__u16 x8 = ld16(data + 58);
-#line 134 "relay.bpf.c"
-	__u64 was0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
+	__u16 x6 = ld16(data + 58);
+#line 130 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x6 + 0x1100;
+	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3 + was0) + (__u64)x0 + x1 + now0);
+#line 16 "spec.cue"
+	__u16 x7 = ld16(data + 62);
+#line 16 "spec.cue"
+	__u32 x8 = ld32(data + 66);
+#line 138 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x7 + x8 + was0) + (__u64)x0 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 
 	/* unit.checksum */
 #line 8 "spec.cue"
 	__u16 old1 = ld16(data + 64);
-#line 145 "relay.bpf.c"
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x3) + (__u64)x0 + x1);
+#line 146 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x7 + x8) + (__u64)x0 + x1);
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -157,12 +158,11 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 	st16(data + 60, pending0 ? old0 : sum0);
 #line 8 "spec.cue"
 	st16(data + 64, sum1);
-#line 161 "relay.bpf.c"
+#line 162 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_hop_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 60, 10);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 60, 10);
 	}
 
 	fr_count(reason_hop_pass, len);

@@ -96,60 +96,54 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__s64 csum;
 	__u32 len = skb->len;
 #line 9 "link.cue"
-	__u16 x0 = ld16(data + 12); /* eth: type */
-#line 16 "ip.cue"
-	__u16 x1 = ld16(data + 14); /* ipv4: version ihl dscp ecn */
-	__u16 x2 = bpf_htons(v_payload_len + 40); /* ipv4: total_length */
+	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
+	__u16 x1 = bpf_htons(v_payload_len + 40); /* ipv4: total_length */
 #line 24 "ip.cue"
-	__u16 x3 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
+	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
-	__u32 x4 = ld32(row_s->m_local.addr + 12); /* ipv4: src */
-	__u32 x5 = ld32(row_s->m_peer.addr + 12); /* ipv4: dst */
+	__u32 x3 = ld32(row_s->m_local.addr + 12); /* ipv4: src */
+	__u32 x4 = ld32(row_s->m_peer.addr + 12); /* ipv4: dst */
 #line 11 "transport.cue"
-	__u16 x6 = bpf_htons(row_s->m_local.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_s->m_peer.port); /* udp: dst_port */
-	__u16 x8 = bpf_htons(v_payload_len + 20); /* udp: length */
+	__u16 x5 = bpf_htons(row_s->m_local.port); /* udp: src_port */
+	__u16 x6 = bpf_htons(row_s->m_peer.port); /* udp: dst_port */
+	__u16 x7 = bpf_htons(v_payload_len + 20); /* udp: length */
 #line 15 "spec.cue"
-	__u16 x9 = bpf_htons(v_payload_len + 12); /* outer: length */
+	__u16 x8 = bpf_htons(v_payload_len + 12); /* outer: length */
 #line 9 "spec.cue"
-	__u16 x10 = ld16(data + 42); /* rtcp: version padding count type */
-	__u16 x11 = bpf_htons(((v_payload_len + 8) / 4) + 0xffffffffffffffffULL); /* rtcp: length */
-	__u32 x12 = ld32(data + 46); /* rtcp: ssrc */
+	__u16 x9 = ld16(data + 42); /* rtcp: version padding count type */
+	__u16 x10 = bpf_htons(((v_payload_len + 8) / 4) + 0xffffffffffffffffULL); /* rtcp: length */
+	__u32 x11 = ld32(data + 46); /* rtcp: ssrc */
 
 	/* ip.checksum */
 #line 25 "ip.cue"
 	__u16 old0 = ld16(data + 24);
 #line 28 "spec.cue"
-	__u16 x13 = ld16(data + 16);
+	__u32 x12 = ld32(data + 16);
 #line 28 "spec.cue"
-	__u16 x14 = ld16(data + 18);
+	__u32 x13 = ld32(data + 20);
 #line 28 "spec.cue"
-	__u16 x15 = ld16(data + 20);
+	__u32 x14 = ld32(data + 26);
 #line 28 "spec.cue"
-	__u16 x16 = ld16(data + 22);
-#line 28 "spec.cue"
-	__u32 x17 = ld32(data + 26);
-#line 28 "spec.cue"
-	__u32 x18 = ld32(data + 30);
-#line 135 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x14 + x15 + x16 + x17 + x18) + (__u64)x2 + x3 + x4 + x5 + 64);
+	__u32 x15 = ld32(data + 30);
+#line 130 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x13 + x14 + x15) + (__u64)x1 + x2 + x3 + x4 + 64);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 40);
 #line 28 "spec.cue"
-	__u16 x19 = ld16(data + 34);
-#line 28 "spec.cue"
-	__u16 x20 = ld16(data + 36);
-#line 28 "spec.cue"
-	__u16 x21 = ld16(data + 38);
-#line 28 "spec.cue"
-	__u16 x22 = ld16(data + 44);
-#line 149 "relay.bpf.c"
-	__u64 was1 = (__u64)x17 + x18 + x21 + 0x1100;
-	__u64 now1 = (__u64)x4 + x5 + x8 + 0x1100;
+	__u16 x16 = ld16(data + 38);
+#line 138 "relay.bpf.c"
+	__u64 was1 = (__u64)x14 + x15 + x16 + 0x1100;
+	__u64 now1 = (__u64)x3 + x4 + x7 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x19 + x20 + x21 + x22 + was1) + (__u64)x6 + x7 + x8 + x9 + x11 + now1 + 0xefbe);
+#line 28 "spec.cue"
+	__u32 x17 = ld32(data + 34);
+#line 28 "spec.cue"
+	__u16 x18 = ld16(data + 44);
+#line 146 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x17 + x16 + x18 + was1) + (__u64)x5 + x6 + x7 + x8 + x10 + now1 + 0xefbe);
 	if (!sum1)
 		sum1 = 0xFFFF;
 	if (!old1) /* no checksum came, none leaves */
@@ -158,7 +152,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 50, 54, v_payload_len, (pending1 ? FR_PAYLOAD : 0));
-#line 162 "relay.bpf.c"
+#line 156 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -176,39 +170,37 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 		st32(data + 8, ld32(row_s->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
-	st16(data + 12, x0);
-#line 16 "ip.cue"
-	st16(data + 14, x1);
-	st16(data + 16, x2);
+	st32(data + 12, x0);
+#line 17 "ip.cue"
+	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
 #line 22 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
 #line 24 "ip.cue"
-	st16(data + 22, x3);
+	st16(data + 22, x2);
 #line 26 "ip.cue"
-	st32(data + 26, x4);
-	st32(data + 30, x5);
+	st32(data + 26, x3);
+	st32(data + 30, x4);
 #line 11 "transport.cue"
-	st16(data + 34, x6);
-	st16(data + 36, x7);
-	st16(data + 38, x8);
+	st16(data + 34, x5);
+	st16(data + 36, x6);
+	st16(data + 38, x7);
 #line 14 "spec.cue"
 	st16(data + 42, bpf_htons(0xbeef));
-	st16(data + 44, x9);
+	st16(data + 44, x8);
 #line 9 "spec.cue"
-	st16(data + 46, x10);
-	st16(data + 48, x11);
-	st32(data + 50, x12);
+	st16(data + 46, x9);
+	st16(data + 48, x10);
+	st32(data + 50, x11);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 207 "relay.bpf.c"
+#line 200 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 40);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 40);
 	}
 
 	fr_count(reason_wrap_sent, len);
@@ -246,29 +238,28 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
 #line 28 "spec.cue"
-	__u16 x12 = ld16(data + 34);
+	__u32 x12 = ld32(data + 26);
 #line 28 "spec.cue"
-	__u16 x13 = ld16(data + 36);
+	__u32 x13 = ld32(data + 30);
 #line 28 "spec.cue"
 	__u16 x14 = ld16(data + 38);
-#line 28 "spec.cue"
-	__u16 x15 = ld16(data + 44);
-#line 28 "spec.cue"
-	__u32 x16 = ld32(data + 26);
-#line 28 "spec.cue"
-	__u32 x17 = ld32(data + 30);
-#line 261 "relay.bpf.c"
-	__u64 was0 = (__u64)x16 + x17 + x14 + 0x1100;
+#line 247 "relay.bpf.c"
+	__u64 was0 = (__u64)x12 + x13 + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x13 + x14 + x15 + was0) + (__u64)x6 + x7 + x1 + x8 + x10 + now0 + 0xefbe);
+#line 28 "spec.cue"
+	__u32 x15 = ld32(data + 34);
+#line 28 "spec.cue"
+	__u16 x16 = ld16(data + 44);
+#line 255 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0) + (__u64)x6 + x7 + x1 + x8 + x10 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_s->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 50, 74, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 272 "relay.bpf.c"
+#line 263 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -311,12 +302,11 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	st32(data + 70, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 315 "relay.bpf.c"
+#line 306 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 60);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 60);
 	}
 
 	fr_count(reason_wrap_sent, len);
@@ -357,33 +347,32 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
 #line 28 "spec.cue"
-	__u16 x14 = ld16(data + 54);
+	__u64 x14 = ld64(data + 22);
 #line 28 "spec.cue"
-	__u16 x15 = ld16(data + 56);
+	__u64 x15 = ld64(data + 30);
 #line 28 "spec.cue"
-	__u16 x16 = ld16(data + 58);
+	__u64 x16 = ld64(data + 38);
 #line 28 "spec.cue"
-	__u16 x17 = ld16(data + 64);
+	__u64 x17 = ld64(data + 46);
 #line 28 "spec.cue"
-	__u64 x18 = ld64(data + 22);
-#line 28 "spec.cue"
-	__u64 x19 = ld64(data + 22 + 8);
-#line 28 "spec.cue"
-	__u64 x20 = ld64(data + 38);
-#line 28 "spec.cue"
-	__u64 x21 = ld64(data + 38 + 8);
-#line 376 "relay.bpf.c"
-	__u64 was0 = (__u64)fr_add64(x18) + fr_add64(x19) + fr_add64(x20) + fr_add64(x21) + x16 + 0x1100;
+	__u16 x18 = ld16(data + 58);
+#line 360 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x14) + fr_add64(x15) + fr_add64(x16) + fr_add64(x17) + x18 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x15 + x16 + x17 + was0) + (__u64)x8 + x9 + x2 + x10 + x12 + now0 + 0xefbe);
+#line 28 "spec.cue"
+	__u32 x19 = ld32(data + 54);
+#line 28 "spec.cue"
+	__u16 x20 = ld16(data + 64);
+#line 368 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x19 + x18 + x20 + was0) + (__u64)x8 + x9 + x2 + x10 + x12 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_s_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 70, 74, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 387 "relay.bpf.c"
+#line 376 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -426,12 +415,11 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	st32(data + 70, x13);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 430 "relay.bpf.c"
+#line 419 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 60);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 60);
 	}
 
 	fr_count(reason_wrap_sent, len);
@@ -463,40 +451,39 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	__u32 x10 = ld32(data + 66); /* rtcp: ssrc */
 
 	/* ipv4.checksum */
-#line 467 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
+#line 455 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 60);
 #line 28 "spec.cue"
-	__u16 x11 = ld16(data + 54);
+	__u64 x11 = ld64(data + 22);
 #line 28 "spec.cue"
-	__u16 x12 = ld16(data + 56);
+	__u64 x12 = ld64(data + 30);
 #line 28 "spec.cue"
-	__u16 x13 = ld16(data + 58);
+	__u64 x13 = ld64(data + 38);
 #line 28 "spec.cue"
-	__u16 x14 = ld16(data + 64);
+	__u64 x14 = ld64(data + 46);
 #line 28 "spec.cue"
-	__u64 x15 = ld64(data + 22);
-#line 28 "spec.cue"
-	__u64 x16 = ld64(data + 22 + 8);
-#line 28 "spec.cue"
-	__u64 x17 = ld64(data + 38);
-#line 28 "spec.cue"
-	__u64 x18 = ld64(data + 38 + 8);
-#line 489 "relay.bpf.c"
-	__u64 was1 = (__u64)fr_add64(x15) + fr_add64(x16) + fr_add64(x17) + fr_add64(x18) + x13 + 0x1100;
+	__u16 x15 = ld16(data + 58);
+#line 471 "relay.bpf.c"
+	__u64 was1 = (__u64)fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + x15 + 0x1100;
 	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x11 + x12 + x13 + x14 + was1) + (__u64)x4 + x5 + x6 + x7 + x9 + now1 + 0xefbe);
+#line 28 "spec.cue"
+	__u32 x16 = ld32(data + 54);
+#line 28 "spec.cue"
+	__u16 x17 = ld16(data + 64);
+#line 479 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x16 + x15 + x17 + was1) + (__u64)x4 + x5 + x6 + x7 + x9 + now1 + 0xefbe);
 	if (!sum1)
 		sum1 = 0xFFFF;
 	int direct = row_s_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 70, 54, v_payload_len_4, FR_TO_IPV4 | (pending1 ? FR_PAYLOAD : 0));
-#line 500 "relay.bpf.c"
+#line 487 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -541,12 +528,11 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 545 "relay.bpf.c"
+#line 532 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 40);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 40);
 	}
 
 	fr_count(reason_wrap_sent, len);
@@ -675,7 +661,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (be16(data + 36) != 0x138d) return fr_up(skb, reason_wrap_no_match);
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 679 "relay.bpf.c"
+#line 665 "relay.bpf.c"
 		{
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
 
@@ -684,7 +670,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			key.m_ssrc = be32(data + 46);
 #line 27 "spec.cue"
 			row_s = find_by_ssrc(&key, now);
-#line 688 "relay.bpf.c"
+#line 674 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s) return fr_up(skb, reason_wrap_no_by_ssrc);
@@ -710,13 +696,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 714 "relay.bpf.c"
+#line 700 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (40ULL + v_payload_len > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write1(skb, data, now, v_payload_len, row_s);
-#line 720 "relay.bpf.c"
+#line 706 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -744,13 +730,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 748 "relay.bpf.c"
+#line 734 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (60ULL + v_payload_len_2 > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write2(skb, data, now, v_payload_len_2, row_s);
-#line 754 "relay.bpf.c"
+#line 740 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
@@ -830,7 +816,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (be16(data + 56) != 0x138d) return fr_up(skb, reason_wrap_no_match);
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 834 "relay.bpf.c"
+#line 820 "relay.bpf.c"
 		{
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
 
@@ -840,7 +826,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			key.m_ssrc = be32(data + 66);
 #line 27 "spec.cue"
 			row_s_2 = find_by_ssrc(&key, now);
-#line 844 "relay.bpf.c"
+#line 830 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_wrap_no_by_ssrc);
@@ -872,13 +858,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 876 "relay.bpf.c"
+#line 862 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (60ULL + v_payload_len_3 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write3(skb, data, now, v_payload_len_3, row_s_2);
-#line 882 "relay.bpf.c"
+#line 868 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -904,17 +890,17 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 908 "relay.bpf.c"
+#line 894 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (40ULL + v_payload_len_4 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write4(skb, data, now, v_payload_len_4, row_s_2);
-#line 914 "relay.bpf.c"
+#line 900 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
 	return fr_up(skb, reason_wrap_not_ip);
-#line 920 "relay.bpf.c"
+#line 906 "relay.bpf.c"
 }

@@ -55,7 +55,7 @@ static __always_inline int prog_leaving_write1(struct __sk_buff *skb, void *data
 #line 9 "spec.cue"
 	__u16 x0 = ld16(data + 14);
 #line 58 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - (x0) + 0x6045);
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x0) + 0x6045);
 	__u32 priority = 6;
 
 	csum = bpf_csum_update(skb, 0);
@@ -69,8 +69,7 @@ static __always_inline int prog_leaving_write1(struct __sk_buff *skb, void *data
 	st16(data + 24, sum0);
 #line 71 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 12);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 12);
 	}
 	skb->priority = priority;
 
@@ -96,8 +95,8 @@ static __always_inline int prog_leaving_write3(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 9 "spec.cue"
 	__u16 x0 = ld16(data + 14);
-#line 100 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - (x0) + 0x6045);
+#line 99 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x0) + 0x6045);
 	__u32 priority = 6;
 
 	csum = bpf_csum_update(skb, 0);
@@ -109,10 +108,9 @@ static __always_inline int prog_leaving_write3(struct __sk_buff *skb, void *data
 	st16(data + 14, bpf_htons(0x4560));
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 113 "relay.bpf.c"
+#line 112 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 12);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 12);
 	}
 	skb->priority = priority;
 
@@ -134,7 +132,7 @@ static __always_inline int prog_leaving_write5(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 42 "ip.cue"
 	__u32 x0 = bpf_htonl(0x66000000ULL | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
-#line 138 "relay.bpf.c"
+#line 136 "relay.bpf.c"
 	__u32 priority = 6;
 
 	csum = bpf_csum_update(skb, 0);
@@ -144,10 +142,9 @@ static __always_inline int prog_leaving_write5(struct __sk_buff *skb, void *data
 
 #line 42 "ip.cue"
 	st32(data + 14, x0);
-#line 148 "relay.bpf.c"
+#line 146 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 4);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 4);
 	}
 	skb->priority = priority;
 
@@ -169,7 +166,7 @@ static __always_inline int prog_leaving_write7(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 42 "ip.cue"
 	__u32 x0 = bpf_htonl(0x66000000ULL | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
-#line 173 "relay.bpf.c"
+#line 170 "relay.bpf.c"
 	__u32 priority = 6;
 
 	csum = bpf_csum_update(skb, 0);
@@ -179,10 +176,9 @@ static __always_inline int prog_leaving_write7(struct __sk_buff *skb, void *data
 
 #line 42 "ip.cue"
 	st32(data + 14, x0);
-#line 183 "relay.bpf.c"
+#line 180 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 4);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 4);
 	}
 	skb->priority = priority;
 
@@ -287,7 +283,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 36) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 291 "relay.bpf.c"
+#line 287 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -297,13 +293,13 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write1(skb, data);
-#line 301 "relay.bpf.c"
+#line 297 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write2(skb);
-#line 307 "relay.bpf.c"
+#line 303 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -343,7 +339,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 36) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 347 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -353,19 +349,19 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write3(skb, data);
-#line 357 "relay.bpf.c"
+#line 353 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write4(skb);
-#line 363 "relay.bpf.c"
+#line 359 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		return fr_up(skb, reason_leaving_not_l4);
-#line 369 "relay.bpf.c"
+#line 365 "relay.bpf.c"
 	}
 
 	/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -417,7 +413,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 56) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 421 "relay.bpf.c"
+#line 417 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -427,13 +423,13 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write5(skb, data);
-#line 431 "relay.bpf.c"
+#line 427 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write6(skb);
-#line 437 "relay.bpf.c"
+#line 433 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -473,7 +469,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 56) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 477 "relay.bpf.c"
+#line 473 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -483,23 +479,23 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write7(skb, data);
-#line 487 "relay.bpf.c"
+#line 483 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write8(skb);
-#line 493 "relay.bpf.c"
+#line 489 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		return fr_up(skb, reason_leaving_not_l4);
-#line 499 "relay.bpf.c"
+#line 495 "relay.bpf.c"
 	}
 
 	/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 	return fr_up(skb, reason_leaving_not_ip);
-#line 505 "relay.bpf.c"
+#line 501 "relay.bpf.c"
 }

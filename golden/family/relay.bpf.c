@@ -100,32 +100,29 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 #line 25 "ip.cue"
 	__u16 old0 = ld16(data + 24);
 #line 13 "spec.cue"
-	__u16 x5 = ld16(data + 18);
+	__u32 x5 = ld32(data + 18);
 #line 13 "spec.cue"
-	__u16 x6 = ld16(data + 20);
+	__u16 x6 = ld16(data + 22);
 #line 13 "spec.cue"
-	__u16 x7 = ld16(data + 22);
+	__u32 x7 = ld32(data + 26);
 #line 13 "spec.cue"
-	__u32 x8 = ld32(data + 26);
-#line 13 "spec.cue"
-	__u32 x9 = ld32(data + 30);
-#line 113 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x5 + x6 + x7 + x8 + x9) + (__u64)x0 + x1 + x2 + 64);
+	__u32 x8 = ld32(data + 30);
+#line 111 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x5 + x6 + x7 + x8) + (__u64)x0 + x1 + x2 + 64);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 40);
 #line 13 "spec.cue"
-	__u16 x10 = ld16(data + 34);
-#line 13 "spec.cue"
-	__u16 x11 = ld16(data + 36);
-#line 13 "spec.cue"
-	__u16 x12 = ld16(data + 38);
-#line 125 "relay.bpf.c"
-	__u64 was1 = (__u64)x8 + x9 + x12 + 0x1100;
-	__u64 now1 = (__u64)x1 + x2 + x12 + 0x1100;
+	__u16 x9 = ld16(data + 38);
+#line 119 "relay.bpf.c"
+	__u64 was1 = (__u64)x7 + x8 + x9 + 0x1100;
+	__u64 now1 = (__u64)x1 + x2 + x9 + 0x1100;
 	int pending1 = old1 == fr_fold(was1) || skb->gso_size;
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x10 + x11 + was1) + (__u64)x3 + x4 + now1);
+#line 13 "spec.cue"
+	__u32 x10 = ld32(data + 34);
+#line 125 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + was1) + (__u64)x3 + x4 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
 	if (!old1) /* no checksum came, none leaves */
@@ -157,12 +154,11 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 161 "relay.bpf.c"
+#line 158 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 18, 24);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 18, 24);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -194,27 +190,26 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
 #line 13 "spec.cue"
-	__u16 x8 = ld16(data + 34);
+	__u32 x8 = ld32(data + 26);
 #line 13 "spec.cue"
-	__u16 x9 = ld16(data + 36);
+	__u32 x9 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 13 "spec.cue"
-	__u32 x11 = ld32(data + 26);
-#line 13 "spec.cue"
-	__u32 x12 = ld32(data + 30);
-#line 207 "relay.bpf.c"
-	__u64 was0 = (__u64)x11 + x12 + x10 + 0x1100;
+#line 199 "relay.bpf.c"
+	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
+#line 13 "spec.cue"
+	__u32 x11 = ld32(data + 34);
+#line 205 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len, FR_TO_IPV6);
-#line 218 "relay.bpf.c"
+#line 213 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -249,12 +244,11 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 253 "relay.bpf.c"
+#line 248 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 48);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 48);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -286,24 +280,23 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
 #line 13 "spec.cue"
-	__u16 x8 = ld16(data + 54);
+	__u64 x8 = ld64(data + 22);
 #line 13 "spec.cue"
-	__u16 x9 = ld16(data + 56);
+	__u64 x9 = ld64(data + 30);
 #line 13 "spec.cue"
-	__u64 x10 = ld64(data + 22);
+	__u64 x10 = ld64(data + 38);
 #line 13 "spec.cue"
-	__u64 x11 = ld64(data + 22 + 8);
+	__u64 x11 = ld64(data + 46);
 #line 13 "spec.cue"
-	__u64 x12 = ld64(data + 38);
-#line 13 "spec.cue"
-	__u64 x13 = ld64(data + 38 + 8);
-#line 13 "spec.cue"
-	__u16 x14 = ld16(data + 58);
-#line 303 "relay.bpf.c"
-	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x14 + 0x1100;
+	__u16 x12 = ld16(data + 58);
+#line 293 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
+	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
 	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9 + was0) + (__u64)x6 + x7 + now0);
+#line 13 "spec.cue"
+	__u32 x13 = ld32(data + 54);
+#line 299 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
@@ -332,12 +325,11 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 336 "relay.bpf.c"
+#line 329 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 48);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 48);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -363,38 +355,37 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 x6 = bpf_htons(v_payload_len_2 + 8); /* udp: length */
 
 	/* ipv4.checksum */
-#line 367 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
+#line 359 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 60);
 #line 13 "spec.cue"
-	__u16 x7 = ld16(data + 54);
+	__u64 x7 = ld64(data + 22);
 #line 13 "spec.cue"
-	__u16 x8 = ld16(data + 56);
+	__u64 x8 = ld64(data + 30);
 #line 13 "spec.cue"
-	__u16 x9 = ld16(data + 58);
+	__u64 x9 = ld64(data + 38);
 #line 13 "spec.cue"
-	__u64 x10 = ld64(data + 22);
+	__u64 x10 = ld64(data + 46);
 #line 13 "spec.cue"
-	__u64 x11 = ld64(data + 22 + 8);
-#line 13 "spec.cue"
-	__u64 x12 = ld64(data + 38);
-#line 13 "spec.cue"
-	__u64 x13 = ld64(data + 38 + 8);
-#line 387 "relay.bpf.c"
-	__u64 was1 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x9 + 0x1100;
+	__u16 x11 = ld16(data + 58);
+#line 375 "relay.bpf.c"
+	__u64 was1 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x7 + x8 + x9 + was1) + (__u64)x4 + x5 + x6 + now1);
+#line 13 "spec.cue"
+	__u32 x12 = ld32(data + 54);
+#line 381 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x12 + x11 + was1) + (__u64)x4 + x5 + x6 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
 	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_2, FR_TO_IPV4);
-#line 398 "relay.bpf.c"
+#line 389 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -432,12 +423,11 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 436 "relay.bpf.c"
+#line 427 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 28);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 28);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -530,7 +520,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 534 "relay.bpf.c"
+#line 524 "relay.bpf.c"
 		{
 			struct key_by_client key __attribute__((aligned(8))) = {};
 
@@ -540,7 +530,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			key.m_server.port = be16(data + 36);
 #line 12 "spec.cue"
 			row_p = find_by_client(&key, now);
-#line 544 "relay.bpf.c"
+#line 534 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_forward_no_by_client);
@@ -562,13 +552,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 566 "relay.bpf.c"
+#line 556 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 			return prog_forward_write1(skb, data, now, row_p);
-#line 572 "relay.bpf.c"
+#line 562 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -596,13 +586,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 600 "relay.bpf.c"
+#line 590 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write2(skb, data, now, v_payload_len, row_p);
-#line 606 "relay.bpf.c"
+#line 596 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -650,7 +640,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 654 "relay.bpf.c"
+#line 644 "relay.bpf.c"
 		{
 			struct key_by_client key __attribute__((aligned(8))) = {};
 
@@ -664,7 +654,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			key.m_server.port = be16(data + 56);
 #line 12 "spec.cue"
 			row_p_2 = find_by_client(&key, now);
-#line 668 "relay.bpf.c"
+#line 658 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_by_client);
@@ -692,13 +682,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 696 "relay.bpf.c"
+#line 686 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 			return prog_forward_write3(skb, data, now, row_p_2);
-#line 702 "relay.bpf.c"
+#line 692 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -724,17 +714,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 728 "relay.bpf.c"
+#line 718 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (28ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write4(skb, data, now, v_payload_len_2, row_p_2);
-#line 734 "relay.bpf.c"
+#line 724 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 740 "relay.bpf.c"
+#line 730 "relay.bpf.c"
 }

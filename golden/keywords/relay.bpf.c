@@ -136,32 +136,29 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 #line 25 "ip.cue"
 	__u16 old0 = ld16(data + 24);
 #line 22 "spec.cue"
-	__u16 x5 = ld16(data + 18);
+	__u32 x5 = ld32(data + 18);
 #line 22 "spec.cue"
-	__u16 x6 = ld16(data + 20);
+	__u16 x6 = ld16(data + 22);
 #line 22 "spec.cue"
-	__u16 x7 = ld16(data + 22);
+	__u32 x7 = ld32(data + 26);
 #line 22 "spec.cue"
-	__u32 x8 = ld32(data + 26);
-#line 22 "spec.cue"
-	__u32 x9 = ld32(data + 30);
-#line 149 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x5 + x6 + x7 + x8 + x9) + (__u64)x0 + x1 + x2 + 64);
+	__u32 x8 = ld32(data + 30);
+#line 147 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x5 + x6 + x7 + x8) + (__u64)x0 + x1 + x2 + 64);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 40);
 #line 22 "spec.cue"
-	__u16 x10 = ld16(data + 34);
-#line 22 "spec.cue"
-	__u16 x11 = ld16(data + 36);
-#line 22 "spec.cue"
-	__u16 x12 = ld16(data + 38);
-#line 161 "relay.bpf.c"
-	__u64 was1 = (__u64)x8 + x9 + x12 + 0x1100;
-	__u64 now1 = (__u64)x1 + x2 + x12 + 0x1100;
+	__u16 x9 = ld16(data + 38);
+#line 155 "relay.bpf.c"
+	__u64 was1 = (__u64)x7 + x8 + x9 + 0x1100;
+	__u64 now1 = (__u64)x1 + x2 + x9 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x10 + x11 + was1) + (__u64)x3 + x4 + now1);
+#line 22 "spec.cue"
+	__u32 x10 = ld32(data + 34);
+#line 161 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + was1) + (__u64)x3 + x4 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
 	if (!old1) /* no checksum came, none leaves */
@@ -193,12 +190,11 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 197 "relay.bpf.c"
+#line 194 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 18, 24);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 18, 24);
 	}
 
 	fr_count(reason_main_sent, len);
@@ -226,35 +222,32 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	__u16 x6 = bpf_htons(row_double->m_long.port); /* udp: src_port */
 	__u16 x7 = bpf_htons(row_double->m_close.port); /* udp: dst_port */
 #line 4 "spec.cue"
-	__u16 x8 = ld16(data + 42); /* int: type range */
-#line 4 "spec.cue"
-	__u16 x9 = ld16(data + 44); /* int: return */
+	__u32 x8 = ld32(data + 42); /* int: type range, int: return */
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
 #line 22 "spec.cue"
-	__u16 x10 = ld16(data + 34);
+	__u32 x9 = ld32(data + 26);
 #line 22 "spec.cue"
-	__u16 x11 = ld16(data + 36);
+	__u32 x10 = ld32(data + 30);
 #line 22 "spec.cue"
-	__u16 x12 = ld16(data + 38);
-#line 22 "spec.cue"
-	__u32 x13 = ld32(data + 26);
-#line 22 "spec.cue"
-	__u32 x14 = ld32(data + 30);
-#line 247 "relay.bpf.c"
-	__u64 was0 = (__u64)x13 + x14 + x12 + 0x1100;
+	__u16 x11 = ld16(data + 38);
+#line 237 "relay.bpf.c"
+	__u64 was0 = (__u64)x9 + x10 + x11 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + x12 + was0) + (__u64)x6 + x7 + x1 + now0);
+#line 22 "spec.cue"
+	__u32 x12 = ld32(data + 34);
+#line 243 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_double->h_hop_close.state == FR_HOP_DIRECT;
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 46, 66, v_payload_len, FR_TO_IPV6);
-#line 258 "relay.bpf.c"
+#line 251 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) : fr_up(skb, reason_main_no_memory);
 
@@ -289,17 +282,14 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 #line 4 "spec.cue"
-	st16(data + 62, x8);
-#line 4 "spec.cue"
-	st16(data + 64, x9);
+	st32(data + 62, x8);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 298 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 52);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 52);
 	}
 
 	fr_count(reason_main_sent, len);
@@ -331,24 +321,23 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
 #line 22 "spec.cue"
-	__u16 x8 = ld16(data + 54);
+	__u64 x8 = ld64(data + 22);
 #line 22 "spec.cue"
-	__u16 x9 = ld16(data + 56);
+	__u64 x9 = ld64(data + 30);
 #line 22 "spec.cue"
-	__u64 x10 = ld64(data + 22);
+	__u64 x10 = ld64(data + 38);
 #line 22 "spec.cue"
-	__u64 x11 = ld64(data + 22 + 8);
+	__u64 x11 = ld64(data + 46);
 #line 22 "spec.cue"
-	__u64 x12 = ld64(data + 38);
-#line 22 "spec.cue"
-	__u64 x13 = ld64(data + 38 + 8);
-#line 22 "spec.cue"
-	__u16 x14 = ld16(data + 58);
-#line 348 "relay.bpf.c"
-	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x14 + 0x1100;
+	__u16 x12 = ld16(data + 58);
+#line 334 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
+	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9 + was0) + (__u64)x6 + x7 + now0);
+#line 22 "spec.cue"
+	__u32 x13 = ld32(data + 54);
+#line 340 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_double_2->h_hop_close.state == FR_HOP_DIRECT;
@@ -377,12 +366,11 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 381 "relay.bpf.c"
+#line 370 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 48);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 48);
 	}
 
 	fr_count(reason_main_sent, len);
@@ -407,43 +395,40 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	__u16 x5 = bpf_htons(row_double_2->m_close.port); /* udp: dst_port */
 	__u16 x6 = bpf_htons(v_payload_len_2 + 12); /* udp: length */
 #line 4 "spec.cue"
-	__u16 x7 = ld16(data + 62); /* int: type range */
-#line 4 "spec.cue"
-	__u16 x8 = ld16(data + 64); /* int: return */
+	__u32 x7 = ld32(data + 62); /* int: type range, int: return */
 
 	/* ipv4.checksum */
-#line 416 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
+#line 402 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 60);
 #line 22 "spec.cue"
-	__u16 x9 = ld16(data + 54);
+	__u64 x8 = ld64(data + 22);
 #line 22 "spec.cue"
-	__u16 x10 = ld16(data + 56);
+	__u64 x9 = ld64(data + 30);
 #line 22 "spec.cue"
-	__u16 x11 = ld16(data + 58);
+	__u64 x10 = ld64(data + 38);
 #line 22 "spec.cue"
-	__u64 x12 = ld64(data + 22);
+	__u64 x11 = ld64(data + 46);
 #line 22 "spec.cue"
-	__u64 x13 = ld64(data + 22 + 8);
-#line 22 "spec.cue"
-	__u64 x14 = ld64(data + 38);
-#line 22 "spec.cue"
-	__u64 x15 = ld64(data + 38 + 8);
-#line 436 "relay.bpf.c"
-	__u64 was1 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x11 + 0x1100;
+	__u16 x12 = ld16(data + 58);
+#line 418 "relay.bpf.c"
+	__u64 was1 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x11 + was1) + (__u64)x4 + x5 + x6 + now1);
+#line 22 "spec.cue"
+	__u32 x13 = ld32(data + 54);
+#line 424 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x12 + was1) + (__u64)x4 + x5 + x6 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
 	int direct = row_double_2->h_hop_close.state == FR_HOP_DIRECT;
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 66, 46, v_payload_len_2, FR_TO_IPV4);
-#line 447 "relay.bpf.c"
+#line 432 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) : fr_up(skb, reason_main_no_memory);
 
@@ -478,19 +463,16 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	st16(data + 36, x5);
 	st16(data + 38, x6);
 #line 4 "spec.cue"
-	st16(data + 42, x7);
-#line 4 "spec.cue"
-	st16(data + 44, x8);
+	st32(data + 42, x7);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 489 "relay.bpf.c"
+#line 472 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 32);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 32);
 	}
 
 	fr_count(reason_main_sent, len);
@@ -601,14 +583,14 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (!(set_func && (be8(data + 43) == set_default))) return fr_up(skb, reason_main_no_match);
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 605 "relay.bpf.c"
+#line 587 "relay.bpf.c"
 		{
 			struct key_map key __attribute__((aligned(8))) = {};
 
 			key.m_switch = be16(data + 44);
 #line 19 "spec.cue"
 			row_package = find_map(&key);
-#line 612 "relay.bpf.c"
+#line 594 "relay.bpf.c"
 		}
 		{
 			struct key_void key __attribute__((aligned(8))) = {};
@@ -618,7 +600,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			key.m_var = be16(data + 44);
 #line 19 "spec.cue"
 			row_double = find_void(&key, now);
-#line 622 "relay.bpf.c"
+#line 604 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double) return fr_up(skb, reason_main_no_void);
@@ -630,7 +612,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 634 "relay.bpf.c"
+#line 616 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -650,7 +632,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 654 "relay.bpf.c"
+#line 636 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end - 14 > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -658,7 +640,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
 			return prog_main_write1(skb, data, now, row_double);
-#line 662 "relay.bpf.c"
+#line 644 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -684,7 +666,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 688 "relay.bpf.c"
+#line 670 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (52ULL + v_payload_len > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -692,7 +674,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
 		return prog_main_write2(skb, data, now, v_payload_len, row_double);
-#line 696 "relay.bpf.c"
+#line 678 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
@@ -756,14 +738,14 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (!(set_func && (be8(data + 63) == set_default))) return fr_up(skb, reason_main_no_match);
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 760 "relay.bpf.c"
+#line 742 "relay.bpf.c"
 		{
 			struct key_map key __attribute__((aligned(8))) = {};
 
 			key.m_switch = be16(data + 64);
 #line 19 "spec.cue"
 			row_package_2 = find_map(&key);
-#line 767 "relay.bpf.c"
+#line 749 "relay.bpf.c"
 		}
 		{
 			struct key_void key __attribute__((aligned(8))) = {};
@@ -774,7 +756,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			key.m_var = be16(data + 64);
 #line 19 "spec.cue"
 			row_double_2 = find_void(&key, now);
-#line 778 "relay.bpf.c"
+#line 760 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double_2) return fr_up(skb, reason_main_no_void);
@@ -786,7 +768,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package_2->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 790 "relay.bpf.c"
+#line 772 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -812,7 +794,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 816 "relay.bpf.c"
+#line 798 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end_2 - 14 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -820,7 +802,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
 			return prog_main_write3(skb, data, now, row_double_2);
-#line 824 "relay.bpf.c"
+#line 806 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -844,7 +826,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 848 "relay.bpf.c"
+#line 830 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (32ULL + v_payload_len_2 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -852,11 +834,11 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
 		return prog_main_write4(skb, data, now, v_payload_len_2, row_double_2);
-#line 856 "relay.bpf.c"
+#line 838 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_main_not_ip);
-#line 862 "relay.bpf.c"
+#line 844 "relay.bpf.c"
 }

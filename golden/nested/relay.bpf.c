@@ -116,7 +116,7 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 #line 14 "spec.cue"
 	__u16 x1 = ld16(data + 22);
 #line 119 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - (x1) + x0);
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_b->m_way.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -133,8 +133,7 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 	st16(data + 24, sum0);
 #line 135 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 22, 4);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 22, 4);
 	}
 
 	fr_count(reason_balance_sent, len);
@@ -155,8 +154,8 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 15 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 159 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - (x1) + x0);
+#line 158 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_b_2->m_way.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -171,10 +170,9 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 #line 24 "ip.cue"
 	st16(data + 22, x0);
 	st16(data + 24, sum0);
-#line 175 "relay.bpf.c"
+#line 174 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 22, 4);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 22, 4);
 	}
 
 	fr_count(reason_balance_sent, len);
@@ -189,7 +187,7 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 193 "relay.bpf.c"
+#line 191 "relay.bpf.c"
 	int direct = row_b_3->m_way.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -203,10 +201,9 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 207 "relay.bpf.c"
+#line 205 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 20, 2);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 20, 2);
 	}
 
 	fr_count(reason_balance_sent, len);
@@ -221,7 +218,7 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 225 "relay.bpf.c"
+#line 222 "relay.bpf.c"
 	int direct = row_b_4->m_way.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -235,10 +232,9 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 239 "relay.bpf.c"
+#line 236 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 20, 2);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 20, 2);
 	}
 
 	fr_count(reason_balance_sent, len);
@@ -332,14 +328,14 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 336 "relay.bpf.c"
+#line 332 "relay.bpf.c"
 		{
 			struct key_services key __attribute__((aligned(8))) = {};
 
 			key.m_port = be16(data + 36);
 #line 11 "spec.cue"
 			row_s = find_services(&key);
-#line 343 "relay.bpf.c"
+#line 339 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s) return fr_up(skb, reason_balance_no_services);
@@ -349,13 +345,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 353 "relay.bpf.c"
+#line 349 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if ((be8(data + 15) >> 2) == 46) { /* rule */
-#line 359 "relay.bpf.c"
+#line 355 "relay.bpf.c"
 			{
 				struct key_backends key __attribute__((aligned(8))) = {};
 
@@ -363,7 +359,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				key.m_bucket = 0;
 #line 14 "spec.cue"
 				row_b = find_backends(&key);
-#line 367 "relay.bpf.c"
+#line 363 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (!row_b) return fr_up(skb, reason_balance_no_backends);
@@ -381,13 +377,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				if (row_b->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_balance_no_route);
-#line 385 "relay.bpf.c"
+#line 381 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 14 "spec.cue"
 			return prog_balance_write1(skb, data, row_b);
-#line 391 "relay.bpf.c"
+#line 387 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
@@ -398,7 +394,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			key.m_bucket = be16(data + 34) & 3;
 #line 15 "spec.cue"
 			row_b_2 = find_backends(&key);
-#line 402 "relay.bpf.c"
+#line 398 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_2) return fr_up(skb, reason_balance_no_backends);
@@ -416,13 +412,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 420 "relay.bpf.c"
+#line 416 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b_2->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
 		return prog_balance_write2(skb, data, row_b_2);
-#line 426 "relay.bpf.c"
+#line 422 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -470,14 +466,14 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 474 "relay.bpf.c"
+#line 470 "relay.bpf.c"
 		{
 			struct key_services key __attribute__((aligned(8))) = {};
 
 			key.m_port = be16(data + 56);
 #line 11 "spec.cue"
 			row_s_2 = find_services(&key);
-#line 481 "relay.bpf.c"
+#line 477 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_balance_no_services);
@@ -487,13 +483,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s_2->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 491 "relay.bpf.c"
+#line 487 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if (((be16(data + 14) >> 6) & 63) == 46) { /* rule */
-#line 497 "relay.bpf.c"
+#line 493 "relay.bpf.c"
 			{
 				struct key_backends key __attribute__((aligned(8))) = {};
 
@@ -501,7 +497,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				key.m_bucket = 0;
 #line 14 "spec.cue"
 				row_b_3 = find_backends(&key);
-#line 505 "relay.bpf.c"
+#line 501 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (!row_b_3) return fr_up(skb, reason_balance_no_backends);
@@ -519,13 +515,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				if (row_b_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_balance_no_route);
-#line 523 "relay.bpf.c"
+#line 519 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_3->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 14 "spec.cue"
 			return prog_balance_write3(skb, data, row_b_3);
-#line 529 "relay.bpf.c"
+#line 525 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
@@ -536,7 +532,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			key.m_bucket = be16(data + 54) & 3;
 #line 15 "spec.cue"
 			row_b_4 = find_backends(&key);
-#line 540 "relay.bpf.c"
+#line 536 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_4) return fr_up(skb, reason_balance_no_backends);
@@ -554,17 +550,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 558 "relay.bpf.c"
+#line 554 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_4->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
 		return prog_balance_write4(skb, data, row_b_4);
-#line 564 "relay.bpf.c"
+#line 560 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_balance_not_ip);
-#line 570 "relay.bpf.c"
+#line 566 "relay.bpf.c"
 }

@@ -56,7 +56,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 #line 14 "spec.cue"
 	__u16 x1 = ld16(data + 14);
 #line 59 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - (x1) + x0);
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -69,8 +69,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	st16(data + 24, sum0);
 #line 71 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 12);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 12);
 	}
 
 	fr_count(reason_filter_pass, len);
@@ -92,7 +91,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 #line 42 "ip.cue"
 	__u32 x0 = bpf_htonl((0x6b800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
-#line 96 "relay.bpf.c"
+#line 95 "relay.bpf.c"
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, 14, 4);
@@ -100,10 +99,9 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 
 #line 42 "ip.cue"
 	st32(data + 14, x0);
-#line 104 "relay.bpf.c"
+#line 103 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 4);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 4);
 	}
 
 	fr_count(reason_filter_pass, len);
@@ -241,7 +239,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 14 "spec.cue"
 			return prog_filter_write1(skb, data);
-#line 245 "relay.bpf.c"
+#line 243 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {when: "named.id_length > 8", do: [{drop: "long"}]}, */
@@ -249,13 +247,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be8(data + 42) > 8) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_long);
-#line 253 "relay.bpf.c"
+#line 251 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: ["pass"]}, */
 #line 16 "spec.cue"
 		return prog_filter_write2(skb);
-#line 259 "relay.bpf.c"
+#line 257 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
@@ -341,7 +339,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 14 "spec.cue"
 			return prog_filter_write3(skb, data);
-#line 345 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {when: "named.id_length > 8", do: [{drop: "long"}]}, */
@@ -349,17 +347,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be8(data + 62) > 8) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_long);
-#line 353 "relay.bpf.c"
+#line 351 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: ["pass"]}, */
 #line 16 "spec.cue"
 		return prog_filter_write4(skb);
-#line 359 "relay.bpf.c"
+#line 357 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 365 "relay.bpf.c"
+#line 363 "relay.bpf.c"
 }

@@ -157,7 +157,7 @@ static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
 #line 19 "spec.cue"
 	__u16 x1 = ld16(data + 14);
 #line 160 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - (x1) + x0);
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -170,8 +170,7 @@ static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
 	st16(data + 24, sum0);
 #line 172 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 12);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 12);
 	}
 
 	fr_count(reason_gate_pass, len);
@@ -193,7 +192,7 @@ static __always_inline int prog_gate_write3(struct __sk_buff *skb, void *data)
 #line 42 "ip.cue"
 	__u32 x0 = bpf_htonl((0x62000000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
-#line 197 "relay.bpf.c"
+#line 196 "relay.bpf.c"
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, 14, 4);
@@ -201,10 +200,9 @@ static __always_inline int prog_gate_write3(struct __sk_buff *skb, void *data)
 
 #line 42 "ip.cue"
 	st32(data + 14, x0);
-#line 205 "relay.bpf.c"
+#line 204 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 4);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 4);
 	}
 
 	fr_count(reason_gate_pass, len);
@@ -310,7 +308,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 36) >= 0x4000) return fr_up(skb, reason_gate_no_match);
 
 		/* spec.cue:14: lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.src", "udp.src_port"], "rate?": rates: ["ip.src"]} */
-#line 314 "relay.bpf.c"
+#line 312 "relay.bpf.c"
 		{
 			struct key_blocked key __attribute__((aligned(8))) = {};
 
@@ -318,18 +316,18 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_put_v4(key.m_from.addr, ld32(data + 26));
 #line 14 "spec.cue"
 			row_b = find_blocked(&key);
-#line 322 "relay.bpf.c"
+#line 320 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			__u32 key = be16(data + 36);
 #line 14 "spec.cue"
 			row_p = find_ports(&key);
-#line 329 "relay.bpf.c"
+#line 327 "relay.bpf.c"
 		}
 #line 14 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_gate_no_ports);
-#line 333 "relay.bpf.c"
+#line 331 "relay.bpf.c"
 		{
 			struct key_recent key __attribute__((aligned(8))) = {};
 
@@ -337,7 +335,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			key.m_port = be16(data + 34);
 #line 14 "spec.cue"
 			row_r = find_recent(&key);
-#line 341 "relay.bpf.c"
+#line 339 "relay.bpf.c"
 		}
 		{
 			struct key_rates key __attribute__((aligned(8))) = {};
@@ -345,7 +343,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 14 "spec.cue"
 			row_rate = find_rates(&key);
-#line 349 "relay.bpf.c"
+#line 347 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
@@ -353,7 +351,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (row_b && (row_b->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
-#line 357 "relay.bpf.c"
+#line 355 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
@@ -363,7 +361,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return fr_drop(skb->len, reason_gate_closed);
-#line 367 "relay.bpf.c"
+#line 365 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
@@ -371,7 +369,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (row_rate && (row_rate->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
-#line 375 "relay.bpf.c"
+#line 373 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
@@ -379,13 +377,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (row_r && (((__u64)row_r->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write1(skb, data);
-#line 383 "relay.bpf.c"
+#line 381 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {do: ["pass"]}, */
 #line 20 "spec.cue"
 		return prog_gate_write2(skb);
-#line 389 "relay.bpf.c"
+#line 387 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -437,7 +435,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 56) >= 0x4000) return fr_up(skb, reason_gate_no_match);
 
 		/* spec.cue:14: lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.src", "udp.src_port"], "rate?": rates: ["ip.src"]} */
-#line 441 "relay.bpf.c"
+#line 439 "relay.bpf.c"
 		{
 			struct key_blocked key __attribute__((aligned(8))) = {};
 
@@ -447,18 +445,18 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			st32((void *)&key + 16, ld32(data + 22 + 12));
 #line 14 "spec.cue"
 			row_b_2 = find_blocked(&key);
-#line 451 "relay.bpf.c"
+#line 449 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			__u32 key = be16(data + 56);
 #line 14 "spec.cue"
 			row_p_2 = find_ports(&key);
-#line 458 "relay.bpf.c"
+#line 456 "relay.bpf.c"
 		}
 #line 14 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_gate_no_ports);
-#line 462 "relay.bpf.c"
+#line 460 "relay.bpf.c"
 		{
 			struct key_recent key __attribute__((aligned(8))) = {};
 
@@ -467,7 +465,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			key.m_port = be16(data + 54);
 #line 14 "spec.cue"
 			row_r_2 = find_recent(&key);
-#line 471 "relay.bpf.c"
+#line 469 "relay.bpf.c"
 		}
 		{
 			struct key_rates key __attribute__((aligned(8))) = {};
@@ -476,7 +474,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 14 "spec.cue"
 			row_rate_2 = find_rates(&key);
-#line 480 "relay.bpf.c"
+#line 478 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
@@ -484,7 +482,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (row_b_2 && (row_b_2->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
-#line 488 "relay.bpf.c"
+#line 486 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
@@ -494,7 +492,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return fr_drop(skb->len, reason_gate_closed);
-#line 498 "relay.bpf.c"
+#line 496 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
@@ -502,7 +500,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (row_rate_2 && (row_rate_2->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
-#line 506 "relay.bpf.c"
+#line 504 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
@@ -510,17 +508,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (row_r_2 && (((__u64)row_r_2->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write3(skb, data);
-#line 514 "relay.bpf.c"
+#line 512 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {do: ["pass"]}, */
 #line 20 "spec.cue"
 		return prog_gate_write4(skb);
-#line 520 "relay.bpf.c"
+#line 518 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 526 "relay.bpf.c"
+#line 524 "relay.bpf.c"
 }

@@ -94,7 +94,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 #line 10 "spec.cue"
 	__u16 x1 = ld16(data + 22);
 #line 97 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - (x1) + x0);
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_t->m_way.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -113,8 +113,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 24, sum0);
 #line 115 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 12);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 12);
 	}
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
@@ -133,7 +132,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 137 "relay.bpf.c"
+#line 136 "relay.bpf.c"
 	int direct = row_t_2->m_way.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -149,10 +148,9 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 12, bpf_htons(0x86dd));
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 153 "relay.bpf.c"
+#line 152 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 8);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 8);
 	}
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
@@ -172,39 +170,40 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 #line 16 "ip.cue"
 	__u16 x0 = ld16(data + 18); /* ipv4: version ihl dscp ecn */
 	__u16 x1 = bpf_htons(v_payload_len + 28); /* ipv4: total_length */
-	__u16 x2 = ld16(data + 22); /* ipv4: id */
-#line 22 "ip.cue"
-	__u16 x3 = ld16(data + 24); /* ipv4: reserved df mf fragment_offset */
+	__u32 x2 = ld32(data + 22); /* ipv4: id, ipv4: reserved df mf fragment_offset */
 #line 24 "ip.cue"
-	__u16 x4 = bpf_htons(((be8(data + 26) - 1) << 8) | be8(data + 27)); /* ipv4: ttl protocol */
+	__u16 x3 = bpf_htons(((be8(data + 26) - 1) << 8) | be8(data + 27)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
-	__u32 x5 = ld32(data + 30); /* ipv4: src */
-	__u32 x6 = ld32(data + 34); /* ipv4: dst */
+	__u64 x4 = ld64(data + 30); /* ipv4: src, ipv4: dst */
 #line 11 "transport.cue"
-	__u16 x7 = ld16(data + 38); /* udp: src_port */
-	__u16 x8 = ld16(data + 40); /* udp: dst_port */
-	__u16 x9 = bpf_htons(v_payload_len + 8); /* udp: length */
+	__u32 x5 = ld32(data + 38); /* udp: src_port, udp: dst_port */
+#line 13 "transport.cue"
+	__u16 x6 = bpf_htons(v_payload_len + 8); /* udp: length */
 
 	/* ip.checksum */
 #line 25 "ip.cue"
 	__u16 old0 = ld16(data + 28);
 #line 10 "spec.cue"
-	__u16 x10 = ld16(data + 20);
+	__u16 x7 = ld16(data + 20);
 #line 10 "spec.cue"
-	__u16 x11 = ld16(data + 26);
-#line 196 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11) + (__u64)x1 + x4);
+	__u16 x8 = ld16(data + 26);
+#line 191 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x7 + x8) + (__u64)x1 + x3);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 44);
 #line 10 "spec.cue"
-	__u16 x12 = ld16(data + 42);
-#line 204 "relay.bpf.c"
-	__u64 was1 = (__u64)x5 + x6 + x12 + 0x1100;
-	__u64 now1 = (__u64)x5 + x6 + x9 + 0x1100;
+	__u32 x9 = ld32(data + 30);
+#line 10 "spec.cue"
+	__u32 x10 = ld32(data + 34);
+#line 10 "spec.cue"
+	__u16 x11 = ld16(data + 42);
+#line 203 "relay.bpf.c"
+	__u64 was1 = (__u64)x9 + x10 + x11 + 0x1100;
+	__u64 now1 = (__u64)x9 + x10 + x6 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x12 + was1) + (__u64)x9 + now1);
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x11 + was1) + (__u64)x6 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
 	if (!old1) /* no checksum came, none leaves */
@@ -213,7 +212,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 
 #line 10 "spec.cue"
 	int err = fr_resize(skb, 46, 42, v_payload_len, FR_POP_INNER);
-#line 217 "relay.bpf.c"
+#line 216 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -235,28 +234,24 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 #line 16 "ip.cue"
 	st16(data + 14, x0);
 	st16(data + 16, x1);
-	st16(data + 18, x2);
-#line 22 "ip.cue"
-	st16(data + 20, x3);
+	st32(data + 18, x2);
 #line 24 "ip.cue"
-	st16(data + 22, x4);
+	st16(data + 22, x3);
 #line 26 "ip.cue"
-	st32(data + 26, x5);
-	st32(data + 30, x6);
+	st64(data + 26, x4);
 #line 11 "transport.cue"
-	st16(data + 34, x7);
-	st16(data + 36, x8);
-	st16(data + 38, x9);
+	st32(data + 34, x5);
+#line 13 "transport.cue"
+	st16(data + 38, x6);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 255 "relay.bpf.c"
+#line 251 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 28);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 28);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -281,30 +276,24 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 #line 47 "ip.cue"
 	__u64 x6 = ld64(data + 50); /* ipv6: dst */
 #line 11 "transport.cue"
-	__u16 x7 = ld16(data + 58); /* udp: src_port */
-	__u16 x8 = ld16(data + 60); /* udp: dst_port */
+	__u32 x7 = ld32(data + 58); /* udp: src_port, udp: dst_port */
 
 	/* udp.checksum */
-#line 14 "transport.cue"
 	__u16 old0 = ld16(data + 64);
 #line 10 "spec.cue"
-	__u16 x9 = ld16(data + 62);
-#line 10 "spec.cue"
-	__u64 x10 = ld64(data + 26 + 8);
-#line 10 "spec.cue"
-	__u64 x11 = ld64(data + 42 + 8);
-#line 297 "relay.bpf.c"
-	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x10) + fr_add64(x5) + fr_add64(x11) + x9 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x10) + fr_add64(x5) + fr_add64(x11) + x1 + 0x1100;
+	__u16 x8 = ld16(data + 62);
+#line 286 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x8 + 0x1100;
+	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x9 + was0) + (__u64)x1 + now0);
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_t_4->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_2, FR_POP_INNER);
-#line 308 "relay.bpf.c"
+#line 297 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -335,16 +324,15 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 #line 47 "ip.cue"
 	st64(data + 46, x6);
 #line 11 "transport.cue"
-	st16(data + 54, x7);
-	st16(data + 56, x8);
+	st32(data + 54, x7);
+#line 13 "transport.cue"
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 343 "relay.bpf.c"
+#line 332 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 48);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 48);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -444,7 +432,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 448 "relay.bpf.c"
+#line 436 "relay.bpf.c"
 			{
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
@@ -452,7 +440,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_t = find_tenants(&key);
-#line 456 "relay.bpf.c"
+#line 444 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t) return fr_up(skb, reason_forward_no_tenants);
@@ -472,13 +460,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 476 "relay.bpf.c"
+#line 464 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_t->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write1(skb, data, row_t);
-#line 482 "relay.bpf.c"
+#line 470 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -526,7 +514,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 530 "relay.bpf.c"
+#line 518 "relay.bpf.c"
 			{
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
@@ -537,7 +525,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st16((void *)&key + 16, ld16(data + 38 + 14));
 #line 8 "spec.cue"
 				row_t_2 = find_tenants(&key);
-#line 541 "relay.bpf.c"
+#line 529 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_2) return fr_up(skb, reason_forward_no_tenants);
@@ -557,19 +545,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 561 "relay.bpf.c"
+#line 549 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_t_2->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write2(skb, data, row_t_2);
-#line 567 "relay.bpf.c"
+#line 555 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 573 "relay.bpf.c"
+#line 561 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -635,7 +623,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_3 != v_ip_end_3) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 639 "relay.bpf.c"
+#line 627 "relay.bpf.c"
 			{
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
@@ -643,7 +631,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_addr, ld32(data + 34));
 #line 8 "spec.cue"
 				row_t_3 = find_tenants(&key);
-#line 647 "relay.bpf.c"
+#line 635 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_3) return fr_up(skb, reason_forward_no_tenants);
@@ -667,13 +655,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 671 "relay.bpf.c"
+#line 659 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (28ULL + v_payload_len > row_t_3->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write3(skb, data, v_payload_len, row_t_3);
-#line 677 "relay.bpf.c"
+#line 665 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -721,7 +709,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_4 != v_ip_end_4) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 725 "relay.bpf.c"
+#line 713 "relay.bpf.c"
 			{
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
@@ -732,7 +720,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st16((void *)&key + 16, ld16(data + 42 + 14));
 #line 8 "spec.cue"
 				row_t_4 = find_tenants(&key);
-#line 736 "relay.bpf.c"
+#line 724 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_4) return fr_up(skb, reason_forward_no_tenants);
@@ -762,19 +750,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 766 "relay.bpf.c"
+#line 754 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (48ULL + v_payload_len_2 > row_t_4->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write4(skb, data, v_payload_len_2, row_t_4);
-#line 772 "relay.bpf.c"
+#line 760 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 778 "relay.bpf.c"
+#line 766 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -836,7 +824,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 840 "relay.bpf.c"
+#line 828 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -886,11 +874,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 890 "relay.bpf.c"
+#line 878 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 896 "relay.bpf.c"
+#line 884 "relay.bpf.c"
 }

@@ -40,8 +40,8 @@ struct key_connections {
 _Static_assert(sizeof(struct key_connections) == 36, "layout of key_connections");
 
 struct val_connections {
-	__u32 m_slot;
-	__u32 m_gen;
+	__u32 h_slot;
+	__u32 h_gen;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_connections) == 8, "layout of val_connections");
@@ -69,7 +69,7 @@ static __always_inline struct val_connections *find_connections(const struct key
 {
 	struct val_connections *row = bpf_map_lookup_elem(&tbl_connections, key);
 
-	return row && fr_alive(row->m_slot, row->m_gen, now) ? row : NULL;
+	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
 }
 
 /*

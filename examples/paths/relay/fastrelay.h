@@ -592,6 +592,18 @@ static __always_inline __u16 fr_fold(__u64 s)
 	return (n + (n << 16 | n >> 16)) >> 16;
 }
 
+/*
+ * The checksum of a sum. It is computed here and not where it is stored, in front of which the summands would have to wait on
+ * the stack.
+ */
+static __always_inline __u16 fr_checksum(__u64 s)
+{
+	__u32 sum = (__u16)~fr_fold(s);
+
+	barrier_var(sum);
+	return sum;
+}
+
 /* The sum of len bytes of the packet from off on (at most 64), unfolded; 0 where they can't be read. */
 static __noinline __u32 fr_sum64(struct __sk_buff *skb, __u32 off, __u32 len)
 {
@@ -647,7 +659,7 @@ static __noinline __s64 fr_complete_without(struct __sk_buff *skb, __u32 csum, _
 	return fr_fold(FR_ZERO + csum - fr_place(skb, off, len));
 }
 
-static __noinline __s64 fr_complete_with(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
+static __always_inline __s64 fr_complete_with(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
 {
 	return fr_fold((__u64)csum + fr_place(skb, off, len));
 }
@@ -658,8 +670,10 @@ static __always_inline __s64 fr_complete_shifted(__u32 csum)
 	return __builtin_bswap16(fr_fold(csum));
 }
 
-static __noinline void fr_complete(struct __sk_buff *skb, __u32 csum)
+/* The last place; then the sum is the packet's again. */
+static __noinline void fr_complete(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
 {
+	csum = fr_complete_with(skb, csum, off, len);
 	bpf_csum_update(skb, fr_fold(FR_ZERO + csum - fr_fold((__u32)bpf_csum_update(skb, 0))));
 }
 

@@ -94,7 +94,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
 #line 97 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r->m_fast.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -113,8 +113,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 24, sum0);
 #line 115 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 12);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 12);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -135,8 +134,8 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 139 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - (x1) + x0);
+#line 138 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r->m_slow.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -151,10 +150,9 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 #line 24 "ip.cue"
 	st16(data + 22, x0);
 	st16(data + 24, sum0);
-#line 155 "relay.bpf.c"
+#line 154 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 22, 4);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 22, 4);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -179,8 +177,8 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x2 = ld16(data + 14);
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
-#line 183 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
+#line 181 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r_2->m_fast.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -197,10 +195,9 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 #line 24 "ip.cue"
 	st16(data + 22, x1);
 	st16(data + 24, sum0);
-#line 201 "relay.bpf.c"
+#line 199 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 12);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 12);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -221,8 +218,8 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 225 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - (x1) + x0);
+#line 222 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r_2->m_slow.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -237,10 +234,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 #line 24 "ip.cue"
 	st16(data + 22, x0);
 	st16(data + 24, sum0);
-#line 241 "relay.bpf.c"
+#line 238 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 22, 4);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 22, 4);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -257,7 +253,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 261 "relay.bpf.c"
+#line 257 "relay.bpf.c"
 	int direct = row_r_3->m_fast.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -273,10 +269,9 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 277 "relay.bpf.c"
+#line 273 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 8);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 8);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -291,7 +286,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 295 "relay.bpf.c"
+#line 290 "relay.bpf.c"
 	int direct = row_r_3->m_slow.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -305,10 +300,9 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 309 "relay.bpf.c"
+#line 304 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 20, 2);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 20, 2);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -325,7 +319,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 329 "relay.bpf.c"
+#line 323 "relay.bpf.c"
 	int direct = row_r_4->m_fast.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -341,10 +335,9 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 345 "relay.bpf.c"
+#line 339 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 8);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 8);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -359,7 +352,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 363 "relay.bpf.c"
+#line 356 "relay.bpf.c"
 	int direct = row_r_4->m_slow.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -373,10 +366,9 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 377 "relay.bpf.c"
+#line 370 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 20, 2);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 20, 2);
 	}
 
 	fr_count(reason_forward_sent, len);
@@ -474,7 +466,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 478 "relay.bpf.c"
+#line 470 "relay.bpf.c"
 			{
 				struct key_routes key __attribute__((aligned(8))) = {};
 
@@ -482,7 +474,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r = find_routes(&key);
-#line 486 "relay.bpf.c"
+#line 478 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r) return fr_up(skb, reason_forward_no_routes);
@@ -504,13 +496,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 508 "relay.bpf.c"
+#line 500 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write1(skb, data, row_r);
-#line 514 "relay.bpf.c"
+#line 506 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -528,13 +520,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 532 "relay.bpf.c"
+#line 524 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write2(skb, data, row_r);
-#line 538 "relay.bpf.c"
+#line 530 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -570,7 +562,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_forward_tcp_data_offset);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 574 "relay.bpf.c"
+#line 566 "relay.bpf.c"
 			{
 				struct key_routes key __attribute__((aligned(8))) = {};
 
@@ -578,7 +570,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r_2 = find_routes(&key);
-#line 582 "relay.bpf.c"
+#line 574 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_2) return fr_up(skb, reason_forward_no_routes);
@@ -600,13 +592,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_2->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 604 "relay.bpf.c"
+#line 596 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write3(skb, data, row_r_2);
-#line 610 "relay.bpf.c"
+#line 602 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -624,19 +616,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_2->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 628 "relay.bpf.c"
+#line 620 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write4(skb, data, row_r_2);
-#line 634 "relay.bpf.c"
+#line 626 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 640 "relay.bpf.c"
+#line 632 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -684,7 +676,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 688 "relay.bpf.c"
+#line 680 "relay.bpf.c"
 			{
 				struct key_routes key __attribute__((aligned(8))) = {};
 
@@ -694,7 +686,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_3 = find_routes(&key);
-#line 698 "relay.bpf.c"
+#line 690 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_3) return fr_up(skb, reason_forward_no_routes);
@@ -716,13 +708,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_3->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 720 "relay.bpf.c"
+#line 712 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write5(skb, data, row_r_3);
-#line 726 "relay.bpf.c"
+#line 718 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -740,13 +732,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_3->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 744 "relay.bpf.c"
+#line 736 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write6(skb, data, row_r_3);
-#line 750 "relay.bpf.c"
+#line 742 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -782,7 +774,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_forward_tcp_data_offset);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 786 "relay.bpf.c"
+#line 778 "relay.bpf.c"
 			{
 				struct key_routes key __attribute__((aligned(8))) = {};
 
@@ -792,7 +784,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_4 = find_routes(&key);
-#line 796 "relay.bpf.c"
+#line 788 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_4) return fr_up(skb, reason_forward_no_routes);
@@ -814,13 +806,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_4->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 818 "relay.bpf.c"
+#line 810 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write7(skb, data, row_r_4);
-#line 824 "relay.bpf.c"
+#line 816 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -838,23 +830,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_4->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 842 "relay.bpf.c"
+#line 834 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write8(skb, data, row_r_4);
-#line 848 "relay.bpf.c"
+#line 840 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 854 "relay.bpf.c"
+#line 846 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 860 "relay.bpf.c"
+#line 852 "relay.bpf.c"
 }

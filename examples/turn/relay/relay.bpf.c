@@ -26,9 +26,9 @@ _Static_assert(sizeof(struct key_by_channel) == 40, "layout of key_by_channel");
 struct val_by_channel {
 	struct fr_endpoint m_relayed;
 	struct fr_endpoint m_peer;
-	struct fr_hop m_hop_peer;
-	__u32 m_slot;
-	__u32 m_gen;
+	struct fr_hop h_hop_peer;
+	__u32 h_slot;
+	__u32 h_gen;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_by_channel) == 64, "layout of val_by_channel");
@@ -46,9 +46,9 @@ struct val_by_peer {
 	struct fr_endpoint m_server;
 	__u16 m_number;
 	__u8 pad0[2];
-	struct fr_hop m_hop_client;
-	__u32 m_slot;
-	__u32 m_gen;
+	struct fr_hop h_hop_client;
+	__u32 h_slot;
+	__u32 h_gen;
 	__u8 pad1[4];
 } __packed_aligned(8);
 
@@ -65,7 +65,7 @@ static __always_inline struct val_by_channel *find_by_channel(const struct key_b
 {
 	struct val_by_channel *row = bpf_map_lookup_elem(&tbl_by_channel, key);
 
-	return row && fr_alive(row->m_slot, row->m_gen, now) ? row : NULL;
+	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
 }
 
 struct {
@@ -79,7 +79,7 @@ static __always_inline struct val_by_peer *find_by_peer(const struct key_by_peer
 {
 	struct val_by_peer *row = bpf_map_lookup_elem(&tbl_by_peer, key);
 
-	return row && fr_alive(row->m_slot, row->m_gen, now) ? row : NULL;
+	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
 }
 
 /*
@@ -128,52 +128,41 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__s64 csum;
 	__u32 len = skb->len;
 #line 9 "link.cue"
-	__u16 x0 = ld16(data + 12); /* eth: type */
-#line 16 "ip.cue"
-	__u16 x1 = ld16(data + 14); /* ipv4: version ihl dscp ecn */
-	__u16 x2 = bpf_htons(v_payload_len + 28); /* ipv4: total_length */
+	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
+	__u16 x1 = bpf_htons(v_payload_len + 28); /* ipv4: total_length */
 #line 24 "ip.cue"
-	__u16 x3 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
+	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
-	__u32 x4 = ld32(row_ch->m_relayed.addr + 12); /* ipv4: src */
-	__u32 x5 = ld32(row_ch->m_peer.addr + 12); /* ipv4: dst */
+	__u32 x3 = ld32(row_ch->m_relayed.addr + 12); /* ipv4: src */
+	__u32 x4 = ld32(row_ch->m_peer.addr + 12); /* ipv4: dst */
 #line 11 "transport.cue"
-	__u16 x6 = bpf_htons(row_ch->m_relayed.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_ch->m_peer.port); /* udp: dst_port */
-	__u16 x8 = bpf_htons(v_payload_len + 8); /* udp: length */
+	__u16 x5 = bpf_htons(row_ch->m_relayed.port); /* udp: src_port */
+	__u16 x6 = bpf_htons(row_ch->m_peer.port); /* udp: dst_port */
+	__u16 x7 = bpf_htons(v_payload_len + 8); /* udp: length */
 
 	/* ip.checksum */
 #line 25 "ip.cue"
 	__u16 old0 = ld16(data + 24);
 #line 26 "spec.cue"
-	__u16 x9 = ld16(data + 16);
+	__u32 x8 = ld32(data + 16);
 #line 26 "spec.cue"
-	__u16 x10 = ld16(data + 18);
+	__u32 x9 = ld32(data + 20);
 #line 26 "spec.cue"
-	__u16 x11 = ld16(data + 20);
+	__u32 x10 = ld32(data + 26);
 #line 26 "spec.cue"
-	__u16 x12 = ld16(data + 22);
-#line 26 "spec.cue"
-	__u32 x13 = ld32(data + 26);
-#line 26 "spec.cue"
-	__u32 x14 = ld32(data + 30);
-#line 161 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x9 + x10 + x11 + x12 + x13 + x14) + (__u64)x2 + x3 + x4 + x5 + 64);
+	__u32 x11 = ld32(data + 30);
+#line 156 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 40);
 #line 26 "spec.cue"
-	__u16 x15 = ld16(data + 34);
-#line 26 "spec.cue"
-	__u16 x16 = ld16(data + 36);
-#line 26 "spec.cue"
-	__u16 x17 = ld16(data + 38);
-#line 26 "spec.cue"
-	__u32 x18 = ld32(data + 42);
-#line 175 "relay.bpf.c"
-	__u64 was1 = (__u64)x13 + x14 + x17 + 0x1100;
-	__u64 now1 = (__u64)x4 + x5 + x8 + 0x1100;
+	__u16 x12 = ld16(data + 38);
+#line 164 "relay.bpf.c"
+	__u64 was1 = (__u64)x10 + x11 + x12 + 0x1100;
+	__u64 now1 = (__u64)x3 + x4 + x7 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
 	__u64 tail1 = 0;
 	if (unlikely(v_udp_end > 46 + v_payload_len)) {
@@ -181,16 +170,21 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 		if (((v_channel_data_end - 34) & 1) != 0)
 			tail1 <<= 8;
 	}
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x15 + x16 + x17 + x18 + was1 + tail1) + (__u64)x6 + x7 + x8 + now1);
+#line 26 "spec.cue"
+	__u32 x13 = ld32(data + 34);
+#line 26 "spec.cue"
+	__u32 x14 = ld32(data + 42);
+#line 178 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x12 + x14 + was1 + tail1) + (__u64)x5 + x6 + x7 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
 	if (!old1) /* no checksum came, none leaves */
 		sum1 = 0;
-	int direct = row_ch->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_ch->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 42, v_payload_len, (pending1 ? FR_PAYLOAD : 0));
-#line 194 "relay.bpf.c"
+#line 188 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -204,43 +198,41 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	}
 
 	if (direct) {
-		st64(data, ld64(row_ch->m_hop_peer.dst));
-		st32(data + 8, ld32(row_ch->m_hop_peer.src + 2));
+		st64(data, ld64(row_ch->h_hop_peer.dst));
+		st32(data + 8, ld32(row_ch->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
-	st16(data + 12, x0);
-#line 16 "ip.cue"
-	st16(data + 14, x1);
-	st16(data + 16, x2);
+	st32(data + 12, x0);
+#line 17 "ip.cue"
+	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
 #line 22 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
 #line 24 "ip.cue"
-	st16(data + 22, x3);
+	st16(data + 22, x2);
 #line 26 "ip.cue"
-	st32(data + 26, x4);
-	st32(data + 30, x5);
+	st32(data + 26, x3);
+	st32(data + 30, x4);
 #line 11 "transport.cue"
-	st16(data + 34, x6);
-	st16(data + 36, x7);
-	st16(data + 38, x8);
+	st16(data + 34, x5);
+	st16(data + 36, x6);
+	st16(data + 38, x7);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 232 "relay.bpf.c"
+#line 225 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 28);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 28);
 	}
 
 	fr_count(reason_to_peer_sent, len);
-	fr_use(row_ch->m_slot, 0, len, now);
+	fr_use(row_ch->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_ch->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_ch->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_ch->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_ch->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end, __u64 v_channel_data_end, __u64 v_payload_len_2, struct val_by_channel *row_ch)
@@ -265,19 +257,13 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
 #line 26 "spec.cue"
-	__u16 x8 = ld16(data + 34);
+	__u32 x8 = ld32(data + 26);
 #line 26 "spec.cue"
-	__u16 x9 = ld16(data + 36);
+	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 26 "spec.cue"
-	__u32 x11 = ld32(data + 42);
-#line 26 "spec.cue"
-	__u32 x12 = ld32(data + 26);
-#line 26 "spec.cue"
-	__u32 x13 = ld32(data + 30);
-#line 280 "relay.bpf.c"
-	__u64 was0 = (__u64)x12 + x13 + x10 + 0x1100;
+#line 266 "relay.bpf.c"
+	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 	__u64 tail0 = 0;
@@ -286,14 +272,19 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 		if (((v_channel_data_end - 34) & 1) != 0)
 			tail0 <<= 8;
 	}
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9 + x10 + x11 + was0 + tail0) + (__u64)x6 + x7 + x1 + now0);
+#line 26 "spec.cue"
+	__u32 x11 = ld32(data + 34);
+#line 26 "spec.cue"
+	__u32 x12 = ld32(data + 42);
+#line 280 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
-	int direct = row_ch->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_ch->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 62, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 297 "relay.bpf.c"
+#line 288 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -307,8 +298,8 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	}
 
 	if (direct) {
-		st64(data, ld64(row_ch->m_hop_peer.dst));
-		st32(data + 8, ld32(row_ch->m_hop_peer.src + 2));
+		st64(data, ld64(row_ch->h_hop_peer.dst));
+		st32(data + 8, ld32(row_ch->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
@@ -328,19 +319,18 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 332 "relay.bpf.c"
+#line 323 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 48);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 48);
 	}
 
 	fr_count(reason_to_peer_sent, len);
-	fr_use(row_ch->m_slot, 0, len, now);
+	fr_use(row_ch->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_ch->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_ch->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_ch->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_ch->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end_2, __u64 v_channel_data_end_2, __u64 v_payload_len_3, struct val_by_channel *row_ch_2)
@@ -368,23 +358,17 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
 #line 26 "spec.cue"
-	__u16 x10 = ld16(data + 54);
+	__u64 x10 = ld64(data + 22);
 #line 26 "spec.cue"
-	__u16 x11 = ld16(data + 56);
+	__u64 x11 = ld64(data + 30);
 #line 26 "spec.cue"
-	__u16 x12 = ld16(data + 58);
+	__u64 x12 = ld64(data + 38);
 #line 26 "spec.cue"
-	__u32 x13 = ld32(data + 62);
+	__u64 x13 = ld64(data + 46);
 #line 26 "spec.cue"
-	__u64 x14 = ld64(data + 22);
-#line 26 "spec.cue"
-	__u64 x15 = ld64(data + 22 + 8);
-#line 26 "spec.cue"
-	__u64 x16 = ld64(data + 38);
-#line 26 "spec.cue"
-	__u64 x17 = ld64(data + 38 + 8);
-#line 387 "relay.bpf.c"
-	__u64 was0 = (__u64)fr_add64(x14) + fr_add64(x15) + fr_add64(x16) + fr_add64(x17) + x12 + 0x1100;
+	__u16 x14 = ld16(data + 58);
+#line 371 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 	__u64 tail0 = 0;
@@ -393,14 +377,19 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 		if (((v_channel_data_end_2 - 54) & 1) != 0)
 			tail0 <<= 8;
 	}
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + x12 + x13 + was0 + tail0) + (__u64)x8 + x9 + x2 + now0);
+#line 26 "spec.cue"
+	__u32 x15 = ld32(data + 54);
+#line 26 "spec.cue"
+	__u32 x16 = ld32(data + 62);
+#line 385 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0 + tail0) + (__u64)x8 + x9 + x2 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
-	int direct = row_ch_2->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_ch_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 404 "relay.bpf.c"
+#line 393 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -414,8 +403,8 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	}
 
 	if (direct) {
-		st64(data, ld64(row_ch_2->m_hop_peer.dst));
-		st32(data + 8, ld32(row_ch_2->m_hop_peer.src + 2));
+		st64(data, ld64(row_ch_2->h_hop_peer.dst));
+		st32(data + 8, ld32(row_ch_2->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, x0);
@@ -435,19 +424,18 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	st16(data + 56, x9);
 	st16(data + 58, x2);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 439 "relay.bpf.c"
+#line 428 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 48);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 48);
 	}
 
 	fr_count(reason_to_peer_sent, len);
-	fr_use(row_ch_2->m_slot, 0, len, now);
+	fr_use(row_ch_2->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_ch_2->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_ch_2->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_ch_2->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_ch_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end_2, __u64 v_channel_data_end_2, __u64 v_payload_len_4, struct val_by_channel *row_ch_2)
@@ -466,30 +454,24 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u16 x6 = bpf_htons(v_payload_len_4 + 8); /* udp: length */
 
 	/* ipv4.checksum */
-#line 470 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
+#line 458 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 60);
 #line 26 "spec.cue"
-	__u16 x7 = ld16(data + 54);
+	__u64 x7 = ld64(data + 22);
 #line 26 "spec.cue"
-	__u16 x8 = ld16(data + 56);
+	__u64 x8 = ld64(data + 30);
 #line 26 "spec.cue"
-	__u16 x9 = ld16(data + 58);
+	__u64 x9 = ld64(data + 38);
 #line 26 "spec.cue"
-	__u32 x10 = ld32(data + 62);
+	__u64 x10 = ld64(data + 46);
 #line 26 "spec.cue"
-	__u64 x11 = ld64(data + 22);
-#line 26 "spec.cue"
-	__u64 x12 = ld64(data + 22 + 8);
-#line 26 "spec.cue"
-	__u64 x13 = ld64(data + 38);
-#line 26 "spec.cue"
-	__u64 x14 = ld64(data + 38 + 8);
-#line 492 "relay.bpf.c"
-	__u64 was1 = (__u64)fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + x9 + 0x1100;
+	__u16 x11 = ld16(data + 58);
+#line 474 "relay.bpf.c"
+	__u64 was1 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
 	__u64 tail1 = 0;
@@ -498,14 +480,19 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 		if (((v_channel_data_end_2 - 54) & 1) != 0)
 			tail1 <<= 8;
 	}
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x7 + x8 + x9 + x10 + was1 + tail1) + (__u64)x4 + x5 + x6 + now1);
+#line 26 "spec.cue"
+	__u32 x12 = ld32(data + 54);
+#line 26 "spec.cue"
+	__u32 x13 = ld32(data + 62);
+#line 488 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x12 + x11 + x13 + was1 + tail1) + (__u64)x4 + x5 + x6 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
-	int direct = row_ch_2->m_hop_peer.state == FR_HOP_DIRECT;
+	int direct = row_ch_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 42, v_payload_len_4, FR_TO_IPV4 | (pending1 ? FR_PAYLOAD : 0));
-#line 509 "relay.bpf.c"
+#line 496 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -519,8 +506,8 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	}
 
 	if (direct) {
-		st64(data, ld64(row_ch_2->m_hop_peer.dst));
-		st32(data + 8, ld32(row_ch_2->m_hop_peer.src + 2));
+		st64(data, ld64(row_ch_2->h_hop_peer.dst));
+		st32(data + 8, ld32(row_ch_2->h_hop_peer.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
@@ -543,19 +530,18 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 547 "relay.bpf.c"
+#line 534 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 28);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 28);
 	}
 
 	fr_count(reason_to_peer_sent, len);
-	fr_use(row_ch_2->m_slot, 0, len, now);
+	fr_use(row_ch_2->h_slot, 0, len, now);
 	if (direct)
-		return bpf_redirect(row_ch_2->m_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_ch_2->m_hop_peer.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_ch_2->h_hop_peer.ifindex, 0);
+	return bpf_redirect_neigh(row_ch_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)
@@ -667,7 +653,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 671 "relay.bpf.c"
+#line 657 "relay.bpf.c"
 		{
 			struct key_by_channel key __attribute__((aligned(8))) = {};
 
@@ -678,7 +664,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			key.m_number = be16(data + 42);
 #line 25 "spec.cue"
 			row_ch = find_by_channel(&key, now);
-#line 682 "relay.bpf.c"
+#line 668 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -691,24 +677,24 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 26 "spec.cue"
 			v_payload_len = v_channel_data_end - 46;
 #line 26 "spec.cue"
-			if (unlikely(row_ch->m_hop_peer.state != FR_HOP_DIRECT && row_ch->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+			if (unlikely(row_ch->h_hop_peer.state != FR_HOP_DIRECT && row_ch->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 26 "spec.cue"
-				if (row_ch->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_peer_local);
+				if (row_ch->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_peer_local);
 #line 26 "spec.cue"
-				if (row_ch->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_peer_unreachable);
+				if (row_ch->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_peer_unreachable);
 #line 26 "spec.cue"
-				if (row_ch->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_peer_blackhole);
+				if (row_ch->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_peer_blackhole);
 #line 26 "spec.cue"
-				if (row_ch->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
+				if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 706 "relay.bpf.c"
+#line 692 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
-			if (28ULL + v_payload_len > row_ch->m_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
+			if (28ULL + v_payload_len > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len, row_ch);
-#line 712 "relay.bpf.c"
+#line 698 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -723,24 +709,24 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 #line 26 "spec.cue"
-		if (unlikely(row_ch->m_hop_peer.state != FR_HOP_DIRECT && row_ch->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+		if (unlikely(row_ch->h_hop_peer.state != FR_HOP_DIRECT && row_ch->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 26 "spec.cue"
-			if (row_ch->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_peer_local);
+			if (row_ch->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_peer_local);
 #line 26 "spec.cue"
-			if (row_ch->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_peer_unreachable);
+			if (row_ch->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_peer_unreachable);
 #line 26 "spec.cue"
-			if (row_ch->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_peer_blackhole);
+			if (row_ch->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_peer_blackhole);
 #line 26 "spec.cue"
-			if (row_ch->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
+			if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 738 "relay.bpf.c"
+#line 724 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
-		if (48ULL + v_payload_len_2 > row_ch->m_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
+		if (48ULL + v_payload_len_2 > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len_2, row_ch);
-#line 744 "relay.bpf.c"
+#line 730 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -810,7 +796,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 814 "relay.bpf.c"
+#line 800 "relay.bpf.c"
 		{
 			struct key_by_channel key __attribute__((aligned(8))) = {};
 
@@ -825,7 +811,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			key.m_number = be16(data + 62);
 #line 25 "spec.cue"
 			row_ch_2 = find_by_channel(&key, now);
-#line 829 "relay.bpf.c"
+#line 815 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -844,24 +830,24 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 			/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 #line 26 "spec.cue"
-			if (unlikely(row_ch_2->m_hop_peer.state != FR_HOP_DIRECT && row_ch_2->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+			if (unlikely(row_ch_2->h_hop_peer.state != FR_HOP_DIRECT && row_ch_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 26 "spec.cue"
-				if (row_ch_2->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_peer_local);
+				if (row_ch_2->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_peer_local);
 #line 26 "spec.cue"
-				if (row_ch_2->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_peer_unreachable);
+				if (row_ch_2->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_peer_unreachable);
 #line 26 "spec.cue"
-				if (row_ch_2->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_peer_blackhole);
+				if (row_ch_2->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_peer_blackhole);
 #line 26 "spec.cue"
-				if (row_ch_2->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
+				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 859 "relay.bpf.c"
+#line 845 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
-			if (48ULL + v_payload_len_3 > row_ch_2->m_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
+			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, row_ch_2);
-#line 865 "relay.bpf.c"
+#line 851 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -874,30 +860,30 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 #line 26 "spec.cue"
-		if (unlikely(row_ch_2->m_hop_peer.state != FR_HOP_DIRECT && row_ch_2->m_hop_peer.state != FR_HOP_NEIGHBOUR)) {
+		if (unlikely(row_ch_2->h_hop_peer.state != FR_HOP_DIRECT && row_ch_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 26 "spec.cue"
-			if (row_ch_2->m_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_peer_local);
+			if (row_ch_2->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_peer_local);
 #line 26 "spec.cue"
-			if (row_ch_2->m_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_peer_unreachable);
+			if (row_ch_2->h_hop_peer.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_peer_unreachable);
 #line 26 "spec.cue"
-			if (row_ch_2->m_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_peer_blackhole);
+			if (row_ch_2->h_hop_peer.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_peer_blackhole);
 #line 26 "spec.cue"
-			if (row_ch_2->m_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
+			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 889 "relay.bpf.c"
+#line 875 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
-		if (28ULL + v_payload_len_4 > row_ch_2->m_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
+		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, row_ch_2);
-#line 895 "relay.bpf.c"
+#line 881 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_to_peer_not_ip);
-#line 901 "relay.bpf.c"
+#line 887 "relay.bpf.c"
 }
 
 /*
@@ -945,64 +931,58 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__s64 csum;
 	__u32 len = skb->len;
 #line 9 "link.cue"
-	__u16 x0 = ld16(data + 12); /* eth: type */
-#line 16 "ip.cue"
-	__u16 x1 = ld16(data + 14); /* ipv4: version ihl dscp ecn */
-	__u16 x2 = bpf_htons(v_payload_len + 32); /* ipv4: total_length */
+	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
+	__u16 x1 = bpf_htons(v_payload_len + 32); /* ipv4: total_length */
 #line 24 "ip.cue"
-	__u16 x3 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
+	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
-	__u32 x4 = ld32(row_ch->m_server.addr + 12); /* ipv4: src */
-	__u32 x5 = ld32(row_ch->m_client.addr + 12); /* ipv4: dst */
+	__u32 x3 = ld32(row_ch->m_server.addr + 12); /* ipv4: src */
+	__u32 x4 = ld32(row_ch->m_client.addr + 12); /* ipv4: dst */
 #line 11 "transport.cue"
-	__u16 x6 = bpf_htons(row_ch->m_server.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_ch->m_client.port); /* udp: dst_port */
-	__u16 x8 = bpf_htons(v_payload_len + 12); /* udp: length */
+	__u16 x5 = bpf_htons(row_ch->m_server.port); /* udp: src_port */
+	__u16 x6 = bpf_htons(row_ch->m_client.port); /* udp: dst_port */
+	__u16 x7 = bpf_htons(v_payload_len + 12); /* udp: length */
 #line 6 "spec.cue"
-	__u16 x9 = bpf_htons(row_ch->m_number); /* channel_data: number */
-	__u16 x10 = bpf_htons(v_payload_len); /* channel_data: length */
+	__u16 x8 = bpf_htons(row_ch->m_number); /* channel_data: number */
+	__u16 x9 = bpf_htons(v_payload_len); /* channel_data: length */
 
 	/* ip.checksum */
 #line 25 "ip.cue"
 	__u16 old0 = ld16(data + 24);
 #line 33 "spec.cue"
-	__u16 x11 = ld16(data + 16);
+	__u32 x10 = ld32(data + 16);
 #line 33 "spec.cue"
-	__u16 x12 = ld16(data + 18);
+	__u32 x11 = ld32(data + 20);
 #line 33 "spec.cue"
-	__u16 x13 = ld16(data + 20);
+	__u32 x12 = ld32(data + 26);
 #line 33 "spec.cue"
-	__u16 x14 = ld16(data + 22);
-#line 33 "spec.cue"
-	__u32 x15 = ld32(data + 26);
-#line 33 "spec.cue"
-	__u32 x16 = ld32(data + 30);
-#line 981 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x12 + x13 + x14 + x15 + x16) + (__u64)x2 + x3 + x4 + x5 + 64);
+	__u32 x13 = ld32(data + 30);
+#line 962 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + x12 + x13) + (__u64)x1 + x2 + x3 + x4 + 64);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 40);
 #line 33 "spec.cue"
-	__u16 x17 = ld16(data + 34);
-#line 33 "spec.cue"
-	__u16 x18 = ld16(data + 36);
-#line 33 "spec.cue"
-	__u16 x19 = ld16(data + 38);
-#line 993 "relay.bpf.c"
-	__u64 was1 = (__u64)x15 + x16 + x19 + 0x1100;
-	__u64 now1 = (__u64)x4 + x5 + x8 + 0x1100;
+	__u16 x14 = ld16(data + 38);
+#line 970 "relay.bpf.c"
+	__u64 was1 = (__u64)x12 + x13 + x14 + 0x1100;
+	__u64 now1 = (__u64)x3 + x4 + x7 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x17 + x18 + x19 + was1) + (__u64)x6 + x7 + x8 + x9 + x10 + now1);
+#line 33 "spec.cue"
+	__u32 x15 = ld32(data + 34);
+#line 976 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x15 + x14 + was1) + (__u64)x5 + x6 + x7 + x8 + x9 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
 	if (!old1) /* no checksum came, none leaves */
 		sum1 = 0;
-	int direct = row_ch->m_hop_client.state == FR_HOP_DIRECT;
+	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending1 ? FR_PAYLOAD : 0));
-#line 1006 "relay.bpf.c"
+#line 986 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1016,46 +996,44 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	}
 
 	if (direct) {
-		st64(data, ld64(row_ch->m_hop_client.dst));
-		st32(data + 8, ld32(row_ch->m_hop_client.src + 2));
+		st64(data, ld64(row_ch->h_hop_client.dst));
+		st32(data + 8, ld32(row_ch->h_hop_client.src + 2));
 	}
 #line 9 "link.cue"
-	st16(data + 12, x0);
-#line 16 "ip.cue"
-	st16(data + 14, x1);
-	st16(data + 16, x2);
+	st32(data + 12, x0);
+#line 17 "ip.cue"
+	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
 #line 22 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
 #line 24 "ip.cue"
-	st16(data + 22, x3);
+	st16(data + 22, x2);
 #line 26 "ip.cue"
-	st32(data + 26, x4);
-	st32(data + 30, x5);
+	st32(data + 26, x3);
+	st32(data + 30, x4);
 #line 11 "transport.cue"
-	st16(data + 34, x6);
-	st16(data + 36, x7);
-	st16(data + 38, x8);
+	st16(data + 34, x5);
+	st16(data + 36, x6);
+	st16(data + 38, x7);
 #line 6 "spec.cue"
-	st16(data + 42, x9);
-	st16(data + 44, x10);
+	st16(data + 42, x8);
+	st16(data + 44, x9);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 1047 "relay.bpf.c"
+#line 1026 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 32);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 32);
 	}
 
 	fr_count(reason_to_client_sent, len);
-	fr_use(row_ch->m_slot, 1, len, now);
+	fr_use(row_ch->h_slot, 1, len, now);
 	if (direct)
-		return bpf_redirect(row_ch->m_hop_client.ifindex, 0);
-	return bpf_redirect_neigh(row_ch->m_hop_client.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_ch->h_hop_client.ifindex, 0);
+	return bpf_redirect_neigh(row_ch->h_hop_client.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, struct val_by_peer *row_ch)
@@ -1083,27 +1061,26 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
 #line 33 "spec.cue"
-	__u16 x10 = ld16(data + 34);
+	__u32 x10 = ld32(data + 26);
 #line 33 "spec.cue"
-	__u16 x11 = ld16(data + 36);
+	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 33 "spec.cue"
-	__u32 x13 = ld32(data + 26);
-#line 33 "spec.cue"
-	__u32 x14 = ld32(data + 30);
-#line 1096 "relay.bpf.c"
-	__u64 was0 = (__u64)x13 + x14 + x12 + 0x1100;
+#line 1070 "relay.bpf.c"
+	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
+#line 33 "spec.cue"
+	__u32 x13 = ld32(data + 34);
+#line 1076 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
-	int direct = row_ch->m_hop_client.state == FR_HOP_DIRECT;
+	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 1107 "relay.bpf.c"
+#line 1084 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1117,8 +1094,8 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	}
 
 	if (direct) {
-		st64(data, ld64(row_ch->m_hop_client.dst));
-		st32(data + 8, ld32(row_ch->m_hop_client.src + 2));
+		st64(data, ld64(row_ch->h_hop_client.dst));
+		st32(data + 8, ld32(row_ch->h_hop_client.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
@@ -1142,19 +1119,18 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	st16(data + 64, x9);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 1146 "relay.bpf.c"
+#line 1123 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 52);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 52);
 	}
 
 	fr_count(reason_to_client_sent, len);
-	fr_use(row_ch->m_slot, 1, len, now);
+	fr_use(row_ch->h_slot, 1, len, now);
 	if (direct)
-		return bpf_redirect(row_ch->m_hop_client.ifindex, 0);
-	return bpf_redirect_neigh(row_ch->m_hop_client.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_ch->h_hop_client.ifindex, 0);
+	return bpf_redirect_neigh(row_ch->h_hop_client.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_3, struct val_by_peer *row_ch_2)
@@ -1185,31 +1161,30 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
 #line 33 "spec.cue"
-	__u16 x12 = ld16(data + 54);
+	__u64 x12 = ld64(data + 22);
 #line 33 "spec.cue"
-	__u16 x13 = ld16(data + 56);
+	__u64 x13 = ld64(data + 30);
 #line 33 "spec.cue"
-	__u16 x14 = ld16(data + 58);
+	__u64 x14 = ld64(data + 38);
 #line 33 "spec.cue"
-	__u64 x15 = ld64(data + 22);
+	__u64 x15 = ld64(data + 46);
 #line 33 "spec.cue"
-	__u64 x16 = ld64(data + 22 + 8);
-#line 33 "spec.cue"
-	__u64 x17 = ld64(data + 38);
-#line 33 "spec.cue"
-	__u64 x18 = ld64(data + 38 + 8);
-#line 1202 "relay.bpf.c"
-	__u64 was0 = (__u64)fr_add64(x15) + fr_add64(x16) + fr_add64(x17) + fr_add64(x18) + x14 + 0x1100;
+	__u16 x16 = ld16(data + 58);
+#line 1174 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x13 + x14 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
+#line 33 "spec.cue"
+	__u32 x17 = ld32(data + 54);
+#line 1180 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
-	int direct = row_ch_2->m_hop_client.state == FR_HOP_DIRECT;
+	int direct = row_ch_2->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 1213 "relay.bpf.c"
+#line 1188 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1223,8 +1198,8 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	}
 
 	if (direct) {
-		st64(data, ld64(row_ch_2->m_hop_client.dst));
-		st32(data + 8, ld32(row_ch_2->m_hop_client.src + 2));
+		st64(data, ld64(row_ch_2->h_hop_client.dst));
+		st32(data + 8, ld32(row_ch_2->h_hop_client.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, x0);
@@ -1248,19 +1223,18 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	st16(data + 64, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 1252 "relay.bpf.c"
+#line 1227 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 52);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 52);
 	}
 
 	fr_count(reason_to_client_sent, len);
-	fr_use(row_ch_2->m_slot, 1, len, now);
+	fr_use(row_ch_2->h_slot, 1, len, now);
 	if (direct)
-		return bpf_redirect(row_ch_2->m_hop_client.ifindex, 0);
-	return bpf_redirect_neigh(row_ch_2->m_hop_client.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_ch_2->h_hop_client.ifindex, 0);
+	return bpf_redirect_neigh(row_ch_2->h_hop_client.ifindex, NULL, 0, 0);
 }
 
 static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_4, struct val_by_peer *row_ch_2)
@@ -1282,38 +1256,37 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u16 x8 = bpf_htons(v_payload_len_4); /* channel_data: length */
 
 	/* ipv4.checksum */
-#line 1286 "relay.bpf.c"
-	__u16 sum0 = ~fr_fold(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
+#line 1260 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 60);
 #line 33 "spec.cue"
-	__u16 x9 = ld16(data + 54);
+	__u64 x9 = ld64(data + 22);
 #line 33 "spec.cue"
-	__u16 x10 = ld16(data + 56);
+	__u64 x10 = ld64(data + 30);
 #line 33 "spec.cue"
-	__u16 x11 = ld16(data + 58);
+	__u64 x11 = ld64(data + 38);
 #line 33 "spec.cue"
-	__u64 x12 = ld64(data + 22);
+	__u64 x12 = ld64(data + 46);
 #line 33 "spec.cue"
-	__u64 x13 = ld64(data + 22 + 8);
-#line 33 "spec.cue"
-	__u64 x14 = ld64(data + 38);
-#line 33 "spec.cue"
-	__u64 x15 = ld64(data + 38 + 8);
-#line 1306 "relay.bpf.c"
-	__u64 was1 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x11 + 0x1100;
+	__u16 x13 = ld16(data + 58);
+#line 1276 "relay.bpf.c"
+	__u64 was1 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
 	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
-	__u16 sum1 = ~fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x11 + was1) + (__u64)x4 + x5 + x6 + x7 + x8 + now1);
+#line 33 "spec.cue"
+	__u32 x14 = ld32(data + 54);
+#line 1282 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x13 + was1) + (__u64)x4 + x5 + x6 + x7 + x8 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
-	int direct = row_ch_2->m_hop_client.state == FR_HOP_DIRECT;
+	int direct = row_ch_2->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending1 ? FR_PAYLOAD : 0));
-#line 1317 "relay.bpf.c"
+#line 1290 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1327,8 +1300,8 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	}
 
 	if (direct) {
-		st64(data, ld64(row_ch_2->m_hop_client.dst));
-		st32(data + 8, ld32(row_ch_2->m_hop_client.src + 2));
+		st64(data, ld64(row_ch_2->h_hop_client.dst));
+		st32(data + 8, ld32(row_ch_2->h_hop_client.src + 2));
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
@@ -1354,19 +1327,18 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	st16(data + 24, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
-#line 1358 "relay.bpf.c"
+#line 1331 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, 14, 32);
-		fr_complete(skb, csum);
+		fr_complete(skb, csum, 14, 32);
 	}
 
 	fr_count(reason_to_client_sent, len);
-	fr_use(row_ch_2->m_slot, 1, len, now);
+	fr_use(row_ch_2->h_slot, 1, len, now);
 	if (direct)
-		return bpf_redirect(row_ch_2->m_hop_client.ifindex, 0);
-	return bpf_redirect_neigh(row_ch_2->m_hop_client.ifindex, NULL, 0, 0);
+		return bpf_redirect(row_ch_2->h_hop_client.ifindex, 0);
+	return bpf_redirect_neigh(row_ch_2->h_hop_client.ifindex, NULL, 0, 0);
 }
 
 SEC("tc") int prog_to_client(struct __sk_buff *skb)
@@ -1454,7 +1426,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1458 "relay.bpf.c"
+#line 1430 "relay.bpf.c"
 		{
 			struct key_by_peer key __attribute__((aligned(8))) = {};
 
@@ -1464,7 +1436,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			key.m_relayed.port = be16(data + 36);
 #line 32 "spec.cue"
 			row_ch = find_by_peer(&key, now);
-#line 1468 "relay.bpf.c"
+#line 1440 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1481,24 +1453,24 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 33 "spec.cue"
 			v_payload_len = v_udp_end - 42;
 #line 33 "spec.cue"
-			if (unlikely(row_ch->m_hop_client.state != FR_HOP_DIRECT && row_ch->m_hop_client.state != FR_HOP_NEIGHBOUR)) {
+			if (unlikely(row_ch->h_hop_client.state != FR_HOP_DIRECT && row_ch->h_hop_client.state != FR_HOP_NEIGHBOUR)) {
 #line 33 "spec.cue"
-				if (row_ch->m_hop_client.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_client_local);
+				if (row_ch->h_hop_client.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_client_local);
 #line 33 "spec.cue"
-				if (row_ch->m_hop_client.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_client_unreachable);
+				if (row_ch->h_hop_client.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_client_unreachable);
 #line 33 "spec.cue"
-				if (row_ch->m_hop_client.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_client_blackhole);
+				if (row_ch->h_hop_client.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_client_blackhole);
 #line 33 "spec.cue"
-				if (row_ch->m_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
+				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1496 "relay.bpf.c"
+#line 1468 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
-			if (32ULL + v_payload_len > row_ch->m_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
+			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write1(skb, data, now, v_payload_len, row_ch);
-#line 1502 "relay.bpf.c"
+#line 1474 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1515,24 +1487,24 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
 #line 33 "spec.cue"
-		if (unlikely(row_ch->m_hop_client.state != FR_HOP_DIRECT && row_ch->m_hop_client.state != FR_HOP_NEIGHBOUR)) {
+		if (unlikely(row_ch->h_hop_client.state != FR_HOP_DIRECT && row_ch->h_hop_client.state != FR_HOP_NEIGHBOUR)) {
 #line 33 "spec.cue"
-			if (row_ch->m_hop_client.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_client_local);
+			if (row_ch->h_hop_client.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_client_local);
 #line 33 "spec.cue"
-			if (row_ch->m_hop_client.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_client_unreachable);
+			if (row_ch->h_hop_client.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_client_unreachable);
 #line 33 "spec.cue"
-			if (row_ch->m_hop_client.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_client_blackhole);
+			if (row_ch->h_hop_client.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_client_blackhole);
 #line 33 "spec.cue"
-			if (row_ch->m_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
+			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1530 "relay.bpf.c"
+#line 1502 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
-		if (52ULL + v_payload_len_2 > row_ch->m_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
+		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write2(skb, data, now, v_payload_len_2, row_ch);
-#line 1536 "relay.bpf.c"
+#line 1508 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1580,7 +1552,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1584 "relay.bpf.c"
+#line 1556 "relay.bpf.c"
 		{
 			struct key_by_peer key __attribute__((aligned(8))) = {};
 
@@ -1594,7 +1566,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			key.m_relayed.port = be16(data + 56);
 #line 32 "spec.cue"
 			row_ch_2 = find_by_peer(&key, now);
-#line 1598 "relay.bpf.c"
+#line 1570 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1617,24 +1589,24 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 			/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
 #line 33 "spec.cue"
-			if (unlikely(row_ch_2->m_hop_client.state != FR_HOP_DIRECT && row_ch_2->m_hop_client.state != FR_HOP_NEIGHBOUR)) {
+			if (unlikely(row_ch_2->h_hop_client.state != FR_HOP_DIRECT && row_ch_2->h_hop_client.state != FR_HOP_NEIGHBOUR)) {
 #line 33 "spec.cue"
-				if (row_ch_2->m_hop_client.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_client_local);
+				if (row_ch_2->h_hop_client.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_client_local);
 #line 33 "spec.cue"
-				if (row_ch_2->m_hop_client.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_client_unreachable);
+				if (row_ch_2->h_hop_client.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_client_unreachable);
 #line 33 "spec.cue"
-				if (row_ch_2->m_hop_client.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_client_blackhole);
+				if (row_ch_2->h_hop_client.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_client_blackhole);
 #line 33 "spec.cue"
-				if (row_ch_2->m_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
+				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1632 "relay.bpf.c"
+#line 1604 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
-			if (52ULL + v_payload_len_3 > row_ch_2->m_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
+			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write3(skb, data, now, v_payload_len_3, row_ch_2);
-#line 1638 "relay.bpf.c"
+#line 1610 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1649,28 +1621,28 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
 #line 33 "spec.cue"
-		if (unlikely(row_ch_2->m_hop_client.state != FR_HOP_DIRECT && row_ch_2->m_hop_client.state != FR_HOP_NEIGHBOUR)) {
+		if (unlikely(row_ch_2->h_hop_client.state != FR_HOP_DIRECT && row_ch_2->h_hop_client.state != FR_HOP_NEIGHBOUR)) {
 #line 33 "spec.cue"
-			if (row_ch_2->m_hop_client.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_client_local);
+			if (row_ch_2->h_hop_client.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_client_local);
 #line 33 "spec.cue"
-			if (row_ch_2->m_hop_client.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_client_unreachable);
+			if (row_ch_2->h_hop_client.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_to_client_unreachable);
 #line 33 "spec.cue"
-			if (row_ch_2->m_hop_client.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_client_blackhole);
+			if (row_ch_2->h_hop_client.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_to_client_blackhole);
 #line 33 "spec.cue"
-			if (row_ch_2->m_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
+			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1664 "relay.bpf.c"
+#line 1636 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
-		if (32ULL + v_payload_len_4 > row_ch_2->m_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
+		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write4(skb, data, now, v_payload_len_4, row_ch_2);
-#line 1670 "relay.bpf.c"
+#line 1642 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_to_client_not_ip);
-#line 1676 "relay.bpf.c"
+#line 1648 "relay.bpf.c"
 }
