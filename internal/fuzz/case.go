@@ -107,11 +107,11 @@ func ReadCase(file string) (*Case, error) {
 // Replay runs a case again, and returns how the kernel and the model differ, or "". Without an object the model runs alone.
 func Replay(plan *ir.Plan, object []byte, c *Case) (string, error) {
 	if object != nil {
-		unpin, err := testrun.Pin()
+		leave, err := enter(plan)
 		if err != nil {
 			return "", err
 		}
-		defer unpin()
+		defer leave()
 	}
 	settings := map[string][]byte{}
 	var bad error
@@ -132,7 +132,7 @@ func Replay(plan *ir.Plan, object []byte, c *Case) (string, error) {
 	defer b.close()
 	m := b.model
 	m.Reset()
-	m.World.Now, m.World.LeaseDeadline = 1, ^uint64(0)
+	m.World.Now, m.World.LeaseDeadline, m.World.Route = 1, ^uint64(0), testrun.NoRoute
 	if c.Lapsed {
 		m.World.LeaseDeadline = 0
 	}

@@ -62,11 +62,11 @@ const (
 // nothing could be compared (no rights, an object that doesn't load); a difference is in the report.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	if c.Object != nil {
-		unpin, err := testrun.Pin()
+		leave, err := enter(c.Plan)
 		if err != nil {
 			return nil, err
 		}
-		defer unpin()
+		defer leave()
 	}
 	if c.Duration > 0 {
 		var cancel context.CancelFunc
@@ -82,6 +82,28 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	err := f.run(ctx)
 	f.report.Elapsed = time.Since(start)
 	return &f.report, err
+}
+
+// enter prepares the thread for runs in the kernel: on one processor, and, where the plan looks routes up, in a network
+// namespace without any.
+func enter(plan *ir.Plan) (leave func(), err error) {
+	unpin, err := testrun.Pin()
+	if err != nil {
+		return nil, err
+	}
+	if !testrun.LooksUp(plan) {
+		return unpin, nil
+	}
+	back, err := testrun.Alone()
+	if err != nil {
+		unpin()
+		return nil, err
+	}
+	return func() {
+		if back() == nil {
+			unpin() // else the thread ends with its goroutine
+		}
+	}, nil
 }
 
 type fuzzer struct {
@@ -425,25 +447,36 @@ func firstByte(got, want []byte) string {
 	return "no difference"
 }
 
-// One compares the kernel and the model on one packet, which comes to each program of a plan on a random state. It returns
-// how they differ, or "".
-func One(plan *ir.Plan, object []byte, seed uint64, p sim.Packet) (string, error) {
+// Pair is a loaded object and its model, for packets that come from elsewhere.
+type Pair struct{ bench *bench }
+
+// NewPair loads an object with the default settings.
+func NewPair(plan *ir.Plan, object []byte) (*Pair, error) {
+	b, err := newBench(plan, object, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &Pair{b}, nil
+}
+
+// Close unloads the object.
+func (p *Pair) Close() { p.bench.close() }
+
+// One compares the kernel and the model on one packet, which comes to each program on a random state. It returns how they
+// differ, or "".
+func (p *Pair) One(seed uint64, packet sim.Packet) (string, error) {
 	unpin, err := testrun.Pin()
 	if err != nil {
 		return "", err
 	}
 	defer unpin()
-	b, err := newBench(plan, object, nil)
-	if err != nil {
-		return "", err
-	}
-	defer b.close()
-	newSource(seed).state(plan, b.model)
+	b := p.bench
+	newSource(seed).state(b.model.Plan(), b.model)
 	if err := b.start(); err != nil {
 		return "", err
 	}
-	for _, prog := range plan.Programs {
-		if _, text, err := b.try(prog.Name, p); text != "" || err != nil && !errors.Is(err, testrun.ErrRefused) {
+	for _, prog := range b.plan.Programs {
+		if _, text, err := b.try(prog.Name, packet); text != "" || err != nil && !errors.Is(err, testrun.ErrRefused) {
 			return text, err
 		}
 	}

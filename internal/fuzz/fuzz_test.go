@@ -13,6 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
@@ -166,14 +167,19 @@ func FuzzBytes(f *testing.F) {
 	c := compile(f, "../../examples/turn/spec.cue")
 	hs := packet.NewHeaders(c.spec)
 	for _, t := range c.spec.Tests {
-		f.Add(hs.Make(t.Packet, nil), uint64(1), uint32(0))
+		f.Add(hs.Make(t.Packet, &diag.List{}), uint64(1), uint32(0))
 	}
+	pair, err := fuzz.NewPair(c.plan, c.object)
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer pair.Close()
 	f.Fuzz(func(t *testing.T, frame []byte, seed uint64, gso uint32) {
 		p := sim.Packet{Data: frame, GSO: gso % 65536}
 		if testrun.Shows(&p) != "" {
 			return
 		}
-		text, err := fuzz.One(c.plan, c.object, seed, p)
+		text, err := pair.One(seed, p)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -207,16 +207,25 @@ func (g *generator) atBound(f *packet.Frame, sent *sim.Result) []byte {
 		return g.zeroSum(f, sent.Packet.Data)
 	}
 	grow := int(sent.Hop.MTU) + 14 - len(sent.Packet.Data) + g.IntN(2)
+	if len(f.Data)+grow > testrun.MaxFrame {
+		return nil
+	}
+	return resize(g.headers, f, grow)
+}
+
+// resize returns a frame whose payload has so many bytes more, or less, with lengths and checksums that fit; nil where the
+// payload has not as many.
+func resize(hs *packet.Headers, f *packet.Frame, grow int) []byte {
 	last := f.Spans[len(f.Spans)-1]
 	end := last.Payload()
-	if len(f.Data)+grow > testrun.MaxFrame || end+grow < last.End {
+	if end+grow < last.End {
 		return nil
 	}
 	data := slices.Clone(f.Data)
 	if grow < 0 {
 		data = slices.Delete(data, end+grow, end)
 	} else {
-		data = slices.Insert(data, end, g.bytes(grow)...)
+		data = slices.Insert(data, end, make([]byte, grow)...)
 	}
 	for _, sp := range f.Spans {
 		for _, pl := range sp.Places {
@@ -225,7 +234,7 @@ func (g *generator) atBound(f *packet.Frame, sent *sim.Result) []byte {
 			}
 		}
 	}
-	if g.headers.FillSums(copyOf(f, data), packet.Options{}) != nil {
+	if hs.FillSums(copyOf(f, data), packet.Options{}) != nil {
 		return nil
 	}
 	return data

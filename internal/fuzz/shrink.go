@@ -3,8 +3,10 @@ package fuzz
 import (
 	"slices"
 
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // Difference is a case in which the kernel and the model differ (or in which both are wrong), made small.
@@ -40,6 +42,7 @@ func (f *fuzzer) shrink(text string) error {
 	s.packets()
 	s.rows()
 	for i := range s.log {
+		s.shorten(i)
 		s.cut(i)
 		s.zeros(i)
 		s.facts(i)
@@ -134,6 +137,44 @@ func (s *shrinker) with(i int, p sim.Packet) []logged {
 	log := slices.Clone(s.log)
 	log[i].packet = p
 	return log
+}
+
+// shorten takes bytes out of a packet's payload; its lengths and checksums follow.
+func (s *shrinker) shorten(i int) {
+	for size := len(s.log[i].packet.Data) / 2; size > 0; {
+		p := s.log[i].packet
+		f := &packet.Frame{Data: p.Data}
+		f.Spans, _ = s.headers.Parse(p.Data, s.stack(s.log[i]), packet.Options{})
+		if len(f.Spans) > 0 {
+			p.Data = resize(s.headers, f, -size)
+		}
+		if len(f.Spans) == 0 || p.Data == nil || testrun.Shows(&p) != "" || !s.keep(s.state, s.with(i, p)) {
+			size /= 2
+		}
+	}
+}
+
+// stack returns the headers of a packet's program that the packet seems to have.
+func (s *shrinker) stack(l logged) []*spec.Header {
+	prog := slices.IndexFunc(s.Spec.Programs, func(p *spec.Program) bool { return p.Name.Value == l.program })
+	var headers []*spec.Header
+	for _, e := range s.Spec.Programs[prog].Stack {
+		var best *spec.Header
+		fewest := 1 << 30
+		for _, n := range e.Headers {
+			for _, h := range s.headers.Group(n.Value) {
+				all := append(slices.Clone(headers), h)
+				spans, problems := s.headers.Parse(l.packet.Data, all, packet.Options{})
+				if len(spans) == len(all) && len(problems) < fewest {
+					best, fewest = h, len(problems)
+				}
+			}
+		}
+		if best != nil {
+			headers = append(headers, best)
+		}
+	}
+	return headers
 }
 
 // cut drops bytes at the end of a packet.

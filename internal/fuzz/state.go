@@ -5,13 +5,14 @@ import (
 	"math"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
 // state fills a relay with random sessions, rows and counters.
 func (s source) state(plan *ir.Plan, r *sim.Relay) {
 	r.Reset()
-	r.World.Now, r.World.LeaseDeadline = 1, math.MaxUint64
+	r.World.Now, r.World.LeaseDeadline, r.World.Route = 1, math.MaxUint64, testrun.NoRoute
 	if s.one(40) {
 		r.World.LeaseDeadline = 0
 	}
