@@ -95,16 +95,26 @@ var (
 	noise       = regexp.MustCompile(`^(;|\d+: |from \d+|processed |verification time|stack depth|mark_precise|regs=|R\d+(_w)?=|last_idx|parent |\s*frame\d|caller:|callee:|returning from|to caller|max_states|-- )`)
 )
 
-// reason finds the sentence that says why the verifier stopped: the last line that is not a part of its walk.
+// reason finds the sentence that says why the verifier stopped: a line that begins with "Reason:" where the kernel writes one,
+// else the first line behind the last instruction that is not a part of its walk.
 func reason(log []string) string {
+	why := ""
 	for i := len(log) - 1; i >= 0; i-- {
 		line := strings.TrimSpace(log[i])
-		if line == "" || noise.MatchString(line) {
-			continue
+		if text, ok := strings.CutPrefix(line, "Reason:"); ok {
+			return strings.TrimSpace(text)
 		}
-		return line
+		if insnPattern.MatchString(line) && why != "" {
+			break
+		}
+		if line != "" && !noise.MatchString(line) {
+			why = line
+		}
 	}
-	return "it gives no reason"
+	if why == "" {
+		return "it gives no reason"
+	}
+	return why
 }
 
 // locate finds the line of the spec that the verifier stopped at: that of the last instruction which it looked at, or, where

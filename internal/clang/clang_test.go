@@ -1,0 +1,145 @@
+package clang_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/bpf"
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// render makes the C of the gate example.
+func render(t *testing.T) *bpf.Source {
+	t.Helper()
+	const file = "../../examples/gate/spec.cue"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, diags := spec.Load(file, text)
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	plan, diags := gen.Compile(s)
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	source, err := bpf.Render(plan, bpf.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source
+}
+
+// A refusal of the verifier is explained at the line of the spec, and everything for a report is kept.
+func TestVerifier(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("loading programs needs root: run this with sudo")
+	}
+	source := render(t)
+	lines := strings.Split(source.C, "\n")
+	n := -1
+	for i, line := range lines {
+		if strings.Contains(line, "->m_refused, 1)") {
+			n = i
+			lines[i] = strings.Replace(line, ", 1)", ", be32(data + 600))", 1)
+		}
+	}
+	if n < 0 {
+		t.Fatalf("no line to break in\n%s", source.C)
+	}
+	unit := &clang.Unit{Source: strings.Join(lines, "\n"), Header: source.Header, Lines: source.Lines, Plan: "a plan"}
+	var err error
+	if unit.Object, _, err = clang.Compile(t.Context(), unit.Source, unit.Header, clang.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	collection, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(unit.Object))
+	if err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := ebpf.NewCollection(collection)
+	if err == nil {
+		loaded.Close()
+		t.Fatal("the kernel takes a program that reads what it hasn't checked")
+	}
+	parent := t.TempDir()
+	d := unit.Verifier(err, parent)
+	if d == nil {
+		t.Fatalf("%v is not explained", err)
+	}
+	if d.Code != "FR0902" || d.Pos.Line != source.Lines[n].Line || filepath.Base(d.Pos.File) != filepath.Base(source.Lines[n].File) {
+		t.Errorf("the message is %s at %v, want FR0902 at %v", d.Code, d.Pos, source.Lines[n])
+	}
+	for _, want := range []string{`rejects program "gate": invalid access to packet, off=600 size=4`, "4 bytes at offset 600 are read or written, but only 42 bytes were checked"} {
+		if !strings.Contains(d.Message+"\n"+d.Hint, want) {
+			t.Errorf("%q is missing in\n%s\n%s", want, d.Message, d.Hint)
+		}
+	}
+	for name, want := range map[string]string{"log.txt": "invalid access to packet", "relay.bpf.c": "be32(data + 600)", "fastrelay.h": "fr_up", "relay.o": "ELF", "plan.txt": "a plan"} {
+		text, err := os.ReadFile(filepath.Join(parent, "fastrelay-failure", name))
+		if err != nil || !bytes.Contains(text, []byte(want)) {
+			t.Errorf("%s doesn't have %q (%v)", name, want, err)
+		}
+	}
+	if d := unit.Verifier(err, parent); !strings.Contains(d.Hint, "fastrelay-failure-2/") {
+		t.Errorf("a second failure is not kept beside the first: %s", d.Hint)
+	}
+	if d := unit.Verifier(errors.New("no such device"), parent); d != nil {
+		t.Errorf("another error is explained as the verifier's: %v", d)
+	}
+}
+
+// Clang runs in an empty folder with nothing of the environment, and a compilation can be given up.
+func TestCompile(t *testing.T) {
+	t.Setenv("CPATH", t.TempDir())
+	source := render(t)
+	object, version, err := clang.Compile(t.Context(), source.C, source.Header, clang.Options{})
+	if err != nil || len(object) == 0 || version == "" {
+		t.Fatalf("%d bytes from clang %q: %v", len(object), version, err)
+	}
+	_, _, err = clang.Compile(t.Context(), "#include \"../etc/passwd\"\nint x = y;\n", "", clang.Options{})
+	var refused *clang.Error
+	if !errors.As(err, &refused) || !strings.Contains(refused.Log, "relay.bpf.c:1:10") {
+		t.Errorf("a wrong program gives %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := clang.Compile(ctx, source.C, source.Header, clang.Options{}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a compilation that was given up gives %v", err)
+	}
+}
+
+// Without clang, the message says what to install.
+func TestNoClang(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	if _, err := clang.Find(t.Context()); !errors.Is(err, clang.ErrNotFound) || !strings.Contains(err.Error(), "apt install clang-19") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// A clang that is too old, or none at all, is passed over.
+func TestOldClang(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	for name, text := range map[string]string{"clang-14": "echo clang version 14.0.6", "clang-19": "echo clang version 13.0.1", "clang": "echo gcc", "llvm-strip-14": ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tool, err := clang.Find(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tool.Version != "14.0.6" || filepath.Base(tool.Strip) != "llvm-strip-14" {
+		t.Errorf("the choice is %+v", tool)
+	}
+}
