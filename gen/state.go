@@ -234,6 +234,10 @@ func (c *compiler) table(t *spec.Table) {
 			c.diags.Add(codeTable, m.Pos, "a per-CPU table can't hold counters or next hops")
 			return
 		}
+		if m.Type.Kind == ir.NextHop && out.Kind == "array" {
+			c.diags.Add(codeTable, m.Pos, "an array can't hold next hops: the kernel changes its values in place, under packets that read them")
+			return
+		}
 		if m.Type.Kind == ir.Ctr && (out.Kind == "lru" || out.Kind == "array") {
 			c.diags.Add(codeTable, m.Pos, "a table of kind %s can't hold counters: its rows come and go without user space", out.Kind)
 			return
