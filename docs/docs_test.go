@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -139,5 +140,50 @@ func TestReadmeGoCompiles(t *testing.T) {
 	}
 	if out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./readme").CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s\n%s", err, out, source)
+	}
+}
+
+// Every code has a test that triggers it: a test, a script or the message of a wrong spec names it, or a test of its package
+// names its constant.
+func TestEveryCodeHasATest(t *testing.T) {
+	var tests strings.Builder
+	byFolder := map[string]string{}     // Go tests
+	constants := map[string][2]string{} // of a code: its folder and name
+	define := regexp.MustCompile(`(\w+) += diag\.Define\("(FR\d{4})"`)
+	for _, root := range []string{"../golden", "../gen", "../spec", "../internal", "../runtime", "../sim"} {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			folder := filepath.Dir(path)
+			switch {
+			case strings.HasSuffix(path, "_test.go"):
+				byFolder[folder] += string(text)
+				tests.Write(text)
+			case strings.HasSuffix(path, ".go"):
+				for _, m := range define.FindAllSubmatch(text, -1) {
+					constants[string(m[2])] = [2]string{folder, string(m[1])}
+				}
+			case strings.HasSuffix(path, ".txt"), strings.HasSuffix(path, ".txtar"), strings.Contains(path, "testdata"):
+				tests.Write(text)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, i := range diag.Infos() {
+		c, ok := constants[string(i.Code)]
+		if !ok {
+			t.Errorf("%s is defined nowhere", i.Code)
+		}
+		if !strings.Contains(tests.String(), string(i.Code)) && !strings.Contains(byFolder[c[0]], c[1]) {
+			t.Errorf("no test triggers %s (%s)", i.Code, i.Title)
+		}
 	}
 }
