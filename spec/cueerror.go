@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -75,7 +76,12 @@ func word(s string) string {
 // cueErrors reports the errors of an evaluation. The alternatives of a choice that failed are one mistake.
 func (l *loader) cueErrors(err error) {
 	choice := "" // path of the choice whose alternatives follow
-	for _, e := range errors.Errors(err) {
+	all := errors.Errors(err)
+	onlyUnused := l.diags.Len() == 0 && !slices.ContainsFunc(all, func(e errors.Error) bool { return !unused(e) })
+	for _, e := range all {
+		if unused(e) && !onlyUnused {
+			continue // what uses it may be wrong
+		}
 		format, args := e.Msg()
 		path := strings.Join(e.Path(), ".")
 		if choice != "" && path == choice {
@@ -134,6 +140,12 @@ func (l *loader) errorPos(e errors.Error) (pos, other diag.Pos) {
 		other = l.tokenPos(second)
 	}
 	return pos, other
+}
+
+// unused reports whether an error is about something that nothing uses.
+func unused(e errors.Error) bool {
+	format, _ := e.Msg()
+	return strings.HasPrefix(format, "imported and not used") || strings.HasPrefix(format, "unreferenced alias")
 }
 
 // pathPos is the place of the innermost member of a path that has one.

@@ -44,6 +44,10 @@ func (l *loader) list(v cue.Value) (all []cue.Value) {
 	return all
 }
 
+func (l *loader) empty(v cue.Value) bool {
+	return v.IncompleteKind() == cue.ListKind && len(l.list(v)) == 0
+}
+
 // each calls f for the members of a struct, in their order.
 func (l *loader) each(v cue.Value, f func(name Name, v cue.Value)) {
 	if v.IncompleteKind() != cue.StructKind {
@@ -189,8 +193,8 @@ func (l *loader) spec(v cue.Value) *Spec {
 		l.notReserved(l.named(n, "group"))
 		l.once(headers, n, "header or group")
 		g := &Group{Name: n, Headers: l.names_(v, "header"), Std: l.std}
-		if len(g.Headers) == 0 {
-			l.add(codeMissing, n.Pos, "group %q has no headers", n.Value)
+		if l.empty(v) {
+			l.add(codeMissing, l.pos(v), "group %q has no headers", n.Value)
 		}
 		s.Groups = append(s.Groups, g)
 	})
@@ -245,8 +249,8 @@ func (l *loader) header(n Name, v cue.Value) *Header {
 		}
 		h.Fields = append(h.Fields, f)
 	}
-	if fieldList := get(v, "fields"); len(fields) == 0 && fieldList.IncompleteKind() == cue.ListKind {
-		l.add(codeMissing, n.Pos, "header %q has no fields", n.Value)
+	if list := get(v, "fields"); l.empty(list) {
+		l.add(codeMissing, l.pos(list), "header %q has no fields", n.Value)
 	}
 	if size > 8*maxHeader || len(fields) > maxFields {
 		l.add(codeLimit, n.Pos, "header %q is too large: %d fields, up to %d bytes", n.Value, len(fields), size/8).
@@ -302,7 +306,7 @@ func (l *loader) field(v cue.Value) *Field {
 	}
 	// needs reports a member that means nothing without others.
 	needs := func(ok bool, member, others string) {
-		if m := get(v, member); m.Exists() && !ok {
+		if m := get(v, member); m.Exists() && !ok && l.whole(v) {
 			l.add(codeTogether, l.labelPos(m), "%s: %q is only for a field with %s", what, member, others)
 		}
 	}
@@ -312,7 +316,7 @@ func (l *loader) field(v cue.Value) *Field {
 			kinds++
 		}
 	}
-	if kinds != 1 && v.IncompleteKind() == cue.StructKind {
+	if kinds != 1 && l.whole(v) {
 		l.add(codeOneOf, pos, "%s needs exactly one of bits, bytes and varint", what)
 	}
 	size := get(v, "bytes")
@@ -343,7 +347,9 @@ func (l *loader) field(v cue.Value) *Field {
 	f.Little = l.string(get(v, "endian")) == "little"
 	if t := get(v, "type"); t.Exists() {
 		f.Type = l.string(t)
-		if fixed := f.Kind == FieldBytes; f.Type == "ip" && !(fixed && (f.Bytes == 4 || f.Bytes == 16)) {
+		if fixed := f.Kind == FieldBytes; !l.whole(v) || sized && f.Max == 0 {
+			// reported
+		} else if f.Type == "ip" && !(fixed && (f.Bytes == 4 || f.Bytes == 16)) {
 			l.add(codeTogether, l.pos(t), "%s: an IP address has 4 or 16 bytes", what)
 		} else if f.Type == "mac" && !(fixed && f.Bytes == 6) {
 			l.add(codeTogether, l.pos(t), "%s: a link-layer address has 6 bytes", what)
@@ -453,7 +459,7 @@ func (l *loader) session(n Name, v cue.Value, tables map[string]Name) *Session {
 	l.each(get(v, "rows"), func(table Name, v cue.Value) {
 		l.once(tables, l.named(table, "table"), "table")
 		r := &SessionRow{Table: table, Key: l.names_(get(v, "key"), "field"), Value: l.names_(get(v, "value"), "field")}
-		if k := get(v, "key"); k.Exists() && len(l.list(k)) == 0 && k.IncompleteKind() == cue.ListKind {
+		if k := get(v, "key"); l.empty(k) {
 			l.add(codeMissing, l.pos(k), "the row of table %q has no key", table.Value)
 		}
 		seen := map[string]Name{}
@@ -462,8 +468,8 @@ func (l *loader) session(n Name, v cue.Value, tables map[string]Name) *Session {
 		}
 		s.Rows = append(s.Rows, r)
 	})
-	if rows := get(v, "rows"); len(s.Rows) == 0 && rows.IncompleteKind() == cue.StructKind {
-		l.add(codeMissing, n.Pos, "session %q has no rows", n.Value)
+	if rows := get(v, "rows"); len(s.Rows) == 0 && l.whole(rows) {
+		l.add(codeMissing, l.pos(rows), "session %q has no rows", n.Value)
 	}
 	return s
 }
@@ -493,7 +499,7 @@ func (l *loader) only(v cue.Value, what string) (n Name, member cue.Value, ok bo
 	switch {
 	case len(all) == 1:
 		return all[0], values[0], true
-	case v.IncompleteKind() == cue.StructKind && v.Err() == nil:
+	case l.whole(v) && v.Err() == nil:
 		if len(all) == 0 {
 			l.add(codeOneOf, l.pos(v), "%s has exactly one member; this one is empty", what)
 		} else {

@@ -106,20 +106,41 @@ var standard = sync.OnceValue(func() *Spec {
 })
 
 type loader struct {
-	file   string
-	std    bool
-	diags  *diag.List
-	names  []string     // that a reference can mean
-	root   cue.Value    // the user's
-	broken map[int]bool // lines where CUE found a mistake: what else is wrong there follows from it
+	file  string
+	std   bool
+	diags *diag.List
+	names []string  // that a reference can mean
+	root  cue.Value // the user's
+
+	// One mistake often makes several checks fail. These say what has been reported, so that the rest is left out.
+	broken map[int]bool      // lines where CUE found a mistake
+	places map[diag.Pos]bool // where there is a message already
+	sick   map[diag.Pos]bool // structs with a member of the wrong shape, or without one they need
 }
 
-// add reports a mistake, unless it is where CUE has found one already.
+// add reports a mistake, unless there is a message at its place already.
 func (l *loader) add(code diag.Code, pos diag.Pos, format string, args ...any) *diag.Diagnostic {
-	if l.broken[pos.Line] {
+	place := diag.Pos{File: pos.File, Line: pos.Line, Column: pos.Column}
+	if l.broken[pos.Line] || l.places[place] {
 		return newDiag(code, pos, format, args...)
 	}
+	if l.places == nil {
+		l.places = map[diag.Pos]bool{}
+	}
+	l.places[place] = true
 	return l.diags.Add(code, pos, format, args...)
+}
+
+// whole reports whether the members of a struct have their shapes, so that it makes sense to compare them with each other.
+func (l *loader) whole(v cue.Value) bool {
+	return v.IncompleteKind() == cue.StructKind && !l.sick[l.pos(v)]
+}
+
+func (l *loader) notWhole(v cue.Value) {
+	if l.sick == nil {
+		l.sick = map[diag.Pos]bool{}
+	}
+	l.sick[l.pos(v)] = true
 }
 
 // load returns nil where it reports anything.

@@ -1,12 +1,9 @@
 package spec
 
 import (
-	"slices"
 	"strings"
 
 	"cuelang.org/go/cue"
-
-	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
 // Programs, rules and actions.
@@ -25,7 +22,7 @@ func (l *loader) program(n Name, v cue.Value) *Program {
 			p.Stack = append(p.Stack, s)
 		}
 	}
-	if stack.IncompleteKind() == cue.ListKind && len(l.list(stack)) == 0 {
+	if l.empty(stack) {
 		l.add(codeMissing, l.pos(stack), "the stack of program %q is empty", n.Value)
 	}
 	p.Lookups = l.lookups(get(v, "lookup"), vars)
@@ -41,8 +38,11 @@ func (l *loader) program(n Name, v cue.Value) *Program {
 			p.Rules = append(p.Rules, l.rule(r, vars))
 		}
 	}
-	if len(p.Rules) == 0 && v.IncompleteKind() == cue.StructKind && !do.Exists() {
-		l.add(codeMissing, n.Pos, "program %q does nothing: it needs \"do\" or \"rules\"", n.Value)
+	if pos := n.Pos; !do.Exists() && (!rules.Exists() || l.empty(rules)) && l.whole(v) {
+		if rules.Exists() {
+			pos = l.pos(rules)
+		}
+		l.add(codeMissing, pos, "program %q does nothing: it needs \"do\" or \"rules\"", n.Value)
 	}
 	return p
 }
@@ -65,7 +65,7 @@ func (l *loader) stackEntry(v cue.Value) *StackEntry {
 	e := &StackEntry{Var: l.named(n, "stack entry"), Optional: optional, Pos: n.Pos}
 	if headers.IncompleteKind() == cue.StringKind {
 		e.Headers = []Name{l.name(headers, "header")}
-	} else if e.Headers = l.names_(headers, "header"); len(e.Headers) == 0 {
+	} else if e.Headers = l.names_(headers, "header"); l.empty(headers) {
 		l.add(codeMissing, n.Pos, "stack entry %q has no headers", n.Value)
 	}
 	return e
@@ -91,7 +91,7 @@ func (l *loader) lookups(v cue.Value, vars map[string]Name) (all []*Lookup) {
 		l.notReserved(l.named(n, "lookup"))
 		l.once(vars, n, "lookup")
 		all = append(all, &Lookup{Var: n, Optional: optional, Table: l.named(table, "table"), Key: l.exprs(key), Pos: n.Pos})
-		if key.IncompleteKind() == cue.ListKind && len(l.list(key)) == 0 {
+		if l.empty(key) {
 			l.add(codeMissing, l.pos(key), "the lookup in table %q has no key", table.Value)
 		}
 	})
@@ -164,7 +164,7 @@ func (l *loader) action(v cue.Value) *Action {
 }
 
 func (l *loader) notEmpty(v cue.Value, n Name, count int) {
-	if it, err := v.Fields(); err == nil && count == 0 && !it.Next() {
+	if it, err := v.Fields(); err == nil && count == 0 && !it.Next() && l.whole(v) {
 		l.add(codeMissing, n.Pos, "%q has nothing to do", n.Value)
 	}
 }
@@ -181,14 +181,15 @@ func (l *loader) assigns(v cue.Value) (all []*Assign) {
 }
 
 // push reads {HEADER: {FIELD: value}, before: "udp"}.
-func (l *loader) push(a *Action, v cue.Value) {
-	l.each(v, func(n Name, v cue.Value) {
-		switch isString := v.IncompleteKind() == cue.StringKind; {
-		case isString && n.Value == "before":
+func (l *loader) push(a *Action, w cue.Value) {
+	l.each(w, func(n Name, v cue.Value) {
+		switch isStruct := v.IncompleteKind() == cue.StructKind; {
+		case !isStruct && n.Value == "before":
 			before := l.name(v, "stack entry")
 			a.Before = &before
-		case isString:
-			l.add(codeKind, l.pos(v), "%s has to be a struct of fields, not a string", n.Value).WithHint("push: %s: {…}", n.Value)
+		case !isStruct:
+			l.add(codeKind, l.pos(v), "%s has to be a struct of fields, not %s", n.Value, kindWord(v.IncompleteKind())).WithHint("push: %s: {…}", n.Value)
+			l.notWhole(w)
 		case a.Header.Value != "":
 			l.add(codeOneOf, n.Pos, "an action pushes exactly one header").WithRelated(a.Header.Pos, "the first one is here")
 		default:
@@ -196,14 +197,7 @@ func (l *loader) push(a *Action, v cue.Value) {
 			a.Set = l.assigns(v)
 		}
 	})
-	if a.Header.Value == "" {
-		l.addUnless(a.Pos, "push needs a header")
-	}
-}
-
-// addUnless reports something missing at pos, unless something else is wrong on that line.
-func (l *loader) addUnless(pos diag.Pos, message string) {
-	if !slices.ContainsFunc(l.diags.All(), func(d *diag.Diagnostic) bool { return d.Pos.Line == pos.Line }) {
-		l.add(codeMissing, pos, "%s", message)
+	if a.Header.Value == "" && l.whole(w) {
+		l.add(codeMissing, a.Pos, "push needs a header")
 	}
 }

@@ -3,6 +3,7 @@ package spec
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"cuelang.org/go/cue"
@@ -17,8 +18,9 @@ import (
 // later are words that the language has room for, and that no program compiles yet.
 var later = []string{"fan_out", "each", "then", "admit", "emit", "priority", "groups", "receivers", "credits", "events", "repeat"}
 
-// shape reports where v doesn't have the shape that the schema s describes.
-func (l *loader) shape(v, s cue.Value) {
+// shape reports where v doesn't have the shape that the schema s describes. It returns false where v itself is of the wrong
+// kind or has the wrong value; what is inside of it is another matter.
+func (l *loader) shape(v, s cue.Value) bool {
 	choices := alternatives(s)
 	kind := v.IncompleteKind()
 	if kind == cue.BottomKind || kind == cue.TopKind && len(l.broken) > 0 {
@@ -30,12 +32,12 @@ func (l *loader) shape(v, s cue.Value) {
 				l.structShape(v, c)
 			}
 		}
-		return
+		return false
 	}
 	var fit []cue.Value
 	for _, c := range choices {
 		if k := c.IncompleteKind(); k == cue.TopKind {
-			return
+			return true
 		} else if k&kind != 0 {
 			fit = append(fit, c)
 		}
@@ -44,9 +46,10 @@ func (l *loader) shape(v, s cue.Value) {
 	case len(fit) == 0:
 		if kind == cue.FloatKind || kind == cue.NumberKind {
 			l.add(codeKind, l.pos(v), "%s has to be %s, not a fraction", l.what(v), describe(choices))
-			return
+			return false
 		}
 		l.add(codeKind, l.pos(v), "%s has to be %s, not %s", l.what(v), describe(choices), kindWord(kind))
+		return false
 	case kind == cue.StructKind:
 		l.structShape(v, fit[0])
 	case kind == cue.ListKind:
@@ -55,8 +58,9 @@ func (l *loader) shape(v, s cue.Value) {
 			l.shape(e, elem)
 		}
 	default:
-		l.scalarShape(v, fit, choices)
+		return l.scalarShape(v, fit, choices)
 	}
+	return true
 }
 
 // alternatives returns the disjuncts of a schema's value.
@@ -98,9 +102,11 @@ func (l *loader) structShape(v, s cue.Value) {
 				l.shape(child, known[name])
 			}
 		}
+		l.notWhole(v)
 		return
 	}
 	given := map[string]bool{}
+	whole, unknown := true, false
 	for it.Next() {
 		name, child := it.Selector().Unquoted(), it.Value()
 		if it.Selector().ConstraintType() != 0 {
@@ -109,11 +115,14 @@ func (l *loader) structShape(v, s cue.Value) {
 			continue
 		}
 		given[name] = true
-		switch member, ok := known[name]; {
-		case ok:
-			l.shape(child, member)
-		case pattern.Exists():
-			l.shape(child, pattern)
+		member, ok := known[name]
+		if !ok {
+			member = pattern
+		}
+		switch {
+		case member.Exists():
+			whole = l.shape(child, member) && whole
+			continue
 		case slices.Contains(later, name):
 			l.add(codeLater, l.labelPos(child), "%q is not in this version of the language", name)
 		default:
@@ -124,27 +133,36 @@ func (l *loader) structShape(v, s cue.Value) {
 				d.WithHint("known here: %s", strings.Join(names, ", "))
 			}
 		}
+		whole, unknown = false, true
 	}
+	var missing []string
 	for _, name := range required {
 		if !given[name] {
-			l.add(codeMissing, l.labelPos(v), "%s needs %q", l.what(v), name)
+			missing = append(missing, strconv.Quote(name))
 		}
+	}
+	if len(missing) > 0 && !unknown { // else the unknown word is probably the missing one
+		l.add(codeMissing, l.labelPos(v), "%s needs %s", l.what(v), strings.Join(missing, " and "))
+		whole = false
+	}
+	if !whole {
+		l.notWhole(v)
 	}
 }
 
-func (l *loader) scalarShape(v cue.Value, fit, choices []cue.Value) {
+func (l *loader) scalarShape(v cue.Value, fit, choices []cue.Value) bool {
 	v, _ = v.Default()
 	if !v.IsConcrete() {
 		if v.Err() != nil {
 			l.cueErrors(v.Err())
-			return
+			return false
 		}
 		l.add(codeIncomplete, l.pos(v), "%s has to be a value: this only says which values are possible", l.what(v))
-		return
+		return false
 	}
 	for _, c := range fit {
 		if c.Unify(v).Err() == nil {
-			return
+			return true
 		}
 	}
 	d := l.add(codeRange, l.pos(v), "%s has to be %s", l.what(v), describe(choices))
@@ -153,6 +171,7 @@ func (l *loader) scalarShape(v cue.Value, fit, choices []cue.Value) {
 			d.WithLabel("did you mean %q?", near)
 		}
 	}
+	return false
 }
 
 // words returns the strings among a choice's literals.

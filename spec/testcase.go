@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"cuelang.org/go/cue"
-
-	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
 // Tests in a spec.
@@ -63,11 +61,12 @@ func (l *loader) rows(v cue.Value, after bool) (all []*TestRow) {
 	for _, e := range l.list(v) {
 		r := &TestRow{}
 		l.each(e, func(n Name, v cue.Value) {
-			switch flag := v.IncompleteKind() == cue.BoolKind; {
-			case flag && n.Value == "absent" && after:
-				r.Absent = true
-			case flag:
-				l.add(codeKind, l.pos(v), "%s has to be a struct of members, not true", n.Value)
+			switch isStruct := v.IncompleteKind() == cue.StructKind; {
+			case !isStruct && n.Value == "absent" && after:
+				r.Absent = l.bool(v)
+			case !isStruct:
+				l.add(codeKind, l.pos(v), "%s has to be a struct of members, not %s", n.Value, kindWord(v.IncompleteKind()))
+				l.notWhole(e)
 			case r.Table.Value != "":
 				l.add(codeOneOf, n.Pos, "a row is of exactly one table").WithRelated(r.Table.Pos, "the first one is here")
 			default:
@@ -75,7 +74,9 @@ func (l *loader) rows(v cue.Value, after bool) (all []*TestRow) {
 			}
 		})
 		if r.Table.Value == "" {
-			l.addUnless(l.pos(e), "the row needs a table")
+			if l.whole(e) {
+				l.add(codeMissing, l.pos(e), "the row needs a table")
+			}
 			continue
 		}
 		all = append(all, r)
@@ -119,7 +120,7 @@ func (l *loader) packet(v cue.Value) *Packet {
 		p.Layers = append(p.Layers, layer)
 	}
 	switch {
-	case v.IncompleteKind() == cue.ListKind && len(p.Layers) == 0 && len(l.list(v)) == 0:
+	case l.empty(v):
 		l.add(codeMissing, p.Pos, "the packet has no headers")
 	case total > maxPacket:
 		l.add(codeLimit, p.Pos, "the packet has more than %d bytes", maxPacket)
@@ -136,18 +137,20 @@ func (l *loader) payload(v cue.Value) []byte {
 	if !ok {
 		return nil
 	}
-	switch kind := arg.IncompleteKind(); {
-	case n.Value == "hex" && kind == cue.StringKind:
-		return l.hex(arg)
-	case n.Value == "zeros" && kind == cue.IntKind:
-		count, err := arg.Int64()
-		if err != nil || count < 0 || count > maxPacket {
-			l.add(codeRange, l.pos(arg), "zeros has to be a number from 0 to %d", maxPacket)
-			return nil
+	switch kind := arg.IncompleteKind(); n.Value {
+	case "hex":
+		if kind == cue.StringKind {
+			return l.hex(arg)
 		}
-		return make([]byte, count)
+		l.add(codeKind, l.pos(arg), "hex has to be a string, not %s", kindWord(kind))
+	case "zeros":
+		if count, err := arg.Int64(); err == nil && count >= 0 && count <= maxPacket {
+			return make([]byte, count)
+		}
+		l.add(codeRange, l.pos(arg), "zeros has to be a number from 0 to %d", maxPacket)
+	default:
+		l.add(codeUnknown, n.Pos, "a payload is \"text\", {hex: \"0011\"} or {zeros: 1200}")
 	}
-	l.add(codeUnknown, n.Pos, "a payload is \"text\", {hex: \"0011\"} or {zeros: 1200}")
 	return nil
 }
 
@@ -184,13 +187,13 @@ func (l *loader) expect(v cue.Value) *Expect {
 		case kind == cue.StringKind:
 			reason := l.name(arg, "reason")
 			e.Reason, e.Pos = reason.Value, reason.Pos
-		case kind == cue.ListKind || kind == cue.StructKind:
+		case (kind == cue.ListKind || kind == cue.StructKind) && (n.Value == "sent" || n.Value == "pass"):
 			e.Packet = l.packet(arg)
 		}
 	})
 	switch {
 	case len(given) == 0:
-		if !slices.ContainsFunc(l.diags.All(), func(d *diag.Diagnostic) bool { return d.Pos.Line == e.Pos.Line }) {
+		if l.whole(v) {
 			l.add(codeOneOf, e.Pos, "a test expects exactly one of sent, pass, drop and up")
 		}
 	case len(given) > 1:
