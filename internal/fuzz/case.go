@@ -4,12 +4,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -106,12 +106,14 @@ func ReadCase(file string) (*Case, error) {
 
 // Replay runs a case again, and returns how the kernel and the model differ, or "". Without an object the model runs alone.
 func Replay(plan *ir.Plan, object []byte, c *Case) (string, error) {
+	var route func(from, to netip.Addr) sim.Hop
 	if object != nil {
-		leave, err := enter(plan)
+		r, leave, err := enter(plan)
 		if err != nil {
 			return "", err
 		}
 		defer leave()
+		route = r
 	}
 	settings := map[string][]byte{}
 	var bad error
@@ -125,14 +127,14 @@ func Replay(plan *ir.Plan, object []byte, c *Case) (string, error) {
 	for name, v := range c.Settings {
 		settings[name] = bytes(v)
 	}
-	b, err := newBench(plan, object, settings)
+	b, err := newBench(plan, object, settings, route)
 	if err != nil {
 		return "", err
 	}
 	defer b.close()
 	m := b.model
 	m.Reset()
-	m.World.Now, m.World.LeaseDeadline, m.World.Route = 1, ^uint64(0), testrun.NoRoute
+	m.World.Now, m.World.LeaseDeadline = 1, ^uint64(0)
 	if c.Lapsed {
 		m.World.LeaseDeadline = 0
 	}

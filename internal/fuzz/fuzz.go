@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -61,46 +62,46 @@ const (
 // Run compares the model and the kernel until the packets or the time are used up, or until they differ. An error says that
 // nothing could be compared (no rights, an object that doesn't load); a difference is in the report.
 func Run(ctx context.Context, c Config) (*Report, error) {
+	if c.Packets == 0 && c.Duration == 0 {
+		return nil, errors.New("fuzz: neither a number of packets nor a duration is given")
+	}
+	f := &fuzzer{Config: c, rng: newSource(c.Seed), headers: packet.NewHeaders(c.Spec), report: Report{Verdicts: map[sim.Verdict]int{}}}
+	defer f.close()
 	if c.Object != nil {
-		leave, err := enter(c.Plan)
+		route, leave, err := enter(c.Plan)
 		if err != nil {
 			return nil, err
 		}
 		defer leave()
+		f.route = route
 	}
 	if c.Duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.Duration)
 		defer cancel()
 	}
-	if c.Packets == 0 && c.Duration == 0 {
-		return nil, errors.New("fuzz: neither a number of packets nor a duration is given")
-	}
-	f := &fuzzer{Config: c, rng: newSource(c.Seed), headers: packet.NewHeaders(c.Spec), report: Report{Verdicts: map[sim.Verdict]int{}}}
-	defer f.close()
 	start := time.Now()
 	err := f.run(ctx)
 	f.report.Elapsed = time.Since(start)
 	return &f.report, err
 }
 
-// enter prepares the thread for runs in the kernel: on one processor, and, where the plan looks routes up, in a network
-// namespace without any.
-func enter(plan *ir.Plan) (leave func(), err error) {
+// enter pins the thread and, where a program looks routes up, moves it to a network whose routes the model knows.
+func enter(plan *ir.Plan) (route func(from, to netip.Addr) sim.Hop, leave func(), err error) {
 	unpin, err := testrun.Pin()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if !testrun.LooksUp(plan) {
-		return unpin, nil
+	if !testrun.UsesRoutes(plan) {
+		return nil, unpin, nil
 	}
-	back, err := testrun.Alone()
+	net, err := testrun.Enter(false)
 	if err != nil {
 		unpin()
-		return nil, err
+		return nil, nil, err
 	}
-	return func() {
-		if back() == nil {
+	return net.Route, func() {
+		if net.Leave() == nil {
 			unpin() // else the thread ends with its goroutine
 		}
 	}, nil
@@ -112,9 +113,11 @@ type fuzzer struct {
 	headers *packet.Headers
 	report  Report
 
+	route      func(from, to netip.Addr) sim.Hop // what the kernel's route lookups find; nil: nothing asks
 	bench      *bench
 	generators []*generator
 	sent       int
+	seen       []bool // by point of the plan
 }
 
 func (f *fuzzer) close() {
@@ -155,11 +158,14 @@ func (f *fuzzer) load(first bool) error {
 	if first && !slices.ContainsFunc(f.Plan.Settings, func(s *ir.Setting) bool { return s.Default == nil }) {
 		settings = nil
 	}
-	b, err := newBench(f.Plan, f.Object, settings)
+	b, err := newBench(f.Plan, f.Object, settings, f.route)
 	if err != nil {
 		return err
 	}
 	f.bench = b
+	if f.seen == nil {
+		f.seen = make([]bool, len(b.points))
+	}
 	f.generators = nil
 	value := func(s *ir.Setting) []byte {
 		if v, ok := settings[s.Name]; ok {
@@ -184,7 +190,7 @@ func (f *fuzzer) load(first bool) error {
 // collect adds the coverage of the bench's model to the report.
 func (f *fuzzer) collect() {
 	points := f.bench.model.Coverage()
-	for i, p := range f.bench.probe.Coverage() {
+	for i, p := range f.bench.points {
 		points[i].Hits += p.Hits
 		p.Hits = 0
 	}
@@ -217,7 +223,7 @@ func (f *fuzzer) round(ctx context.Context) error {
 			frame = g.frame(b.model)
 			for range 6 { // most packets should come further than the first lookup
 				res, err := b.probe.Run(g.program.Name.Value, sim.Packet{Data: frame.Data})
-				if err != nil || res.Verdict != sim.VerdictUp || f.rng.one(12) {
+				if err != nil || res.Verdict != sim.VerdictUp || f.rng.one(12) || f.isNew() {
 					break
 				}
 				frame = g.frame(b.model)
@@ -247,6 +253,17 @@ func (f *fuzzer) round(ctx context.Context) error {
 		return f.shrink(text)
 	}
 	return nil
+}
+
+// isNew reports whether the last trial came by a place of the plan that none came by before.
+func (f *fuzzer) isNew() bool {
+	found := false
+	for i, p := range f.bench.points {
+		if p.Hits > 0 && !f.seen[i] {
+			f.seen[i], found = true, true
+		}
+	}
+	return found
 }
 
 // try runs one packet through both.
@@ -306,9 +323,10 @@ type bench struct {
 	plan     *ir.Plan
 	settings map[string][]byte
 	model    *sim.Relay
-	mirror   *sim.Relay // the kernel's state, read back
-	before   *sim.Relay // the state at the start of the round
-	probe    *sim.Relay // a model for packets that don't count: those that the kernel's entry refuses, and trials
+	mirror   *sim.Relay   // the kernel's state, read back
+	before   *sim.Relay   // the state at the start of the round
+	probe    *sim.Relay   // a model for packets that don't count: those that the kernel's entry refuses, and trials
+	points   []*sim.Point // of the probe
 	kernel   *testrun.Relay
 	log      []logged // the packets of the round
 }
@@ -318,7 +336,7 @@ type logged struct {
 	packet  sim.Packet
 }
 
-func newBench(plan *ir.Plan, object []byte, settings map[string][]byte) (*bench, error) {
+func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, route func(from, to netip.Addr) sim.Hop) (*bench, error) {
 	few := *plan // most slots and counters are never used, and copying them takes time
 	few.Slots, few.Shared = min(plan.Slots, 64), min(plan.Shared, 64)
 	b := &bench{plan: plan, settings: settings}
@@ -327,8 +345,10 @@ func newBench(plan *ir.Plan, object []byte, settings map[string][]byte) (*bench,
 		if err != nil {
 			return nil, err
 		}
+		relay.World.Route = route
 		*r = relay
 	}
+	b.points = b.probe.Coverage()
 	if object == nil {
 		return b, nil
 	}
@@ -452,7 +472,7 @@ type Pair struct{ bench *bench }
 
 // NewPair loads an object with the default settings.
 func NewPair(plan *ir.Plan, object []byte) (*Pair, error) {
-	b, err := newBench(plan, object, nil)
+	b, err := newBench(plan, object, nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -125,7 +125,7 @@ func (h hints) addresses() []bytesHint {
 	var all []bytesHint
 	for _, f := range slices.Sorted(maps.Keys(h.bytes)) {
 		for _, b := range h.bytes[f] {
-			if len(b.value) == 16 {
+			if len(b.value) == 16 && !(b.bits == 96 && isMapped(b.value)) { // a check that an address is IPv4 knows none
 				all = append(all, b)
 			}
 		}

@@ -265,6 +265,10 @@ func (g *generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, boo
 		}
 	}
 	if f.Type == "ip" {
+		if f.Bytes == 16 && g.one(40) { // IPv4 as IPv6 has it
+			a := addresses[g.IntN(4)].As16()
+			return packet.Bytes(a[:]), true
+		}
 		for range 8 {
 			if a := g.address(); a.BitLen() == 8*f.Bytes {
 				return packet.Bytes(a.AsSlice()), true

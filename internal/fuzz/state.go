@@ -5,14 +5,13 @@ import (
 	"math"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
 // state fills a relay with random sessions, rows and counters.
 func (s source) state(plan *ir.Plan, r *sim.Relay) {
 	r.Reset()
-	r.World.Now, r.World.LeaseDeadline, r.World.Route = 1, math.MaxUint64, testrun.NoRoute
+	r.World.Now, r.World.LeaseDeadline = 1, math.MaxUint64
 	if s.one(40) {
 		r.World.LeaseDeadline = 0
 	}
@@ -21,7 +20,7 @@ func (s source) state(plan *ir.Plan, r *sim.Relay) {
 	}
 	slot := 0
 	for _, session := range plan.Sessions {
-		for range 2 + s.IntN(6) {
+		for range 3 + s.IntN(8) {
 			if slot == len(r.Slots) {
 				break
 			}

@@ -14,7 +14,9 @@ var addresses = []netip.Addr{
 	netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("203.0.113.9"),
 	netip.MustParseAddr("10.255.0.1"), netip.MustParseAddr("2001:db8::7"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("2001:db8:ffff::9"), netip.MustParseAddr("fd00::ffff:ffff:ffff:ffff"),
-	netip.MustParseAddr("255.255.255.255"), netip.MustParseAddr("0.0.0.1"), netip.MustParseAddr("::1"),
+	netip.MustParseAddr("255.255.255.255"), netip.MustParseAddr("0.0.0.1"), netip.MustParseAddr("::1"), netip.MustParseAddr("ff02::1"),
+	netip.MustParseAddr("198.51.100.70"), netip.MustParseAddr("192.0.2.129"), netip.MustParseAddr("10.254.0.1"),
+	netip.MustParseAddr("2001:db8:1::1"), netip.MustParseAddr("2001:db8:2::1"), netip.MustParseAddr("2001:db8:3::1"),
 }
 
 const evenAddresses = 8 // of addresses, those that are ordinary
@@ -37,7 +39,7 @@ func (s source) address() netip.Addr {
 	if len(s.near) > 0 && s.one(3) {
 		return netip.AddrFrom16([16]byte(pick(s, s.near).make(s, 16))).Unmap()
 	}
-	if s.one(20) {
+	if s.one(10) {
 		return pick(s, addresses)
 	}
 	return addresses[s.IntN(evenAddresses)]
@@ -152,8 +154,8 @@ func (s source) prefix() []byte {
 // hop is a way out: most often a neighbour whose link-layer address is known.
 func (s source) hop() sim.Hop {
 	h := sim.Hop{Ifindex: 1 + s.Uint32N(3), MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))}}
-	switch s.IntN(12) {
-	case 0:
+	switch s.IntN(10) {
+	case 0, 4, 5, 6:
 		h.State = uint8(s.IntN(ir.HopStates))
 	case 1:
 		h.State = ir.HopNeighbour
