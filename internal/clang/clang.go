@@ -135,7 +135,8 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 	args := []string{
 		"-O2", "-g", "--target=bpfel", "-mcpu=" + cpu, "-std=gnu11", "-nostdinc", "-fno-strict-aliasing", "-fno-ident",
 		"-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-address-of-packed-member", "-Wno-tautological-compare",
-		"-fdebug-compilation-dir=.", "-ffile-prefix-map=" + dir + "=.", "-fno-color-diagnostics",
+		// Any folder by another name, and that name taken off: files are called what they are called in #line.
+		"-fdebug-compilation-dir=/fastrelay", "-ffile-prefix-map=/fastrelay=", "-fno-color-diagnostics",
 		"-c", sourceName, "-o", objectName,
 	}
 	if opt.Warn {
