@@ -59,13 +59,13 @@ func (r *Result) Object() []byte { return r.Files[ObjectName] }
 
 // Plan loads and compiles the spec in a file, without clang. Mistakes in the spec are in the list; the error is of the
 // machine (the file can't be read).
-func Plan(path string) (*Result, *diag.List, error) {
+func Plan(ctx context.Context, path string) (*Result, *diag.List, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	r := &Result{File: path, SpecHash: hash(text), Files: map[string][]byte{}}
-	s, list := spec.Load(path, text)
+	s, list := spec.LoadWithin(ctx, path, text)
 	if list.Len() > 0 {
 		return nil, list, nil
 	}
@@ -79,7 +79,7 @@ func Plan(path string) (*Result, *diag.List, error) {
 // Spec runs the whole pipeline on the spec in a file, and writes nothing. Mistakes in the spec are in the list; the error is
 // of the machine or of the options.
 func Spec(ctx context.Context, path string, opt Options) (*Result, *diag.List, error) {
-	r, list, err := Plan(path)
+	r, list, err := Plan(ctx, path)
 	if err != nil || list.Len() > 0 {
 		return nil, list, err
 	}

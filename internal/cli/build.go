@@ -76,7 +76,7 @@ func (a *app) build(ctx context.Context, file string, opt buildOptions) error {
 		return err
 	}
 	if opt.plan {
-		return a.dumpPlan(file)
+		return a.dumpPlan(ctx, file)
 	}
 	start := time.Now()
 	r, err := a.compile(ctx, file, opt.Options)

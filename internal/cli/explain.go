@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -35,7 +36,7 @@ BPF instructions of one program, and with --rule only what belongs to one of its
 				a.codes()
 				return nil
 			case opt.header != "":
-				return a.explainHeader(args[0], opt.header)
+				return a.explainHeader(cmd.Context(), args[0], opt.header)
 			case opt.program != "":
 				return a.explainProgram(cmd.Context(), args[0], opt)
 			case strings.HasSuffix(args[0], ".cue"):
@@ -84,8 +85,8 @@ func indented(text string) string {
 	return "    " + strings.Join(lines, "\n    ")
 }
 
-func (a *app) explainHeader(file, name string) error {
-	s, err := a.load(file)
+func (a *app) explainHeader(ctx context.Context, file, name string) error {
+	s, err := a.load(ctx, file)
 	if err != nil {
 		return err
 	}
@@ -114,12 +115,12 @@ func unknown(what, name string, names []string) error {
 }
 
 // load reads and checks a spec, without compiling it.
-func (a *app) load(file string) (*spec.Spec, error) {
+func (a *app) load(ctx context.Context, file string) (*spec.Spec, error) {
 	text, err := a.read(file)
 	if err != nil {
 		return nil, err
 	}
-	s, list := spec.Load(file, text)
+	s, list := spec.LoadWithin(ctx, file, text)
 	if err := list.Err(); err != nil {
 		return nil, err
 	}

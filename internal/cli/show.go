@@ -80,8 +80,8 @@ func (a *app) compile(ctx context.Context, file string, opt build.Options) (*bui
 }
 
 // plan compiles a spec as far as its plan, without clang.
-func (a *app) plan(file string) (*build.Result, error) {
-	r, list, err := build.Plan(file)
+func (a *app) plan(ctx context.Context, file string) (*build.Result, error) {
+	r, list, err := build.Plan(ctx, file)
 	return checked(r, list, err)
 }
 

@@ -104,7 +104,7 @@ func (a *app) testFile(ctx context.Context, file string, pattern *regexp.Regexp,
 	if opt.kernel {
 		r, err = a.compile(ctx, file, build.Options{})
 	} else {
-		r, err = a.plan(file)
+		r, err = a.plan(ctx, file)
 	}
 	if err != nil {
 		return 0, false, err

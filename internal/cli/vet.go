@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -37,7 +38,7 @@ func (a *app) vetCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				s, list := spec.Load(file, text)
+				s, list := spec.LoadWithin(cmd.Context(), file, text)
 				var p *ir.Plan
 				if list.Len() == 0 {
 					p, list = gen.Compile(s)
@@ -84,7 +85,7 @@ func (a *app) dumpCommand() *cobra.Command {
 				return usage("there is no stage %q", args[0]).nearest(args[0], cmd.ValidArgs, "").hint("stages are plan, c and go")
 			}
 			if args[0] == "plan" {
-				return a.dumpPlan(args[1])
+				return a.dumpPlan(cmd.Context(), args[1])
 			}
 			r, err := a.compile(cmd.Context(), args[1], build.Options{})
 			if err != nil {
@@ -96,8 +97,8 @@ func (a *app) dumpCommand() *cobra.Command {
 	}
 }
 
-func (a *app) dumpPlan(file string) error {
-	r, err := a.plan(file)
+func (a *app) dumpPlan(ctx context.Context, file string) error {
+	r, err := a.plan(ctx, file)
 	if err != nil {
 		return err
 	}
