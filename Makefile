@@ -29,7 +29,7 @@ golden: build ## the golden files, anew; look at what changed before you commit 
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 ./golden/...
 
 check: build ## formatting, vet, and generated files that are up to date
-	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
+	@unformatted=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
 	@$(GO) vet ./...
 	@unformatted=$$($(BIN) fmt -l examples/*/spec.cue golden/*/spec.cue); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
 	@for e in $(EXAMPLES); do $(BIN) build -q --check examples/$$e/spec.cue || exit 1; done
