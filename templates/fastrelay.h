@@ -272,6 +272,12 @@ static __always_inline void fr_put_v4(__u8 *dst, __u32 addr)
 	__builtin_memcpy(dst + 12, &addr, 4);
 }
 
+/* A 16-byte address is an IPv4 one. */
+static __always_inline int fr_is_v4(const void *addr)
+{
+	return ld64(addr) == 0 && ld32(addr + 8) == 0xFFFF0000;
+}
+
 /*
  * Counters and verdicts.
  */

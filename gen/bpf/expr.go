@@ -79,7 +79,7 @@ func (f *function) expr(e ir.Expr) string {
 		}
 		return b.load(e.Index, 1)
 	case *ir.SumOK:
-		return f.sumOK(e)
+		return f.sum(e) + " == 0xFFFF"
 	}
 	f.fail("no C for expression %T", e)
 	return "0"
@@ -207,9 +207,12 @@ func (f *function) load(e *ir.Load) string {
 	}
 	if shift > 0 {
 		s += fmt.Sprintf(" >> %d", shift)
+		if e.Bit > 0 {
+			s = "(" + s + ")"
+		}
 	}
 	if e.Bit > 0 {
-		s = "(" + s + ")" + masked(e.Bits)
+		s += masked(e.Bits)
 	}
 	return "(" + s + ")"
 }
@@ -246,7 +249,8 @@ func (f *function) gather(o ir.Off, n int, little bool) string {
 	return out
 }
 
-func (f *function) sumOK(e *ir.SumOK) string {
+// sum renders the sum of a place in the packet, folded.
+func (f *function) sum(e *ir.SumOK) string {
 	s := ""
 	for done := 0; done < e.Len; {
 		size := min(4, 1<<(bits.Len(uint(e.Len-done))-1))
@@ -258,7 +262,7 @@ func (f *function) sumOK(e *ir.SumOK) string {
 		s += fmt.Sprintf("ld%d(%s)", size*8, f.place(plus(e.Off, done)))
 		done += size
 	}
-	return "fr_fold(" + s + ") == 0xFFFF"
+	return "fr_fold(" + s + ")"
 }
 
 // byteString is a value of a fixed number of bytes, as something to load pieces from.
@@ -365,7 +369,10 @@ func (f *function) isV4(b byteString) string {
 		}
 		return "0"
 	}
-	return fmt.Sprintf("%s == 0 && %s == 0xffff0000", b.load(0, 8), b.load(8, 4))
+	if b.ro {
+		return fmt.Sprintf("%s == 0 && %s == 0xffff0000", b.load(0, 8), b.load(8, 4))
+	}
+	return fmt.Sprintf("fr_is_v4(%s)", b.mem)
 }
 
 func (f *function) inPrefix(e *ir.InPrefix) string {

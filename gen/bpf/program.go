@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/bits"
+	"regexp"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -150,6 +151,9 @@ func (f *function) stmt(pos diag.Pos, format string, args ...any) {
 	*last = f.at(pos, *last)
 }
 
+// opens matches a line that opens a block.
+var opens = regexp.MustCompile(`\{( /\*.*)?(\x00.*)?$`)
+
 // quote writes a comment with the line of the spec that the next statements come from, where it is another one than before.
 func (f *function) quote(pos diag.Pos) {
 	if !pos.IsValid() || pos.File == f.quoted.File && pos.Line == f.quoted.Line {
@@ -162,7 +166,7 @@ func (f *function) quote(pos diag.Pos) {
 			text += ": " + q
 		}
 	}
-	if n := len(f.lines); n > 0 && f.lines[n-1] != "" && !strings.HasSuffix(f.lines[n-1], "{") {
+	if n := len(f.lines); n == 0 || f.lines[n-1] != "" && !opens.MatchString(f.lines[n-1]) {
 		f.line("")
 	}
 	f.line("/* %s */", comment(text))

@@ -2,6 +2,8 @@ package bpf
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -35,7 +37,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 	case *ir.Guard:
 		f.quote(s.Pos)
 		f.cover(s.Pos, s.Cond)
-		f.stmt(s.Pos, "if (%s) %s", f.negated(s.Cond), f.up(s.Reason))
+		f.stmt(s.Pos, "if (%s) %s%s", f.negated(s.Cond), f.up(s.Reason), fields(s.Cond))
 		if b, ok := s.Cond.(*ir.Bin); ok && b.Op == ir.Eq && isMeta(b.X, ir.GSOSize) && isZero(b.Y) {
 			f.known.plain = true
 		}
@@ -100,6 +102,8 @@ func (f *function) negated(e ir.Expr) string {
 	switch e := e.(type) {
 	case *ir.Not:
 		return f.expr(e.X)
+	case *ir.SumOK:
+		return f.sum(e) + " != 0xFFFF"
 	case *ir.Bin:
 		if op, ok := opposite[e.Op]; ok {
 			return f.expr(&ir.Bin{Op: op, X: e.X, Y: e.Y})
@@ -114,7 +118,29 @@ func (f *function) let(s *ir.Let) {
 		f.store("(void *)"+f.variable(s.Var), 0, f.bytes(s.Value), s.Pos)
 		return
 	}
-	f.stmt(s.Pos, "%s = %s;", f.variable(s.Var), f.expr(s.Value))
+	f.stmt(s.Pos, "%s = %s;%s", f.variable(s.Var), f.expr(s.Value), fields(s.Value))
+}
+
+// fields is a comment with the fields that an expression reads.
+func fields(e ir.Expr) string {
+	var names []string
+	note := func(name string) {
+		if name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	walk(e, func(e ir.Expr) {
+		switch e := e.(type) {
+		case *ir.Load:
+			note(e.Field)
+		case *ir.LoadBytes:
+			note(e.Field)
+		}
+	})
+	if len(names) == 0 {
+		return ""
+	}
+	return " /* " + comment(strings.Join(names, ", ")) + " */"
 }
 
 // store writes a byte string to the stack at off bytes behind an aligned place.
@@ -132,6 +158,8 @@ func (f *function) branch(s *ir.If) bool {
 	head := fmt.Sprintf("if (%s) {", f.expr(s.Cond))
 	if s.Note != "" {
 		head += " /* " + comment(s.Note) + " */"
+	} else {
+		head += fields(s.Cond)
 	}
 	f.stmt(s.Pos, "%s", head)
 	before := f.known.clone()
