@@ -149,7 +149,8 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 	), nil
 }
 
-// measure returns the nanoseconds of a run: the mean of many, in the least disturbed of several tries. All runs must end as expected.
+// measure returns the nanoseconds of a run: the mean of many, in the least disturbed of several tries. All runs must
+// end as expected.
 func (s *subject) measure() (float64, error) {
 	kernel := s.program.Kernel()
 	out := make([]byte, len(s.frame)+256)

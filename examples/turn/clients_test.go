@@ -27,8 +27,8 @@ func echo(c *net.UDPConn) {
 	}
 }
 
-// pion's client sends its first packets as Send indications, until the server has answered its ChannelBind; from then on all of
-// them take the kernel's path.
+// pion's client sends its first packets as Send indications, until the server has answered its ChannelBind; from then
+// on all of them take the kernel's path.
 func TestPionClient(t *testing.T) {
 	l := line(t)
 	b := &bed{T: t, line: l, server: serveLine(t, l)}
@@ -78,8 +78,8 @@ func TestPionClient(t *testing.T) {
 
 var lostPackets = regexp.MustCompile(`Total lost packets (\d+)`)
 
-// coturn's client and peer: several clients with a channel each, whose messages come back. None is lost, and all took the kernel's
-// path.
+// coturn's client and peer: several clients with a channel each, whose messages come back. None is lost, and all took
+// the kernel's path.
 func TestCoturnClient(t *testing.T) {
 	const clients, messages, size, peerPort = 4, 50, 170, 3480
 	for _, family := range []int{4, 6} {

@@ -67,7 +67,8 @@ func (b *bed) roundTrip(size int) {
 	roundTrip(b.T, b.client, channel, b.peer, size)
 }
 
-// Channel data takes the kernel's path in both directions, for all pairs of families, whether the host is a router or not.
+// Channel data takes the kernel's path in both directions, for all pairs of families, whether the host is a router or
+// not.
 func TestKernelPath(t *testing.T) {
 	for _, f := range families {
 		for _, router := range []bool{false, true} {
@@ -122,7 +123,8 @@ func TestOneInterface(t *testing.T) {
 	}
 }
 
-// A server that listens on an unspecified address opens its channels with the address that the client used, and answers from it.
+// A server that listens on an unspecified address opens its channels with the address that the client used, and answers
+// from it.
 func TestWildcardListener(t *testing.T) {
 	for _, f := range families {
 		t.Run(fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer), func(t *testing.T) {
@@ -145,8 +147,9 @@ func TestWildcardListener(t *testing.T) {
 	}
 }
 
-// Two clients of one server are each other's peers: what one relayed address sends to the other stays on the host, where the
-// kernel's programs don't see it; the server relays it, and the way from its second half to the client is ordinary.
+// Two clients of one server are each other's peers: what one relayed address sends to the other stays on the host,
+// where the kernel's programs don't see it; the server relays it, and the way from its second half to the client is
+// ordinary.
 func TestBothClientsOfOneServer(t *testing.T) {
 	l := line(t)
 	b := &bed{T: t, line: l, server: serveLine(t, l)}
@@ -202,8 +205,8 @@ func TestManyChannels(t *testing.T) {
 	}
 }
 
-// A checksum may be left to a device that doesn't do it, at the sender, on the way in, on the way out: every packet that
-// arrives has the right lengths and checksums, and its headers in the right place.
+// A checksum may be left to a device that doesn't do it, at the sender, on the way in, on the way out: every packet
+// that arrives has the right lengths and checksums, and its headers in the right place.
 func TestChecksumOffload(t *testing.T) {
 	for _, f := range families {
 		t.Run(fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer), func(t *testing.T) {
@@ -267,7 +270,8 @@ func checkFrames(t *testing.T, c *testnet.Capture, n int) {
 	}
 }
 
-// A super-packet (several datagrams in one buffer) isn't rewritten but goes through the server, and all its datagrams arrive.
+// A super-packet (several datagrams in one buffer) isn't rewritten but goes through the server, and all its datagrams
+// arrive.
 func TestSuperPacket(t *testing.T) {
 	const segments = 10
 	payload := turnlab.Payload(100)

@@ -12,8 +12,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
 
-// second is another client with its own channel to another peer on the same hosts. What it sends arrives behind everything that
-// was sent before on the same way, so that absence can be told without waiting.
+// second is another client with its own channel to another peer on the same hosts. What it sends arrives behind
+// everything that was sent before on the same way, so that absence can be told without waiting.
 type second struct {
 	client *turnlab.Client
 	peer   *net.UDPConn
@@ -76,8 +76,8 @@ func TestRefresh(t *testing.T) {
 	}
 }
 
-// A bound number can't be given to another peer, nor a peer another number (RFC 8656 §12.1); after the channel has expired
-// both can, and nothing goes the old way.
+// A bound number can't be given to another peer, nor a peer another number (RFC 8656 §12.1); after the channel has
+// expired both can, and nothing goes the old way.
 func TestRebindAfterExpiry(t *testing.T) {
 	b := newBed(t, 4, 4, "--channel-lifetime", "1s")
 	b.roundTrip(1)
@@ -189,8 +189,8 @@ func TestCloseWhileFlowing(t *testing.T) {
 	}
 }
 
-// A server that is killed leaves programs and rows behind; its lease lapses within a second, and then nothing is forwarded. One that starts
-// afterwards begins anew.
+// A server that is killed leaves programs and rows behind; its lease lapses within a second, and then nothing is
+// forwarded. One that starts afterwards begins anew.
 func TestKilled(t *testing.T) {
 	b := newBed(t, 4, 4)
 	b.roundTrip(1)

@@ -12,8 +12,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
 
-// The cases that relays written by hand got wrong, one packet each, put on the cable as they are. Whatever the program declines has to
-// reach the server untouched, so most of these packets arrive all the same, through user space.
+// The cases that relays written by hand got wrong, one packet each, put on the cable as they are. Whatever the program
+// declines has to reach the server untouched, so most of these packets arrive all the same, through user space.
 
 // way is what becomes of a packet.
 type way int
@@ -301,7 +301,8 @@ func TestZeroChecksum(t *testing.T) {
 			b := newBed(t, f.client, f.peer)
 			b.roundTrip(1)
 			ob := &oddBed{bed: b}
-			// What goes out carries the complement of its sum; a word of the payload with that value makes the sum FFFF.
+			// What goes out carries the complement of its sum; a word of the payload with that value makes
+			// the sum FFFF.
 			payload := append(make([]byte, 2), turnlab.Payload(100)...)
 			checksum := func(frame []byte) uint16 {
 				udp, _, ok := testnet.Frame{Data: frame}.UDP()
@@ -355,8 +356,8 @@ func TestZeroChecksum(t *testing.T) {
 	}
 }
 
-// A route that leads nowhere, and a device whose packets must be smaller: the program declines before it writes, user space
-// deals with it as ever, and the kernel's path is taken again when the way is free.
+// A route that leads nowhere, and a device whose packets must be smaller: the program declines before it writes, user
+// space deals with it as ever, and the kernel's path is taken again when the way is free.
 func TestRoutes(t *testing.T) {
 	for _, family := range []int{4, 6} {
 		peer := []string{"", "", "", "", "203.0.113.2/32", "", "2001:db8:2::2/128"}[family]

@@ -26,7 +26,7 @@ const (
 	wait     = 2 * time.Second
 )
 
-// net3 is the line topology with a peer's socket and the addresses of one family towards client and peer.
+// line makes the line topology for a test.
 func line(t *testing.T) *testnet.Line {
 	t.Helper()
 	l, err := testnet.Start(t).Line()
@@ -95,8 +95,8 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// roundTrip sends a payload from the client to the peer and another back, and wants both to arrive unchanged, from the addresses
-// that they have to come from.
+// roundTrip sends a payload from the client to the peer and another back, and wants both to arrive unchanged, from the
+// addresses that they have to come from.
 func roundTrip(t *testing.T, c *turnlab.Client, number uint16, peer *net.UDPConn, size int) {
 	t.Helper()
 	if err := exchange(c, number, peer, size); err != nil {

@@ -21,8 +21,8 @@ type Frame struct {
 	Data []byte
 	At   time.Time
 
-	// Pending says that the transport checksum holds the pseudo-header's sum only (TP_STATUS_CSUMNOTREADY): whoever sends
-	// the frame on to a real device still has to complete it.
+	// Pending says that the transport checksum holds the pseudo-header's sum only (TP_STATUS_CSUMNOTREADY): whoever
+	// sends the frame on to a real device still has to complete it.
 	Pending bool
 	// VLAN is the tag in the packet's metadata, or nil. A tag in the frame is part of Data.
 	VLAN *Tag
@@ -157,8 +157,8 @@ func (c *Capture) Stop() ([]Frame, error) {
 	return c.frames, c.err
 }
 
-// Inject puts a frame on the cable as if the device's host had sent it. What is in front of the IP header is up to the caller, so that
-// VLAN tags, padding and wrong lengths can be sent. The checksum is not touched.
+// Inject puts a frame on the cable as if the device's host had sent it. What is in front of the IP header is up to the
+// caller, so that VLAN tags, padding and wrong lengths can be sent. The checksum is not touched.
 func (d *Dev) Inject(frame []byte) error {
 	fd, err := d.packetSocket(0)
 	if err != nil {
@@ -182,8 +182,8 @@ func (f Frame) UDP() (*layers.UDP, []byte, bool) {
 	return udp, udp.Payload, true
 }
 
-// Check finds wrong lengths and checksums in the IP and UDP headers of a frame, by gopacket's independent reading. Where the checksum is
-// pending it has to be the pseudo-header's sum.
+// Check finds wrong lengths and checksums in the IP and UDP headers of a frame, by gopacket's independent reading.
+// Where the checksum is pending it has to be the pseudo-header's sum.
 func (f Frame) Check() error {
 	packet := f.Packet()
 	if e := packet.ErrorLayer(); e != nil {
@@ -253,8 +253,8 @@ func pseudoSum(src, dst []byte, length uint16) uint16 {
 	return uint16(sum)
 }
 
-// WritePcap writes frames as a capture file that tshark reads (the classic format, draft-ietf-opsawg-pcap, little endian, microseconds,
-// link type 1).
+// WritePcap writes frames as a capture file that tshark reads (the classic format, draft-ietf-opsawg-pcap, little
+// endian, microseconds, link type 1).
 func WritePcap(w io.Writer, frames []Frame) error {
 	order := binary.LittleEndian
 	out := order.AppendUint32(nil, 0xA1B2C3D4)

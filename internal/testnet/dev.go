@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
-	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -125,47 +123,8 @@ func (d *Dev) SetUp(on bool) error {
 	return d.wrap("down", d.Host.links.LinkSetDown(d.link()))
 }
 
-// SetTxChecksum says whether checksums of what the device sends are left to it (on veth: to nobody, the packet goes on
-// with CHECKSUM_PARTIAL) or filled in by software before.
-func (d *Dev) SetTxChecksum(on bool) error {
-	return d.wrap("tx checksum", d.ethtool(unix.ETHTOOL_STXCSUM, on))
-}
-
-// SetSegmentation says whether the device takes super-packets (TSO, GSO) or the kernel cuts them up before.
-func (d *Dev) SetSegmentation(on bool) error {
-	return d.wrap("segmentation", errors.Join(d.ethtool(unix.ETHTOOL_STSO, on), d.ethtool(unix.ETHTOOL_SGSO, on)))
-}
-
-// ethtool makes one of the old ethtool calls that switch a feature on or off (linux/ethtool.h, struct ethtool_value).
-func (d *Dev) ethtool(command uint32, on bool) error {
-	value := struct{ cmd, data uint32 }{cmd: command}
-	if on {
-		value.data = 1
-	}
-	var request struct { // struct ifreq
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		_    [16]byte
-	}
-	copy(request.name[:unix.IFNAMSIZ-1], d.Name)
-	request.data = unsafe.Pointer(&value)
-	return d.Host.Do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request)))
-		runtime.KeepAlive(&value)
-		if errno != 0 {
-			return errno
-		}
-		return nil
-	})
-}
-
-// SetReceiveCPU has the packets that the device receives handled on one processor (receive packet steering). Without it a
-// veth's packets are handled on the sender's. A negative cpu turns steering off.
+// SetReceiveCPU has the packets that the device receives handled on one processor (receive packet steering). Without it
+// a veth's packets are handled on the sender's. A negative cpu turns steering off.
 func (d *Dev) SetReceiveCPU(cpu int) error {
 	mask := 0
 	if cpu >= 0 {

@@ -96,12 +96,12 @@ func (h *Host) close() error {
 	return removeNamespace(h.nsName)
 }
 
-// Do runs f on a thread that is in the host's namespace. Sockets made in f belong to the host. Goroutines started in f do
-// not: they run on other threads.
+// Do runs f on a thread that is in the host's namespace. Sockets made in f belong to the host. Goroutines started in f
+// do not: they run on other threads.
 func (h *Host) Do(f func() error) error { return onThread(h.ns, f) }
 
-// onThread runs f on a locked thread, in the namespace ns if that is open, and restores the thread's namespace. A thread that can't be
-// restored is given up: it stays locked, and Go ends it with the goroutine.
+// onThread runs f on a locked thread, in the namespace ns if that is open, and restores the thread's namespace. A
+// thread that can't be restored is given up: it stays locked, and Go ends it with the goroutine.
 func onThread(ns netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -129,8 +129,8 @@ func onThread(ns netns.NsHandle, f func() error) error {
 	return <-done
 }
 
-// Command prepares a program that runs in the host's namespace, with a /sys of its own. Started by StartChild, it is killed with this
-// process.
+// Command prepares a program that runs in the host's namespace, with a /sys of its own. Started by StartChild, it is
+// killed with this process.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", h.nsName, name}, args...)...)
 }
@@ -147,8 +147,9 @@ var keeper = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// StartChild starts a program that the kernel kills when this process ends, however it ends. The kernel watches the thread
-// that starts a child (PR_SET_PDEATHSIG), and Go ends threads at will; so all children are started by one that stays.
+// StartChild starts a program that the kernel kills when this process ends, however it ends. The kernel watches the
+// thread that starts a child (PR_SET_PDEATHSIG), and Go ends threads at will; so all children are started by one that
+// stays.
 func StartChild(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

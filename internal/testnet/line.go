@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Addr4 and Addr6 are one host's addresses on a cable.
+// Addrs are one host's addresses on a cable, one of each family.
 type Addrs struct{ V4, V6 netip.Addr }
 
 // Of returns the address of the family that is asked for: 4 or 6.

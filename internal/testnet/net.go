@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namePrefix marks the namespaces of this package. The rest of a name is the maker's process id and start time, the number
-// of the network in that process, and the host.
+// namePrefix marks the namespaces of this package. The rest of a name is the maker's process id and start time, the
+// number of the network in that process, and the host.
 const namePrefix = "frnet-"
 
 // runDir is where iproute2 keeps named namespaces, so that `ip netns exec` finds ours.
@@ -105,8 +105,8 @@ func sweep() error {
 	return nil
 }
 
-// processID names a process such that a later one with the same number has another name: its number and its start time in
-// clock ticks since boot (proc_pid_stat(5), field 22).
+// processID names a process such that a later one with the same number has another name: its number and its start time
+// in clock ticks since boot (proc_pid_stat(5), field 22).
 func processID(pid int) (string, error) {
 	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
@@ -146,8 +146,8 @@ func removeNamespace(name string) error {
 	return nil
 }
 
-// killInside kills the processes that live in the namespace at path. Each is in it from its first thread on; this process,
-// which only visits with some of its threads, is not.
+// killInside kills the processes that live in the namespace at path. Each is in it from its first thread on; this
+// process, which only visits with some of its threads, is not.
 func killInside(path string) error {
 	var ns unix.Stat_t
 	if err := unix.Stat(path, &ns); err != nil {

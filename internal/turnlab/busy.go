@@ -16,10 +16,10 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 )
 
-// Busy measures how much of a processor the kernel takes for interrupts and what they bring, such as forwarding packets, which its own
-// accounting only samples. For a short spell a process of real-time priority reads the clock without a pause; each
-// time that it was held up for longer than reading takes, the kernel was at work. Other processes don't run meanwhile, so they
-// don't count; nor can a user-space relay be measured so.
+// Busy measures how much of a processor the kernel takes for interrupts and what they bring, such as forwarding
+// packets, which its own accounting only samples. For a short spell a process of real-time priority reads the clock
+// without a pause; each time that it was held up for longer than reading takes, the kernel was at work. Other processes
+// don't run meanwhile, so they don't count; nor can a user-space relay be measured so.
 type Busy struct {
 	cmd      *exec.Cmd
 	commands io.WriteCloser
@@ -27,11 +27,11 @@ type Busy struct {
 }
 
 const (
-	// holdUp is the time between two readings of the clock (25 to 60 ns) from which on the kernel must have been at work;
-	// an interrupt that handles a single packet takes several times that.
+	// holdUp is the time between two readings of the clock (25 to 60 ns) from which on the kernel must have been at
+	// work; an interrupt that handles a single packet takes several times that.
 	holdUp = 150 * time.Nanosecond
-	// longestSpell keeps a processor from its other users for no longer than they may not notice, and below what the scheduler
-	// allows real-time processes in a row.
+	// longestSpell keeps a processor from its other users for no longer than they may not notice, and below what
+	// the scheduler allows real-time processes in a row.
 	longestSpell = 200 * time.Millisecond
 )
 
@@ -76,8 +76,8 @@ func (b *Busy) measure(d time.Duration) (share float64, err error) {
 	return share, err
 }
 
-// Spell returns the share (0 to 1) of a spell in which the kernel had the processor, while during runs; that should take somewhat
-// longer than the spell.
+// Spell returns the share (0 to 1) of a spell in which the kernel had the processor, while during runs; that should
+// take somewhat longer than the spell.
 func (b *Busy) Spell(d time.Duration, during func() error) (share float64, err error) {
 	if d > longestSpell {
 		return 0, fmt.Errorf("a spell of %v is too long, at most %v", d, longestSpell)

@@ -16,8 +16,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 )
 
-// Client is a TURN client under the control of a test: it does nothing by itself, no refreshing, no choosing of channel numbers. It is not safe for
-// several goroutines.
+// Client is a TURN client under the control of a test: it does nothing by itself, no refreshing, no choosing of channel
+// numbers. It is not safe for several goroutines.
 type Client struct {
 	Conn    *net.UDPConn // connected to the server
 	Relayed netip.AddrPort

@@ -45,7 +45,7 @@ const (
 	stepTime   = 100 * time.Millisecond
 	stepTries  = 4
 	lossFree   = 0.995
-	spells     = 8
+	spells     = 12
 	spellTime  = 80 * time.Millisecond
 	firstRate  = 60_000
 	rateStep   = 1.3
@@ -68,8 +68,10 @@ type Path struct {
 	own     netip.AddrPort // its address
 }
 
-// NewPath sets up a variant on hosts of its own. This process has to stay away from the relay's processor (PinProcess).
-func NewPath(v Variant) (_ *Path, err error) {
+// NewPath sets up a variant on hosts of its own. Packets come as from a network card, with complete checksums; or with
+// pending ones, as from a virtual machine on the same host. This process has to stay away from the relay's processor
+// (Prefer).
+func NewPath(v Variant, pending bool) (_ *Path, err error) {
 	p := &Path{Variant: v, peerFd: -1, direct: -1}
 	defer func() {
 		if err != nil {
@@ -87,9 +89,8 @@ func NewPath(v Variant) (_ *Path, err error) {
 	err = errors.Join(
 		l.RelayIn.SetReceiveCPU(RelayCPU), l.RelayOut.SetReceiveCPU(RelayCPU),
 		l.ClientDev.SetReceiveCPU(LoadCPU), l.PeerDev.SetReceiveCPU(LoadCPU),
-		// Packets come as from a network card: one by one, with complete checksums.
 		l.ClientDev.SetSegmentation(false), l.PeerDev.SetSegmentation(false),
-		l.ClientDev.SetTxChecksum(false), l.PeerDev.SetTxChecksum(false),
+		l.ClientDev.SetTxChecksum(pending), l.PeerDev.SetTxChecksum(pending),
 		// While a sink is on, nobody answers questions for neighbours.
 		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
 		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC), l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
@@ -114,7 +115,7 @@ func NewPath(v Variant) (_ *Path, err error) {
 	if p.server, err = Serve(l.Relay, flags...); err != nil {
 		return nil, err
 	}
-	if err := p.server.Pin(RelayCPU); err != nil {
+	if err := Prefer(p.server.cmd.Process.Pid, RelayCPU); err != nil {
 		return nil, err
 	}
 	if p.client, err = Dial(l.Client, l.ClientAddr.V4, listen); err != nil {
@@ -175,8 +176,8 @@ func (p *Path) ends(direction string, size int) (to *testnet.Dev, sender *Sender
 	return p.line.PeerDev, NewSender(fd, netip.AddrPort{}, ChannelData(ChannelNumber, payload)), done, nil
 }
 
-// Measure sends traffic in a direction ("to_peer", "to_client") with so many bytes of payload: first for rates, then for cost, then for delays. busy
-// measures RelayCPU.
+// Measure sends traffic in a direction ("to_peer", "to_client") with so many bytes of payload: first for rates, then
+// for cost, then for delays. busy measures RelayCPU.
 func (p *Path) Measure(direction string, size int, busy *Busy) (r Result, err error) {
 	to, sender, done, err := p.ends(direction, size)
 	if err != nil {
@@ -246,17 +247,19 @@ func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result
 	return err
 }
 
-// cost returns the nanoseconds of the relay's processor that a packet takes at the steady rate. What else goes on there only
-// adds, so the least of several spells is the truest.
+// cost returns the nanoseconds of the relay's processor that a packet takes at the steady rate. What else goes on there
+// only adds, so the least of several spells is the truest.
 func (p *Path) cost(send func(d time.Duration, rate float64) (sent, delivered int, err error), busy *Busy) (float64, error) {
 	least, idle := math.Inf(1), 1.0
 	for range spells {
 		var delivered int
-		around := func() (err error) {
-			sent := 0
-			sent, delivered, err = send(spellTime+spellTime/4, steadyRate)
-			if err == nil && float64(delivered) < 0.99*float64(sent) {
-				delivered = 0 // it lost packets: not a measurement
+		begin := time.Now()
+		around := func() error {
+			late := time.Since(begin) > spellTime/10
+			sent, n, err := send(spellTime+spellTime/4, steadyRate)
+			// Lost packets, or a sender that was held up: not a measurement.
+			if !late && float64(n) >= 0.99*float64(sent) && float64(sent) >= 0.97*steadyRate*(spellTime+spellTime/4).Seconds() {
+				delivered = n
 			}
 			return err
 		}
@@ -282,6 +285,7 @@ func (p *Path) cost(send func(d time.Duration, rate float64) (sent, delivered in
 			return 0, err
 		}
 		idle = min(idle, quiet)
+		begin = time.Now()
 		share, err := busy.Spell(spellTime, around)
 		if err != nil {
 			return 0, err
@@ -291,7 +295,7 @@ func (p *Path) cost(send func(d time.Duration, rate float64) (sent, delivered in
 		}
 	}
 	if math.IsInf(least, 1) {
-		return 0, fmt.Errorf("packets are lost at %d a second in each of %d tries", steadyRate, spells)
+		return 0, fmt.Errorf("in none of %d tries could %d packets a second be sent and received; is the machine busy with other work?", spells, steadyRate)
 	}
 	return least, nil
 }

@@ -26,8 +26,8 @@ import (
 // role is the environment variable that tells a copy of the running program to be something else.
 const role = "FASTRELAY_TURNLAB"
 
-// Main lets the program that calls it first of all be started again as a TURN server by Serve, or to measure a processor
-// by NewBusy. In these cases it doesn't return.
+// Main lets the program that calls it first of all be started again as a TURN server by Serve, or to measure a
+// processor by NewBusy. In these cases it doesn't return.
 func Main() {
 	switch os.Getenv(role) {
 	case "server":
@@ -58,8 +58,8 @@ type Process struct {
 	log bytes.Buffer
 }
 
-// Serve starts the TURN server on a host, with the flags of the turn command and the user of this package, and waits until
-// it listens. The caller stops or kills it; it doesn't outlive this process.
+// Serve starts the TURN server on a host, with the flags of the turn command and the user of this package, and waits
+// until it listens. The caller stops or kills it; it doesn't outlive this process.
 func Serve(host *testnet.Host, flags ...string) (*Process, error) {
 	return serve(host, nil, flags)
 }
@@ -179,9 +179,6 @@ func (p *Process) Kill() {
 	<-p.ended
 }
 
-// Pin has all threads of the server run on one processor.
-func (p *Process) Pin(cpu int) error { return PinProcess(p.cmd.Process.Pid, cpu) }
-
 // CPUTime returns the processor time that the server's threads have used, interrupts that came meanwhile included.
 func (p *Process) CPUTime() (total time.Duration, err error) {
 	dir := filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "task")
@@ -197,7 +194,8 @@ func (p *Process) CPUTime() (total time.Duration, err error) {
 		if err != nil {
 			return 0, err
 		}
-		// The first number is the time on the processor in nanoseconds (Documentation/scheduler/sched-stats.rst).
+		// The first number is the time on the processor in nanoseconds
+		// (Documentation/scheduler/sched-stats.rst).
 		first, _, _ := strings.Cut(string(stat), " ")
 		n, err := strconv.ParseInt(first, 10, 64)
 		if err != nil {
@@ -208,8 +206,9 @@ func (p *Process) CPUTime() (total time.Duration, err error) {
 	return total, nil
 }
 
-// PinProcess has all threads of a process, and those it starts later, run on one processor.
-func PinProcess(pid, cpu int) error {
+// Prefer has all threads of a process, and those it starts later, run on one processor, before other work of the machine.
+func Prefer(pid, cpu int) error {
+	const first = -20 // the best of the ordinary priorities (setpriority(2))
 	var set unix.CPUSet
 	set.Set(cpu)
 	tasks, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
@@ -221,7 +220,8 @@ func PinProcess(pid, cpu int) error {
 		if err != nil {
 			return err
 		}
-		if err := unix.SchedSetaffinity(tid, &set); err != nil && !errors.Is(err, unix.ESRCH) {
+		err = errors.Join(unix.SchedSetaffinity(tid, &set), unix.Setpriority(unix.PRIO_PROCESS, tid, first))
+		if err != nil && !errors.Is(err, unix.ESRCH) {
 			return err
 		}
 	}

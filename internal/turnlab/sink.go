@@ -8,8 +8,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 )
 
-// Sink drops all that a device receives, as early as its host can, so that a receiver costs next to nothing. The device's own statistics
-// tell how much that was. It needs TCX (Linux 6.6).
+// Sink drops all that a device receives, as early as its host can, so that a receiver costs next to nothing. The
+// device's own statistics tell how much that was. It needs TCX (Linux 6.6).
 type Sink struct {
 	program *ebpf.Program
 	link    link.Link

@@ -15,9 +15,10 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 )
 
-// Sender sends copies of one datagram in batches, each with one system call that the kernel cuts into datagrams (UDP_SEGMENT, Linux
-// 4.18). That is the cheapest way to make load, and like a network card under load it hands over several packets at once.
-// Segmentation has to be off on the device (testnet.Dev.SetSegmentation), or super-packets would reach the relay.
+// Sender sends copies of one datagram in batches, each with one system call that the kernel cuts into datagrams
+// (UDP_SEGMENT, Linux 4.18). That is the cheapest way to make load, and like a network card under load it hands over
+// several packets at once. Segmentation has to be off on the device (testnet.Dev.SetSegmentation), or super-packets
+// would reach the relay.
 type Sender struct {
 	fd      int
 	batch   int
@@ -34,7 +35,8 @@ const (
 	maxBytes = 60_000
 )
 
-// NewSender makes a sender of a payload through a UDP socket, to an address, or where that is not valid, to where the socket is connected.
+// NewSender makes a sender of a payload through a UDP socket, to an address, or where that is not valid, to where the
+// socket is connected.
 func NewSender(fd int, to netip.AddrPort, payload []byte) *Sender {
 	s := &Sender{fd: fd, batch: min(maxBatch, maxBytes/len(payload))}
 	s.payload = bytes.Repeat(payload, s.batch)
@@ -72,7 +74,8 @@ func rawSockaddr(a netip.AddrPort) []byte {
 	return append(b, 0, 0, 0, 0) // scope
 }
 
-// Send sends datagrams for a time at a rate (datagrams a second; 0: as fast as it can) from one processor. It returns how many it sent.
+// Send sends datagrams for a time at a rate (datagrams a second; 0: as fast as it can) from one processor. It returns
+// how many it sent.
 func (s *Sender) Send(cpu int, d time.Duration, rate float64) (sent int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -122,8 +125,9 @@ func (d Delays) Quantile(q float64) time.Duration {
 	return d[min(int(q*float64(len(d))), len(d)-1)]
 }
 
-// MeasureDelay sends stamped datagrams one by one at a steady rate and measures how long each takes to the receiver. send sends one
-// datagram with the payload; the receiver's socket must be blocking. Both ends run on the given processor.
+// MeasureDelay sends stamped datagrams one by one at a steady rate and measures how long each takes to the receiver.
+// send sends one datagram with the payload; the receiver's socket must be blocking. Both ends run on the given
+// processor.
 func MeasureDelay(cpu, count int, rate float64, size int, send func(payload []byte) error, receiver int, stamp int) (Delays, error) {
 	if err := unix.SetsockoptTimeval(receiver, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 300_000}); err != nil {
 		return nil, err

@@ -1,5 +1,5 @@
-// The demo command shows what the relay does: a client and a peer exchange channel data through a TURN server on hosts that
-// it makes for the purpose, first with the server in user space, then with its relay in the kernel.
+// The demo command shows what the relay does: a client and a peer exchange channel data through a TURN server on hosts
+// that it makes for the purpose, first with the server in user space, then with its relay in the kernel.
 package main
 
 import (
@@ -54,7 +54,7 @@ func run(w io.Writer) error {
 	if runtime.NumCPU() < 2 {
 		return errors.New("two processors are needed: one for the relay, one for all others")
 	}
-	if err := turnlab.PinProcess(os.Getpid(), turnlab.LoadCPU); err != nil {
+	if err := turnlab.Prefer(os.Getpid(), turnlab.LoadCPU); err != nil {
 		return err
 	}
 	busy, err := turnlab.NewBusy(turnlab.RelayCPU)
@@ -85,7 +85,7 @@ func run(w io.Writer) error {
 
 // measure sends traffic from client to peer, and says what passed by the server.
 func measure(v turnlab.Variant, busy *turnlab.Busy) (r turnlab.Result, seen string, err error) {
-	p, err := turnlab.NewPath(v)
+	p, err := turnlab.NewPath(v, false)
 	if err != nil {
 		return r, "", err
 	}

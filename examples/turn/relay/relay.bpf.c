@@ -141,49 +141,49 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u16 x6 = bpf_htons(row_ch->m_peer.port); /* udp: dst_port */
 	__u16 x7 = bpf_htons(v_payload_len + 8); /* udp: length */
 
-	/* ip.checksum */
-#line 25 "ip.cue"
-	__u16 old0 = ld16(data + 24);
-#line 26 "spec.cue"
-	__u32 x8 = ld32(data + 16);
-#line 26 "spec.cue"
-	__u32 x9 = ld32(data + 20);
-#line 26 "spec.cue"
-	__u32 x10 = ld32(data + 26);
-#line 26 "spec.cue"
-	__u32 x11 = ld32(data + 30);
-#line 156 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 40);
+	__u16 old0 = ld16(data + 40);
 #line 26 "spec.cue"
-	__u16 x12 = ld16(data + 38);
-#line 164 "relay.bpf.c"
-	__u64 was1 = (__u64)x10 + x11 + x12 + 0x1100;
-	__u64 now1 = (__u64)x3 + x4 + x7 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
-	__u64 tail1 = 0;
+	__u32 x8 = ld32(data + 26);
+#line 26 "spec.cue"
+	__u32 x9 = ld32(data + 30);
+#line 26 "spec.cue"
+	__u16 x10 = ld16(data + 38);
+#line 154 "relay.bpf.c"
+	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
+	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
+	int pending0 = old0 == fr_fold(was0);
+	__u64 tail0 = 0;
 	if (unlikely(v_udp_end > 46 + v_payload_len)) {
-		tail1 = fr_sum64(skb, 46 + v_payload_len, v_udp_end - (46 + v_payload_len));
+		tail0 = fr_sum64(skb, 46 + v_payload_len, v_udp_end - (46 + v_payload_len));
 		if (((v_channel_data_end - 34) & 1) != 0)
-			tail1 <<= 8;
+			tail0 <<= 8;
 	}
 #line 26 "spec.cue"
-	__u32 x13 = ld32(data + 34);
+	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
-	__u32 x14 = ld32(data + 42);
-#line 178 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x12 + x14 + was1 + tail1) + (__u64)x5 + x6 + x7 + now1);
-	if (!sum1)
-		sum1 = 0xFFFF;
-	if (!old1) /* no checksum came, none leaves */
-		sum1 = 0;
+	__u32 x12 = ld32(data + 42);
+#line 168 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x5 + x6 + x7 + now0);
+	if (!sum0)
+		sum0 = 0xFFFF;
+	if (!old0) /* no checksum came, none leaves */
+		sum0 = 0;
+
+	/* ip.checksum */
+#line 25 "ip.cue"
+	__u16 old1 = ld16(data + 24);
+#line 26 "spec.cue"
+	__u32 x13 = ld32(data + 16);
+#line 26 "spec.cue"
+	__u32 x14 = ld32(data + 20);
+#line 182 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x14 + x8 + x9) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
-	int err = fr_resize(skb, 46, 42, v_payload_len, (pending1 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 46, 42, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
 #line 188 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
@@ -217,12 +217,11 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	st16(data + 34, x5);
 	st16(data + 36, x6);
 	st16(data + 38, x7);
+	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
-	st16(data + 24, sum0);
-#line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 225 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 24, sum1);
+#line 224 "relay.bpf.c"
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 28);
@@ -262,7 +261,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 266 "relay.bpf.c"
+#line 265 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -276,7 +275,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 42);
-#line 280 "relay.bpf.c"
+#line 279 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -284,7 +283,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 62, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 288 "relay.bpf.c"
+#line 287 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -319,7 +318,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 323 "relay.bpf.c"
+#line 322 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -367,7 +366,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u64 x13 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x14 = ld16(data + 58);
-#line 371 "relay.bpf.c"
+#line 370 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -381,7 +380,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u32 x15 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x16 = ld32(data + 62);
-#line 385 "relay.bpf.c"
+#line 384 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0 + tail0) + (__u64)x8 + x9 + x2 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -389,7 +388,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 393 "relay.bpf.c"
+#line 392 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -424,7 +423,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	st16(data + 56, x9);
 	st16(data + 58, x2);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 428 "relay.bpf.c"
+#line 427 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -453,13 +452,9 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u16 x5 = bpf_htons(row_ch_2->m_peer.port); /* udp: dst_port */
 	__u16 x6 = bpf_htons(v_payload_len_4 + 8); /* udp: length */
 
-	/* ipv4.checksum */
-#line 458 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 60);
+	__u16 old0 = ld16(data + 60);
 #line 26 "spec.cue"
 	__u64 x7 = ld64(data + 22);
 #line 26 "spec.cue"
@@ -470,29 +465,32 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 474 "relay.bpf.c"
-	__u64 was1 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
-	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
-	__u64 tail1 = 0;
+#line 469 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
+	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
+	int pending0 = old0 == fr_fold(was0);
+	__u64 tail0 = 0;
 	if (unlikely(v_udp_end_2 > 66 + v_payload_len_4)) {
-		tail1 = fr_sum64(skb, 66 + v_payload_len_4, v_udp_end_2 - (66 + v_payload_len_4));
+		tail0 = fr_sum64(skb, 66 + v_payload_len_4, v_udp_end_2 - (66 + v_payload_len_4));
 		if (((v_channel_data_end_2 - 54) & 1) != 0)
-			tail1 <<= 8;
+			tail0 <<= 8;
 	}
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x13 = ld32(data + 62);
-#line 488 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x12 + x11 + x13 + was1 + tail1) + (__u64)x4 + x5 + x6 + now1);
-	if (!sum1)
-		sum1 = 0xFFFF;
+#line 483 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + x13 + was0 + tail0) + (__u64)x4 + x5 + x6 + now0);
+	if (!sum0)
+		sum0 = 0xFFFF;
+
+	/* ipv4.checksum */
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
 	int direct = row_ch_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
-	int err = fr_resize(skb, 66, 42, v_payload_len_4, FR_TO_IPV4 | (pending1 ? FR_PAYLOAD : 0));
-#line 496 "relay.bpf.c"
+	int err = fr_resize(skb, 66, 42, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
+#line 494 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -526,12 +524,11 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	st16(data + 34, x4);
 	st16(data + 36, x5);
 	st16(data + 38, x6);
+	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
-	st16(data + 24, sum0);
-#line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 534 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 24, sum1);
+#line 531 "relay.bpf.c"
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 28);
@@ -653,7 +650,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 657 "relay.bpf.c"
+#line 654 "relay.bpf.c"
 		{
 			struct key_by_channel key __attribute__((aligned(8))) = {};
 
@@ -664,7 +661,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			key.m_number = be16(data + 42);
 #line 25 "spec.cue"
 			row_ch = find_by_channel(&key, now);
-#line 668 "relay.bpf.c"
+#line 665 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -688,13 +685,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 692 "relay.bpf.c"
+#line 689 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (28ULL + v_payload_len > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len, row_ch);
-#line 698 "relay.bpf.c"
+#line 695 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -720,13 +717,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 724 "relay.bpf.c"
+#line 721 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len_2, row_ch);
-#line 730 "relay.bpf.c"
+#line 727 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -796,7 +793,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 800 "relay.bpf.c"
+#line 797 "relay.bpf.c"
 		{
 			struct key_by_channel key __attribute__((aligned(8))) = {};
 
@@ -811,7 +808,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			key.m_number = be16(data + 62);
 #line 25 "spec.cue"
 			row_ch_2 = find_by_channel(&key, now);
-#line 815 "relay.bpf.c"
+#line 812 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -841,13 +838,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 845 "relay.bpf.c"
+#line 842 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, row_ch_2);
-#line 851 "relay.bpf.c"
+#line 848 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -871,19 +868,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 875 "relay.bpf.c"
+#line 872 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, row_ch_2);
-#line 881 "relay.bpf.c"
+#line 878 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_to_peer_not_ip);
-#line 887 "relay.bpf.c"
+#line 884 "relay.bpf.c"
 }
 
 /*
@@ -947,42 +944,42 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u16 x8 = bpf_htons(row_ch->m_number); /* channel_data: number */
 	__u16 x9 = bpf_htons(v_payload_len); /* channel_data: length */
 
-	/* ip.checksum */
-#line 25 "ip.cue"
-	__u16 old0 = ld16(data + 24);
-#line 33 "spec.cue"
-	__u32 x10 = ld32(data + 16);
-#line 33 "spec.cue"
-	__u32 x11 = ld32(data + 20);
-#line 33 "spec.cue"
-	__u32 x12 = ld32(data + 26);
-#line 33 "spec.cue"
-	__u32 x13 = ld32(data + 30);
-#line 962 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + x12 + x13) + (__u64)x1 + x2 + x3 + x4 + 64);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 40);
+	__u16 old0 = ld16(data + 40);
 #line 33 "spec.cue"
-	__u16 x14 = ld16(data + 38);
-#line 970 "relay.bpf.c"
-	__u64 was1 = (__u64)x12 + x13 + x14 + 0x1100;
-	__u64 now1 = (__u64)x3 + x4 + x7 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	__u32 x10 = ld32(data + 26);
 #line 33 "spec.cue"
-	__u32 x15 = ld32(data + 34);
-#line 976 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x15 + x14 + was1) + (__u64)x5 + x6 + x7 + x8 + x9 + now1);
-	if (!sum1)
-		sum1 = 0xFFFF;
-	if (!old1) /* no checksum came, none leaves */
-		sum1 = 0;
+	__u32 x11 = ld32(data + 30);
+#line 33 "spec.cue"
+	__u16 x12 = ld16(data + 38);
+#line 957 "relay.bpf.c"
+	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
+	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
+	int pending0 = old0 == fr_fold(was0);
+#line 33 "spec.cue"
+	__u32 x13 = ld32(data + 34);
+#line 963 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x5 + x6 + x7 + x8 + x9 + now0);
+	if (!sum0)
+		sum0 = 0xFFFF;
+	if (!old0) /* no checksum came, none leaves */
+		sum0 = 0;
+
+	/* ip.checksum */
+#line 25 "ip.cue"
+	__u16 old1 = ld16(data + 24);
+#line 33 "spec.cue"
+	__u32 x14 = ld32(data + 16);
+#line 33 "spec.cue"
+	__u32 x15 = ld32(data + 20);
+#line 977 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x15 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
-	int err = fr_resize(skb, 42, 46, v_payload_len, (pending1 ? FR_PAYLOAD : 0));
-#line 986 "relay.bpf.c"
+	int err = fr_resize(skb, 42, 46, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
+#line 983 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1018,12 +1015,12 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 #line 6 "spec.cue"
 	st16(data + 42, x8);
 	st16(data + 44, x9);
-#line 25 "ip.cue"
-	st16(data + 24, sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 1026 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending0 ? old0 : sum0);
+#line 25 "ip.cue"
+	st16(data + 24, sum1);
+#line 1023 "relay.bpf.c"
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 32);
@@ -1066,13 +1063,13 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1070 "relay.bpf.c"
+#line 1067 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1076 "relay.bpf.c"
+#line 1073 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1080,7 +1077,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 1084 "relay.bpf.c"
+#line 1081 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1119,7 +1116,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	st16(data + 64, x9);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 1123 "relay.bpf.c"
+#line 1120 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1170,13 +1167,13 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	__u64 x15 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x16 = ld16(data + 58);
-#line 1174 "relay.bpf.c"
+#line 1171 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x17 = ld32(data + 54);
-#line 1180 "relay.bpf.c"
+#line 1177 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1184,7 +1181,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 1188 "relay.bpf.c"
+#line 1185 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1223,7 +1220,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	st16(data + 64, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 1227 "relay.bpf.c"
+#line 1224 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1255,13 +1252,9 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u16 x7 = bpf_htons(row_ch_2->m_number); /* channel_data: number */
 	__u16 x8 = bpf_htons(v_payload_len_4); /* channel_data: length */
 
-	/* ipv4.checksum */
-#line 1260 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 60);
+	__u16 old0 = ld16(data + 60);
 #line 33 "spec.cue"
 	__u64 x9 = ld64(data + 22);
 #line 33 "spec.cue"
@@ -1272,21 +1265,24 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u64 x12 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 1276 "relay.bpf.c"
-	__u64 was1 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
-	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+#line 1269 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
+	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
+	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x14 = ld32(data + 54);
-#line 1282 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x13 + was1) + (__u64)x4 + x5 + x6 + x7 + x8 + now1);
-	if (!sum1)
-		sum1 = 0xFFFF;
+#line 1275 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
+	if (!sum0)
+		sum0 = 0xFFFF;
+
+	/* ipv4.checksum */
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
 	int direct = row_ch_2->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
-	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending1 ? FR_PAYLOAD : 0));
-#line 1290 "relay.bpf.c"
+	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
+#line 1286 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1323,12 +1319,12 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 #line 6 "spec.cue"
 	st16(data + 42, x7);
 	st16(data + 44, x8);
-#line 25 "ip.cue"
-	st16(data + 24, sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 1331 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending0 ? old0 : sum0);
+#line 25 "ip.cue"
+	st16(data + 24, sum1);
+#line 1327 "relay.bpf.c"
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 32);
@@ -1426,7 +1422,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1430 "relay.bpf.c"
+#line 1426 "relay.bpf.c"
 		{
 			struct key_by_peer key __attribute__((aligned(8))) = {};
 
@@ -1436,7 +1432,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			key.m_relayed.port = be16(data + 36);
 #line 32 "spec.cue"
 			row_ch = find_by_peer(&key, now);
-#line 1440 "relay.bpf.c"
+#line 1436 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1464,13 +1460,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1468 "relay.bpf.c"
+#line 1464 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write1(skb, data, now, v_payload_len, row_ch);
-#line 1474 "relay.bpf.c"
+#line 1470 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1498,13 +1494,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1502 "relay.bpf.c"
+#line 1498 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write2(skb, data, now, v_payload_len_2, row_ch);
-#line 1508 "relay.bpf.c"
+#line 1504 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1552,7 +1548,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1556 "relay.bpf.c"
+#line 1552 "relay.bpf.c"
 		{
 			struct key_by_peer key __attribute__((aligned(8))) = {};
 
@@ -1566,7 +1562,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			key.m_relayed.port = be16(data + 56);
 #line 32 "spec.cue"
 			row_ch_2 = find_by_peer(&key, now);
-#line 1570 "relay.bpf.c"
+#line 1566 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1600,13 +1596,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1604 "relay.bpf.c"
+#line 1600 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write3(skb, data, now, v_payload_len_3, row_ch_2);
-#line 1610 "relay.bpf.c"
+#line 1606 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1632,17 +1628,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1636 "relay.bpf.c"
+#line 1632 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write4(skb, data, now, v_payload_len_4, row_ch_2);
-#line 1642 "relay.bpf.c"
+#line 1638 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_to_client_not_ip);
-#line 1648 "relay.bpf.c"
+#line 1644 "relay.bpf.c"
 }

@@ -29,8 +29,8 @@ func startOffload(config Config, log *slog.Logger) *offload {
 	return &offload{relay: relay}
 }
 
-// load loads the relay and attaches both programs to each interface: which one a client or a peer is behind is not known before it
-// sends, and may be the same.
+// load loads the relay and attaches both programs to each interface: which one a client or a peer is behind is not
+// known before it sends, and may be the same.
 func load(interfaces []string, log *slog.Logger) (*turnrelay.Relay, error) {
 	named := len(interfaces) > 0
 	if !named {

@@ -15,11 +15,11 @@ import (
 
 // Config says what a server does. Listen and Users are required.
 type Config struct {
-	// Listen are the UDP addresses that clients send to. The address may be unspecified (0.0.0.0, [::]): clients are
-	// answered from the address that they used.
+	// Listen are the UDP addresses that clients send to. The address may be unspecified (0.0.0.0, [::]): clients
+	// are answered from the address that they used.
 	Listen []netip.AddrPort
-	// Relay are the addresses that peers see, at most one of each family. Without any, an address of the host that faces
-	// the internet is taken for each family that is listened to.
+	// Relay are the addresses that peers see, at most one of each family. Without any, an address of the host that
+	// faces the internet is taken for each family that is listened to.
 	Relay []RelayAddr
 	// Realm is the realm of the long-term credentials (RFC 8489 §9.2).
 	Realm string
@@ -27,8 +27,8 @@ type Config struct {
 	Users map[string]string
 	// NoOffload keeps everything in user space.
 	NoOffload bool
-	// Interfaces are the devices that channel data and peers' datagrams come in through. Without any: all Ethernet devices
-	// that are up.
+	// Interfaces are the devices that channel data and peers' datagrams come in through. Without any: all Ethernet
+	// devices that are up.
 	Interfaces []string
 	// ChannelLifetime and AllocationLifetime end what clients don't refresh. 0: 10 minutes, as the RFC has it.
 	ChannelLifetime, AllocationLifetime time.Duration
@@ -36,7 +36,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// RelayAddr is an address of this host for allocations. Behind a NAT that maps one to one, Public is its address outside.
+// RelayAddr is an address of this host for allocations. Behind a NAT that maps one to one, Public is its address
+// outside.
 type RelayAddr struct{ Local, Public netip.Addr }
 
 func (a RelayAddr) public() netip.Addr {
@@ -140,8 +141,8 @@ func (s *Server) Addrs() []netip.AddrPort {
 	return list
 }
 
-// allowPeer keeps clients from reaching what only this host should reach (RFC 8656 §21.4): itself by its loopback addresses, and what is not
-// one host's address on a network.
+// allowPeer keeps clients from reaching what only this host should reach (RFC 8656 §21.4): itself by its loopback
+// addresses, and what is not one host's address on a network.
 func allowPeer(_ net.Addr, ip net.IP) bool {
 	peer, ok := netip.AddrFromSlice(ip)
 	peer = peer.Unmap()
@@ -149,8 +150,8 @@ func allowPeer(_ net.Addr, ip net.IP) bool {
 		peer != netip.AddrFrom4([4]byte{255, 255, 255, 255})
 }
 
-// events connects pion's events to the channels. pion calls them on the goroutine that reads the listener, before it reads
-// the next packet, or on a timer's.
+// events connects pion's events to the channels. pion calls them on the goroutine that reads the listener, before it
+// reads the next packet, or on a timer's.
 func (s *Server) events() turn.EventHandler {
 	return turn.EventHandler{
 		OnAllocationCreated: func(client, listener net.Addr, _, user, _ string, relayed net.Addr, _ int) {

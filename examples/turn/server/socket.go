@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// traffic counts what passes through user space. A datagram counts as sent before it is, so that who has received it finds it
-// counted.
+// traffic counts what passes through user space. A datagram counts as sent before it is, so that who has received it
+// finds it counted.
 type traffic struct{ received, sent atomic.Uint64 }
 
 // counted is a socket whose datagrams are counted.
@@ -36,8 +36,8 @@ func (c counted) WriteTo(p []byte, addr net.Addr) (int, error) {
 	return c.UDPConn.WriteTo(p, addr)
 }
 
-// socket is a listening socket. Bound to an unspecified address it remembers which address each client used, because that
-// is the one that channel data carries, and the one to answer from on a host with several.
+// socket is a listening socket. Bound to an unspecified address it remembers which address each client used, because
+// that is the one that channel data carries, and the one to answer from on a host with several.
 type socket struct {
 	counted
 	addr     netip.AddrPort // as pion reports it in events
@@ -140,7 +140,8 @@ func (s *socket) localFor(client netip.AddrPort) netip.Addr {
 	return netip.Addr{}
 }
 
-// pin remembers the address to which the datagram that is being handled came, until unpin, and returns it with the port.
+// pin remembers the address to which the datagram that is being handled came, until unpin, and returns it with the
+// port.
 func (s *socket) pin(client netip.AddrPort) netip.AddrPort {
 	if !s.wildcard {
 		return s.addr
@@ -215,8 +216,8 @@ func (g generator) AllocateListener(turn.AllocateListenerConfig) (net.Listener, 
 
 func (g generator) AllocateConn(turn.AllocateConnConfig) (net.Conn, error) { return nil, errOnlyUDP }
 
-// outwardAddresses finds an address for allocations in each family that is listened to: the one listened on, or where that is
-// unspecified, the one that packets to the internet would carry.
+// outwardAddresses finds an address for allocations in each family that is listened to: the one listened on, or where
+// that is unspecified, the one that packets to the internet would carry.
 func outwardAddresses(listen []netip.AddrPort) ([]RelayAddr, error) {
 	var found []RelayAddr
 	have := map[string]bool{}
@@ -226,7 +227,8 @@ func outwardAddresses(listen []netip.AddrPort) ([]RelayAddr, error) {
 			continue
 		}
 		if addr.IsUnspecified() {
-			// Connecting a UDP socket sends nothing: it only asks the routing table. Both addresses are for documentation.
+			// Connecting a UDP socket sends nothing: it only asks the routing table. Both addresses are for
+			// documentation.
 			target := "192.0.2.1"
 			if addr.Is6() {
 				target = "2001:db8::1"
