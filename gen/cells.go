@@ -225,6 +225,9 @@ func (w *rewriter) cells(full, sent bool) ([]ir.Cell, bool) {
 		}
 		for _, p := range w.pieces(o) {
 			moved := o.old != nil && p.off != p.was
+			if p.now == nil && o.old != nil && w.computed[o] == nil {
+				p.now = p.old // a checksum that stays
+			}
 			switch {
 			case p.now == nil || !(full || p.changed || moved):
 				continue

@@ -18,6 +18,7 @@ const maxVariable = 1024 // bytes that the variable parts of a stack may add up 
 func (c *compiler) checkHeaders() {
 	for _, h := range c.spec.Headers {
 		bits := 0
+		var sum *spec.Field
 		for _, f := range h.Fields {
 			switch f.Kind {
 			case spec.FieldUint:
@@ -29,6 +30,13 @@ func (c *compiler) checkHeaders() {
 				}
 				if f.Checksum != nil && (f.Bits != 16 || bits%8 != 0) {
 					c.diags.Add(codeHeader, f.Name.Pos, "checksum %q is not 16 bits at a byte boundary", f.Name.Value)
+				}
+				if f.Checksum != nil && sum != nil {
+					c.diags.Add(codeHeader, f.Name.Pos, "header %q has two checksums: each would cover the other", h.Name.Value).
+						WithRelated(sum.Name.Pos, "the other one")
+				}
+				if f.Checksum != nil {
+					sum = f
 				}
 				if f.Counts != nil && f.When != nil {
 					c.diags.Add(codeHeader, f.Name.Pos, "length %q can't be conditional", f.Name.Value)

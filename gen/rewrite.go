@@ -38,6 +38,7 @@ type rewriter struct {
 	priority ir.Expr
 	mark_    ir.Expr
 	guards   []ir.Stmt
+	computed map[*outHeader]*ir.Sum // the checksums that change, of the headers behind the one at hand
 }
 
 func (s *scope) newRewriter(blk *[]ir.Stmt, pos diag.Pos) *rewriter {

@@ -14,9 +14,11 @@ import (
 // maxTail is how many bytes behind the payload a checksum can be freed of.
 const maxTail = 64
 
+// sums come from the inside out: one that covers another counts what becomes of that.
 func (w *rewriter) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
 	var out []*ir.Sum
-	for i, o := range w.hdrs {
+	w.computed = map[*outHeader]*ir.Sum{}
+	for i, o := range slices.Backward(w.hdrs) {
 		for _, f := range o.h.Fields {
 			if f.Checksum == nil {
 				continue
@@ -33,6 +35,7 @@ func (w *rewriter) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
 			}
 			if sum != nil {
 				out = append(out, sum)
+				w.computed[o] = sum
 			}
 		}
 	}
@@ -190,6 +193,8 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) bool 
 			for _, p := range w.pieces(n) {
 				if p.now != nil {
 					s.NewTerms = append(s.NewTerms, terms(p, p.now, p.off, o.off)...)
+				} else if n != o {
+					s.NewTerms = append(s.NewTerms, newSum(w.computed[n], p, o.off))
 				}
 			}
 			continue
@@ -245,18 +250,32 @@ func (w *rewriter) keptTerms(n, c *outHeader) (was, now []ir.Term, ok bool) {
 		odd = (n.off.Const-c.off.Const-(n.old.off.Const-c.old.off.Const))&1 != 0
 	}
 	for _, p := range w.pieces(n) {
-		if p.now == nil && !odd || p.field.Checksum != nil && n == c {
-			continue
-		}
-		if !p.changed && !odd {
+		sum := w.computed[n]
+		switch {
+		case p.field.Checksum == nil:
+			if !p.changed && !odd {
+				continue
+			}
+		case n == c || sum == nil && !p.changed && !odd:
 			continue
 		}
 		was = append(was, oldTerms(p, c.old.off)...)
-		if p.now != nil {
+		switch {
+		case p.now != nil:
 			now = append(now, terms(p, p.now, p.off, c.off)...)
+		case sum != nil:
+			now = append(now, newSum(sum, p, c.off))
+		default:
+			now = append(now, terms(p, p.old, p.off, c.off)...)
 		}
 	}
 	return was, now, true
+}
+
+// newSum is the field of a checksum that changes, as a summand of one that covers it and begins at start.
+func newSum(sum *ir.Sum, p piece, start ir.Off) ir.Term {
+	odd, oddIf := oddness(p.off, start)
+	return ir.Term{New: sum, Size: 2, Odd: odd, OddIf: oddIf}
 }
 
 // oddness says whether a byte at off stands at an odd position of a sum that begins at start: always, or where a condition

@@ -83,8 +83,9 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 			return out
 		}
 	}
+	r.end = oldFront + payload
 	for _, s := range w.Sums {
-		sum := r.sum(s, oldFront+payload)
+		sum := r.sum(s)
 		put(r.offset(s.New), []byte{byte(sum >> 8), byte(sum)}, s.Name)
 	}
 	if i := slices.Index(written[kept:], false); i >= 0 {

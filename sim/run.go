@@ -85,6 +85,7 @@ type run struct {
 	set     []bool
 	rows    []rowState
 	arena   []byte
+	end     int // of the payload in the frame as it came, while it is rewritten
 	err     error
 	result  Result
 }

@@ -38,7 +38,10 @@ func (r *run) terms(terms []ir.Term, what string) uint64 {
 	var sum uint64
 	for _, t := range terms {
 		var b []byte
-		if t.Region {
+		if t.New != nil {
+			sum := r.followed(t.New)
+			b = []byte{byte(sum >> 8), byte(sum)}
+		} else if t.Region {
 			b = r.region(r.offset(t.At), int(r.uint(t.Len)), t.Max, what)
 		} else {
 			b = r.wire(t.Value, t.Size, false, what)
@@ -60,28 +63,38 @@ func (r *run) region(at, n, limit int, what string) []byte {
 	return r.in[at : at+n]
 }
 
-// sum computes a checksum of the packet that leaves; payloadEnd is the end of the payload in the packet that came.
-func (r *run) sum(s *ir.Sum, payloadEnd int) uint16 {
-	if s.Fresh {
-		return r.written(s, sumNeg(sumAdd(r.terms(s.NewTerms, s.Name), r.terms(s.NewPseudo, s.Name))))
-	}
-	old := bigEndian(r.bytesAt(s.Old, 2, s.Name))
-	switch {
-	case s.Absent && old == 0:
-		return 0
-	case s.Offloaded && r.packet.Pending:
+// sum computes a checksum of the packet that leaves.
+func (r *run) sum(s *ir.Sum) uint16 {
+	if !s.Fresh && s.Offloaded && r.packet.Pending && !(s.Absent && r.old(s) == 0) {
+		old := r.old(s)
 		sum := sumAdd(sumAdd(old, r.terms(s.NewPseudo, s.Name)), sumNeg(r.terms(s.OldPseudo, s.Name)))
 		if sum == 0 {
 			return 0xffff // a sum of summands that are not all zero is never the zero 0000
 		}
 		return uint16(sum)
 	}
+	return r.followed(s)
+}
+
+// old is the checksum of the packet that came.
+func (r *run) old(s *ir.Sum) uint64 { return bigEndian(r.bytesAt(s.Old, 2, s.Name)) }
+
+// followed computes a checksum that isn't pending from what changes. To a checksum that covers this one, it makes no
+// difference whether this one is pending: what leaves in the end is the same.
+func (r *run) followed(s *ir.Sum) uint16 {
+	if s.Fresh {
+		return r.written(s, sumNeg(sumAdd(r.terms(s.NewTerms, s.Name), r.terms(s.NewPseudo, s.Name))))
+	}
+	old := r.old(s)
+	if s.Absent && old == 0 {
+		return 0
+	}
 	payload := sumNeg(old)
 	payload = sumAdd(payload, sumNeg(r.terms(s.OldTerms, s.Name)))
 	payload = sumAdd(payload, sumNeg(r.terms(s.OldPseudo, s.Name)))
 	if s.Tail {
 		odd := s.TailOdd != nil && r.bool(s.TailOdd)
-		tail := r.region(payloadEnd, r.offset(s.TailEnd)-payloadEnd, s.TailMax, s.Name+" (tail)")
+		tail := r.region(r.end, r.offset(s.TailEnd)-r.end, s.TailMax, s.Name+" (tail)")
 		payload = sumAdd(payload, sumNeg(sumBytes(tail, odd)))
 	}
 	if s.Swap != nil && r.bool(s.Swap) {

@@ -85,7 +85,7 @@ func (r readers) rewrite(w *ir.Rewrite) {
 		r.expr(s.TailOdd, s.Swap)
 		for _, t := range allTerms(s) {
 			r.off(t.At)
-			r.expr(t.Value, t.Len)
+			r.expr(t.Value, t.Len, t.OddIf)
 		}
 	}
 }

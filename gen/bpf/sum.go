@@ -29,18 +29,42 @@ type summand struct {
 // summands cuts terms into scalars. Regions are summed up at once.
 func (w *writer) summands(ts []ir.Term) (out []summand) {
 	for _, t := range ts {
+		if t.New != nil {
+			i := slices.IndexFunc(w.sums, func(s *sum) bool { return s.Sum == t.New })
+			if i < 0 {
+				w.fail("a checksum covers %s, which isn't computed before", t.New.Name)
+				continue
+			}
+			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, w.sums[i].name("sum")}})...)
+			continue
+		}
 		if t.Region {
 			name := fmt.Sprintf("x%d", len(w.values))
 			w.values["region "+name] = name
 			w.line("__u64 %s = %s(skb, %s, %s);", name, w.sumOf(t.Max), w.offset(t.At), w.expr(t.Len))
-			out = append(out, summand{scalar{size: 4}, t.Odd, name})
+			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, name}})...)
 			continue
 		}
+		var parts []summand
 		for _, s := range w.wire(t.Value, t.Size, false) {
-			out = append(out, summand{scalar: s, odd: t.Odd})
+			parts = append(parts, summand{scalar: s, odd: t.Odd})
 		}
+		out = append(out, w.turned(t, parts)...)
 	}
 	return out
+}
+
+// turned counts a term's summands at an odd position where the packet says so.
+func (w *writer) turned(t ir.Term, parts []summand) []summand {
+	if t.OddIf == nil {
+		return parts
+	}
+	name := fmt.Sprintf("x%d", len(w.values))
+	w.values["turned "+name] = name
+	w.line("__u64 %s = %s;", name, w.add(parts))
+	w.line("if (%s)", w.expr(t.OddIf))
+	w.line("\t%s <<= 8;", name)
+	return []summand{{scalar{size: 4}, false, name}}
 }
 
 // cancel takes out what is added and subtracted.

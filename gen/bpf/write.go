@@ -125,7 +125,7 @@ func (w *writer) coverAll(f *function) {
 			es = append(es, &ir.Load{Off: s.Old, Bits: 16}, s.Swap, s.TailOdd)
 		}
 		for _, t := range allTerms(s) {
-			es = append(es, t.Value, t.Len)
+			es = append(es, t.Value, t.Len, t.OddIf)
 		}
 	}
 	es = append(es, w.rw.Payload, w.rw.Priority, w.rw.Mark)

@@ -446,13 +446,15 @@ type Sum struct {
 }
 
 // Term is a summand of a checksum: a value of Size bytes at an even or odd position of the covered bytes, or (Region) the
-// bytes of the packet that came from At, Len of them, at most Max. Where only the packet tells the position, OddIf holds where
-// it is odd.
+// bytes of the packet that came from At, Len of them, at most Max, or (New) another checksum of the rewrite, one that stands
+// in front of this one in Rewrite.Sums, as it leaves: the field of a header whose checksum this one covers, too. Where only
+// the packet tells the position, OddIf holds where it is odd.
 type Term struct {
 	Value  Expr
 	Size   int
 	Odd    bool
 	OddIf  Expr
+	New    *Sum // its value when nothing is pending; Size is 2
 	Region bool
 	At     Off
 	Len    Expr

@@ -52,7 +52,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	__u32 len = skb->len;
 #line 6 "spec.cue"
 	__u8 x0 = 160ULL | ((be64(data + 49) & 0xfffff) >> 15); /* odd: version label */
-	__u16 x1 = bpf_htons((((be64(data + 49) & 0xfffff) & 0x7fff) << 1) | ((be8(data + 44)) & 1)); /* odd: label flag */
+	__u16 x1 = bpf_htons((((be64(data + 49) & 0xfffff) & 0x7fff) << 1) | (be8(data + 44) & 1)); /* odd: label flag */
 	__u32 x2 = ((__u64)ld32(data + 45) + 1) & 0xffffffffULL; /* odd: offset */
 
 	/* udp.checksum */
@@ -125,7 +125,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 	__u32 len = skb->len;
 #line 6 "spec.cue"
 	__u8 x0 = 160ULL | ((be64(data + 69) & 0xfffff) >> 15); /* odd: version label */
-	__u16 x1 = bpf_htons((((be64(data + 69) & 0xfffff) & 0x7fff) << 1) | ((be8(data + 64)) & 1)); /* odd: label flag */
+	__u16 x1 = bpf_htons((((be64(data + 69) & 0xfffff) & 0x7fff) << 1) | (be8(data + 64) & 1)); /* odd: label flag */
 	__u32 x2 = ((__u64)ld32(data + 65) + 1) & 0xffffffffULL; /* odd: offset */
 
 	/* udp.checksum */
@@ -206,6 +206,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	fr_pull(skb, 77);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:12: programs: filter: { */
 #line 12 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_filter_inactive);
@@ -221,42 +222,41 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
 #line 14 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_filter_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_filter_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_filter_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_filter_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_filter_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_filter_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_filter_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_filter_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_filter_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_filter_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_filter_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_filter_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_filter_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_filter_ipv4_total_length);
 
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
 #line 14 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -266,9 +266,9 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_filter_udp_length);
 
@@ -280,7 +280,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:5: {name: "version", bits: 3, is: 5}, */
 #line 5 "spec.cue"
-		if ((be8(data + 42) >> 5) != 5) return fr_up(skb, reason_filter_odd_version);
+		if ((be8(data + 42) >> 5) != 5) return fr_up(skb, reason_filter_odd_version); /* odd.version */
 
 		/* spec.cue:13: hook: "tc/ingress" */
 #line 13 "spec.cue"
@@ -288,11 +288,11 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:15: when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
 #line 15 "spec.cue"
-		if (!((be16(data + 36) == 0x1b58) && ((__u64)ld32(data + 45) < set_limit))) return fr_up(skb, reason_filter_no_match);
+		if (!((be16(data + 36) == 0x1b58) && ((__u64)ld32(data + 45) < set_limit))) return fr_up(skb, reason_filter_no_match); /* udp.dst_port, odd.offset */
 
 		/* spec.cue:17: {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.wide, 20)", "odd.offset": "low(odd.offset + 1, 32)"}}, "pass"]}, */
 #line 17 "spec.cue"
-		if (((((be16(data + 42) << 8 | be8(data + 44)) >> 1) & 0xfffff) == 0xabcde) && (((be8(data + 44)) & 1) == 1)) { /* rule */
+		if (((((be16(data + 42) << 8 | be8(data + 44)) >> 1) & 0xfffff) == 0xabcde) && ((be8(data + 44) & 1) == 1)) { /* rule */
 #line 17 "spec.cue"
 			return prog_filter_write1(skb, data);
 #line 299 "relay.bpf.c"
@@ -315,32 +315,31 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
 #line 14 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_filter_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_filter_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_filter_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_filter_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_filter_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_filter_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_filter_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_filter_ipv6_payload_length);
 
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
 #line 14 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -350,9 +349,9 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_filter_udp_length);
 
@@ -364,7 +363,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:5: {name: "version", bits: 3, is: 5}, */
 #line 5 "spec.cue"
-		if ((be8(data + 62) >> 5) != 5) return fr_up(skb, reason_filter_odd_version);
+		if ((be8(data + 62) >> 5) != 5) return fr_up(skb, reason_filter_odd_version); /* odd.version */
 
 		/* spec.cue:13: hook: "tc/ingress" */
 #line 13 "spec.cue"
@@ -372,20 +371,19 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:15: when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
 #line 15 "spec.cue"
-		if (!((be16(data + 56) == 0x1b58) && ((__u64)ld32(data + 65) < set_limit))) return fr_up(skb, reason_filter_no_match);
+		if (!((be16(data + 56) == 0x1b58) && ((__u64)ld32(data + 65) < set_limit))) return fr_up(skb, reason_filter_no_match); /* udp.dst_port, odd.offset */
 
 		/* spec.cue:17: {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.wide, 20)", "odd.offset": "low(odd.offset + 1, 32)"}}, "pass"]}, */
 #line 17 "spec.cue"
-		if (((((be16(data + 62) << 8 | be8(data + 64)) >> 1) & 0xfffff) == 0xabcde) && (((be8(data + 64)) & 1) == 1)) { /* rule */
-
+		if (((((be16(data + 62) << 8 | be8(data + 64)) >> 1) & 0xfffff) == 0xabcde) && ((be8(data + 64) & 1) == 1)) { /* rule */
 			/* transport.cue:14 */
 #line 14 "transport.cue"
-			if (be16(data + 60) == 0) return fr_up(skb, reason_filter_udp_checksum);
+			if (be16(data + 60) == 0) return fr_up(skb, reason_filter_udp_checksum); /* udp.checksum */
 
 			/* spec.cue:17: {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.wide, 20)", "odd.offset": "low(odd.offset + 1, 32)"}}, "pass"]}, */
 #line 17 "spec.cue"
 			return prog_filter_write3(skb, data);
-#line 389 "relay.bpf.c"
+#line 387 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
@@ -393,17 +391,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((be64(data + 69) >> 63) == 1) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_filter_negative);
-#line 397 "relay.bpf.c"
+#line 395 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {do: ["pass"]}, */
 #line 19 "spec.cue"
 		return prog_filter_write4(skb);
-#line 403 "relay.bpf.c"
+#line 401 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 409 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 }

@@ -50,35 +50,37 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 #line 9 "spec.cue"
 	__u32 x1 = bpf_htonl((be32(data + 46) + 1) & 0xffffffffULL); /* unit: id */
 
-	/* udp.checksum */
-#line 14 "transport.cue"
-	__u16 old0 = ld16(data + 40);
-#line 16 "spec.cue"
-	__u32 x2 = ld32(data + 26);
-#line 16 "spec.cue"
-	__u32 x3 = ld32(data + 30);
-#line 16 "spec.cue"
-	__u16 x4 = ld16(data + 38);
-#line 63 "relay.bpf.c"
-	__u64 was0 = (__u64)x2 + x3 + x4 + 0x1100;
-	__u64 now0 = (__u64)x2 + x3 + x4 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
-#line 16 "spec.cue"
-	__u16 x5 = ld16(data + 42);
-#line 16 "spec.cue"
-	__u32 x6 = ld32(data + 46);
-#line 71 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x5 + x6 + was0) + (__u64)x0 + x1 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
-
 	/* unit.checksum */
 #line 8 "spec.cue"
-	__u16 old1 = ld16(data + 44);
-#line 81 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x5 + x6) + (__u64)x0 + x1);
+	__u16 old0 = ld16(data + 44);
+#line 16 "spec.cue"
+	__u16 x2 = ld16(data + 42);
+#line 16 "spec.cue"
+	__u32 x3 = ld32(data + 46);
+#line 61 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
+
+	/* udp.checksum */
+#line 14 "transport.cue"
+	__u16 old1 = ld16(data + 40);
+#line 16 "spec.cue"
+	__u32 x4 = ld32(data + 26);
+#line 16 "spec.cue"
+	__u32 x5 = ld32(data + 30);
+#line 16 "spec.cue"
+	__u16 x6 = ld16(data + 38);
+#line 73 "relay.bpf.c"
+	__u64 was1 = (__u64)x4 + x5 + x6 + 0x1100;
+	__u64 now1 = (__u64)x4 + x5 + x6 + 0x1100;
+	int pending1 = old1 == fr_fold(was1);
+#line 16 "spec.cue"
+	__u16 x7 = ld16(data + 44);
+#line 79 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x7 + x3 + was1) + (__u64)x0 + sum0 + x1 + now1);
+	if (!sum1)
+		sum1 = 0xFFFF;
+	if (!old1) /* no checksum came, none leaves */
+		sum1 = 0;
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -89,12 +91,12 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 	st16(data + 42, x0);
 #line 9 "spec.cue"
 	st32(data + 46, x1);
-#line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
 #line 8 "spec.cue"
-	st16(data + 44, sum1);
-#line 97 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 44, sum0);
+#line 14 "transport.cue"
+	st16(data + 40, pending1 ? old1 : sum1);
+#line 99 "relay.bpf.c"
+	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_hop_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 40, 10);
@@ -113,37 +115,39 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 #line 9 "spec.cue"
 	__u32 x1 = bpf_htonl((be32(data + 66) + 1) & 0xffffffffULL); /* unit: id */
 
-	/* udp.checksum */
-#line 14 "transport.cue"
-	__u16 old0 = ld16(data + 60);
-#line 16 "spec.cue"
-	__u64 x2 = ld64(data + 22);
-#line 16 "spec.cue"
-	__u64 x3 = ld64(data + 30);
-#line 16 "spec.cue"
-	__u64 x4 = ld64(data + 38);
-#line 16 "spec.cue"
-	__u64 x5 = ld64(data + 46);
-#line 16 "spec.cue"
-	__u16 x6 = ld16(data + 58);
-#line 130 "relay.bpf.c"
-	__u64 was0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x6 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
-#line 16 "spec.cue"
-	__u16 x7 = ld16(data + 62);
-#line 16 "spec.cue"
-	__u32 x8 = ld32(data + 66);
-#line 138 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x7 + x8 + was0) + (__u64)x0 + x1 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-
 	/* unit.checksum */
 #line 8 "spec.cue"
-	__u16 old1 = ld16(data + 64);
-#line 146 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x7 + x8) + (__u64)x0 + x1);
+	__u16 old0 = ld16(data + 64);
+#line 16 "spec.cue"
+	__u16 x2 = ld16(data + 62);
+#line 16 "spec.cue"
+	__u32 x3 = ld32(data + 66);
+#line 126 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
+
+	/* udp.checksum */
+#line 14 "transport.cue"
+	__u16 old1 = ld16(data + 60);
+#line 16 "spec.cue"
+	__u64 x4 = ld64(data + 22);
+#line 16 "spec.cue"
+	__u64 x5 = ld64(data + 30);
+#line 16 "spec.cue"
+	__u64 x6 = ld64(data + 38);
+#line 16 "spec.cue"
+	__u64 x7 = ld64(data + 46);
+#line 16 "spec.cue"
+	__u16 x8 = ld16(data + 58);
+#line 142 "relay.bpf.c"
+	__u64 was1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
+	__u64 now1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
+	int pending1 = old1 == fr_fold(was1);
+#line 16 "spec.cue"
+	__u16 x9 = ld16(data + 64);
+#line 148 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x9 + x3 + was1) + (__u64)x0 + sum0 + x1 + now1);
+	if (!sum1)
+		sum1 = 0xFFFF;
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -154,12 +158,12 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 	st16(data + 62, x0);
 #line 9 "spec.cue"
 	st32(data + 66, x1);
-#line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
 #line 8 "spec.cue"
-	st16(data + 64, sum1);
-#line 162 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 64, sum0);
+#line 14 "transport.cue"
+	st16(data + 60, pending1 ? old1 : sum1);
+#line 166 "relay.bpf.c"
+	if (unlikely(pending1) && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_hop_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 60, 10);
@@ -181,6 +185,7 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:12: programs: hop: { */
 #line 12 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_hop_inactive);
@@ -196,42 +201,41 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
 #line 14 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_hop_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_hop_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_hop_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_hop_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_hop_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_hop_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_hop_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_hop_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_hop_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_hop_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_hop_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_hop_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_hop_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_hop_ipv4_total_length);
 
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
 #line 14 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_hop_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_hop_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -241,9 +245,9 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_hop_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_hop_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_hop_udp_length);
 
@@ -257,42 +261,41 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_hop_super_packet);
 #line 13 "spec.cue"
-		if (!((be16(data + 36) == 0x1b58) && (be8(data + 43) >= 1))) return fr_up(skb, reason_hop_no_match);
+		if (!((be16(data + 36) == 0x1b58) && (be8(data + 43) >= 1))) return fr_up(skb, reason_hop_no_match); /* udp.dst_port, unit.hops */
 
 		/* spec.cue:16: do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"}}, "pass"] */
 		return prog_hop_write1(skb, data);
-#line 265 "relay.bpf.c"
+#line 269 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
 #line 14 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_hop_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_hop_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_hop_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_hop_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_hop_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_hop_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_hop_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_hop_ipv6_payload_length);
 
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
 #line 14 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_hop_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_hop_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -302,9 +305,9 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_hop_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_hop_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_hop_udp_length);
 
@@ -318,20 +321,20 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_hop_super_packet);
 #line 13 "spec.cue"
-		if (!((be16(data + 56) == 0x1b58) && (be8(data + 63) >= 1))) return fr_up(skb, reason_hop_no_match);
+		if (!((be16(data + 56) == 0x1b58) && (be8(data + 63) >= 1))) return fr_up(skb, reason_hop_no_match); /* udp.dst_port, unit.hops */
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 60) == 0) return fr_up(skb, reason_hop_udp_checksum);
+		if (be16(data + 60) == 0) return fr_up(skb, reason_hop_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:16: do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"}}, "pass"] */
 #line 16 "spec.cue"
 		return prog_hop_write2(skb, data);
-#line 331 "relay.bpf.c"
+#line 334 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_hop_not_ip);
-#line 337 "relay.bpf.c"
+#line 340 "relay.bpf.c"
 }

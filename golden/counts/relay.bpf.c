@@ -115,43 +115,43 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u16 x10 = bpf_htons(((v_payload_len + 8) / 4) + 0xffffffffffffffffULL); /* rtcp: length */
 	__u32 x11 = ld32(data + 46); /* rtcp: ssrc */
 
-	/* ip.checksum */
-#line 25 "ip.cue"
-	__u16 old0 = ld16(data + 24);
-#line 28 "spec.cue"
-	__u32 x12 = ld32(data + 16);
-#line 28 "spec.cue"
-	__u32 x13 = ld32(data + 20);
-#line 28 "spec.cue"
-	__u32 x14 = ld32(data + 26);
-#line 28 "spec.cue"
-	__u32 x15 = ld32(data + 30);
-#line 130 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x13 + x14 + x15) + (__u64)x1 + x2 + x3 + x4 + 64);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 40);
+	__u16 old0 = ld16(data + 40);
 #line 28 "spec.cue"
-	__u16 x16 = ld16(data + 38);
-#line 138 "relay.bpf.c"
-	__u64 was1 = (__u64)x14 + x15 + x16 + 0x1100;
-	__u64 now1 = (__u64)x3 + x4 + x7 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	__u32 x12 = ld32(data + 26);
 #line 28 "spec.cue"
-	__u32 x17 = ld32(data + 34);
+	__u32 x13 = ld32(data + 30);
 #line 28 "spec.cue"
-	__u16 x18 = ld16(data + 44);
-#line 146 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x17 + x16 + x18 + was1) + (__u64)x5 + x6 + x7 + x8 + x10 + now1 + 0xefbe);
-	if (!sum1)
-		sum1 = 0xFFFF;
-	if (!old1) /* no checksum came, none leaves */
-		sum1 = 0;
+	__u16 x14 = ld16(data + 38);
+#line 128 "relay.bpf.c"
+	__u64 was0 = (__u64)x12 + x13 + x14 + 0x1100;
+	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
+	int pending0 = old0 == fr_fold(was0);
+#line 28 "spec.cue"
+	__u32 x15 = ld32(data + 34);
+#line 28 "spec.cue"
+	__u16 x16 = ld16(data + 44);
+#line 136 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0) + (__u64)x5 + x6 + x7 + x8 + x10 + now0 + 0xefbe);
+	if (!sum0)
+		sum0 = 0xFFFF;
+	if (!old0) /* no checksum came, none leaves */
+		sum0 = 0;
+
+	/* ip.checksum */
+#line 25 "ip.cue"
+	__u16 old1 = ld16(data + 24);
+#line 28 "spec.cue"
+	__u32 x17 = ld32(data + 16);
+#line 28 "spec.cue"
+	__u32 x18 = ld32(data + 20);
+#line 150 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x17 + x18 + x12 + x13) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_s->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
-	int err = fr_resize(skb, 50, 54, v_payload_len, (pending1 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 50, 54, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
 #line 156 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
@@ -192,12 +192,12 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	st16(data + 46, x9);
 	st16(data + 48, x10);
 	st32(data + 50, x11);
-#line 25 "ip.cue"
-	st16(data + 24, sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
+	st16(data + 40, pending0 ? old0 : sum0);
+#line 25 "ip.cue"
+	st16(data + 24, sum1);
 #line 200 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 40);
@@ -215,7 +215,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | (((be8(data + 15)) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
 	__u16 x1 = bpf_htons(v_payload_len_2 + 20); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_s->m_local.addr); /* ipv6: src */
@@ -450,13 +450,9 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	__u16 x9 = bpf_htons(((v_payload_len_4 + 8) / 4) + 0xffffffffffffffffULL); /* rtcp: length */
 	__u32 x10 = ld32(data + 66); /* rtcp: ssrc */
 
-	/* ipv4.checksum */
-#line 455 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 60);
+	__u16 old0 = ld16(data + 60);
 #line 28 "spec.cue"
 	__u64 x11 = ld64(data + 22);
 #line 28 "spec.cue"
@@ -467,23 +463,26 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	__u64 x14 = ld64(data + 46);
 #line 28 "spec.cue"
 	__u16 x15 = ld16(data + 58);
-#line 471 "relay.bpf.c"
-	__u64 was1 = (__u64)fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + x15 + 0x1100;
-	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+#line 467 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + x15 + 0x1100;
+	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
+	int pending0 = old0 == fr_fold(was0);
 #line 28 "spec.cue"
 	__u32 x16 = ld32(data + 54);
 #line 28 "spec.cue"
 	__u16 x17 = ld16(data + 64);
-#line 479 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x16 + x15 + x17 + was1) + (__u64)x4 + x5 + x6 + x7 + x9 + now1 + 0xefbe);
-	if (!sum1)
-		sum1 = 0xFFFF;
+#line 475 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x16 + x15 + x17 + was0) + (__u64)x4 + x5 + x6 + x7 + x9 + now0 + 0xefbe);
+	if (!sum0)
+		sum0 = 0xFFFF;
+
+	/* ipv4.checksum */
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
 	int direct = row_s_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
-	int err = fr_resize(skb, 70, 54, v_payload_len_4, FR_TO_IPV4 | (pending1 ? FR_PAYLOAD : 0));
-#line 487 "relay.bpf.c"
+	int err = fr_resize(skb, 70, 54, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
+#line 486 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -524,12 +523,12 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	st16(data + 46, x8);
 	st16(data + 48, x9);
 	st32(data + 50, x10);
-#line 25 "ip.cue"
-	st16(data + 24, sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 532 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending0 ? old0 : sum0);
+#line 25 "ip.cue"
+	st16(data + 24, sum1);
+#line 531 "relay.bpf.c"
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 40);
@@ -562,6 +561,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:23: programs: wrap: { */
 #line 23 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_wrap_inactive);
@@ -577,42 +577,41 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_wrap_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_wrap_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_wrap_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_wrap_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_wrap_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_wrap_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_wrap_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_wrap_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_wrap_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_wrap_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_wrap_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_wrap_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_wrap_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_wrap_ipv4_total_length);
 
 		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_wrap_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_wrap_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -622,9 +621,9 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_wrap_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_wrap_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_wrap_udp_length);
 
@@ -636,21 +635,21 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 		/* spec.cue:6: {name: "version", bits: 2, is: 2}, */
 #line 6 "spec.cue"
-		if ((be8(data + 42) >> 6) != 2) return fr_up(skb, reason_wrap_rtcp_version);
+		if ((be8(data + 42) >> 6) != 2) return fr_up(skb, reason_wrap_rtcp_version); /* rtcp.version */
 
 		/* spec.cue:7: {name: "padding", bits: 1, is: 0}, */
 #line 7 "spec.cue"
-		if (((be8(data + 42) >> 5) & 1) != 0) return fr_up(skb, reason_wrap_rtcp_padding);
+		if (((be8(data + 42) >> 5) & 1) != 0) return fr_up(skb, reason_wrap_rtcp_padding); /* rtcp.padding */
 
 		/* spec.cue:9: {name: "type", bits: 8, is: 200 | 201}, */
 #line 9 "spec.cue"
-		if (!((be8(data + 43) >= 200) && (be8(data + 43) <= 201))) return fr_up(skb, reason_wrap_rtcp_type);
+		if (!((be8(data + 43) >= 200) && (be8(data + 43) <= 201))) return fr_up(skb, reason_wrap_rtcp_type); /* rtcp.type */
 
 		/* spec.cue:10: {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
 #line 10 "spec.cue"
-		if (((be16(data + 44) + 1) * 4) < 8) return fr_up(skb, reason_wrap_rtcp_length);
+		if (((be16(data + 44) + 1) * 4) < 8) return fr_up(skb, reason_wrap_rtcp_length); /* rtcp.length */
 #line 10 "spec.cue"
-		v_rtcp_end = 42ULL + ((be16(data + 44) + 1) * 4);
+		v_rtcp_end = 42ULL + ((be16(data + 44) + 1) * 4); /* rtcp.length */
 #line 10 "spec.cue"
 		if (v_rtcp_end != v_udp_end) return fr_up(skb, reason_wrap_rtcp_length);
 
@@ -658,10 +657,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 24 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_wrap_super_packet);
 #line 24 "spec.cue"
-		if (be16(data + 36) != 0x138d) return fr_up(skb, reason_wrap_no_match);
+		if (be16(data + 36) != 0x138d) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 665 "relay.bpf.c"
+#line 664 "relay.bpf.c"
 		{
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
 
@@ -670,16 +669,16 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			key.m_ssrc = be32(data + 46);
 #line 27 "spec.cue"
 			row_s = find_by_ssrc(&key, now);
-#line 674 "relay.bpf.c"
+#line 673 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s) return fr_up(skb, reason_wrap_no_by_ssrc);
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 #line 28 "spec.cue"
-		if ((ld64(row_s->m_local.addr) == 0 && ld32(row_s->m_local.addr + 8) == 0xffff0000) != (ld64(row_s->m_peer.addr) == 0 && ld32(row_s->m_peer.addr + 8) == 0xffff0000)) return fr_up(skb, reason_wrap_address_family);
+		if ((fr_is_v4(row_s->m_local.addr)) != (fr_is_v4(row_s->m_peer.addr))) return fr_up(skb, reason_wrap_address_family);
 #line 28 "spec.cue"
-		if (ld64(row_s->m_peer.addr) == 0 && ld32(row_s->m_peer.addr + 8) == 0xffff0000) { /* ipv4 stays */
+		if (fr_is_v4(row_s->m_peer.addr)) { /* ipv4 stays */
 #line 28 "spec.cue"
 			v_payload_len = v_rtcp_end - 50;
 #line 28 "spec.cue"
@@ -696,18 +695,18 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 700 "relay.bpf.c"
+#line 699 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (40ULL + v_payload_len > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write1(skb, data, now, v_payload_len, row_s);
-#line 706 "relay.bpf.c"
+#line 705 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 #line 28 "spec.cue"
-		if (!(fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) == 0xFFFF)) return fr_up(skb, reason_wrap_ipv4_checksum);
+		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_wrap_ipv4_checksum);
 #line 28 "spec.cue"
 		v_payload_len_2 = v_rtcp_end - 50;
 #line 28 "spec.cue"
@@ -715,7 +714,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 40) == 0) return fr_up(skb, reason_wrap_udp_checksum);
+		if (be16(data + 40) == 0) return fr_up(skb, reason_wrap_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 #line 28 "spec.cue"
@@ -730,44 +729,43 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 734 "relay.bpf.c"
+#line 733 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (60ULL + v_payload_len_2 > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write2(skb, data, now, v_payload_len_2, row_s);
-#line 740 "relay.bpf.c"
+#line 739 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_wrap_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_wrap_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_wrap_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_wrap_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_wrap_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_wrap_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_wrap_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_wrap_ipv6_payload_length);
 
 		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_wrap_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_wrap_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -777,9 +775,9 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_wrap_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_wrap_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_wrap_udp_length);
 
@@ -791,21 +789,21 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 		/* spec.cue:6: {name: "version", bits: 2, is: 2}, */
 #line 6 "spec.cue"
-		if ((be8(data + 62) >> 6) != 2) return fr_up(skb, reason_wrap_rtcp_version);
+		if ((be8(data + 62) >> 6) != 2) return fr_up(skb, reason_wrap_rtcp_version); /* rtcp.version */
 
 		/* spec.cue:7: {name: "padding", bits: 1, is: 0}, */
 #line 7 "spec.cue"
-		if (((be8(data + 62) >> 5) & 1) != 0) return fr_up(skb, reason_wrap_rtcp_padding);
+		if (((be8(data + 62) >> 5) & 1) != 0) return fr_up(skb, reason_wrap_rtcp_padding); /* rtcp.padding */
 
 		/* spec.cue:9: {name: "type", bits: 8, is: 200 | 201}, */
 #line 9 "spec.cue"
-		if (!((be8(data + 63) >= 200) && (be8(data + 63) <= 201))) return fr_up(skb, reason_wrap_rtcp_type);
+		if (!((be8(data + 63) >= 200) && (be8(data + 63) <= 201))) return fr_up(skb, reason_wrap_rtcp_type); /* rtcp.type */
 
 		/* spec.cue:10: {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
 #line 10 "spec.cue"
-		if (((be16(data + 64) + 1) * 4) < 8) return fr_up(skb, reason_wrap_rtcp_length);
+		if (((be16(data + 64) + 1) * 4) < 8) return fr_up(skb, reason_wrap_rtcp_length); /* rtcp.length */
 #line 10 "spec.cue"
-		v_rtcp_end_2 = 62ULL + ((be16(data + 64) + 1) * 4);
+		v_rtcp_end_2 = 62ULL + ((be16(data + 64) + 1) * 4); /* rtcp.length */
 #line 10 "spec.cue"
 		if (v_rtcp_end_2 != v_udp_end_2) return fr_up(skb, reason_wrap_rtcp_length);
 
@@ -813,10 +811,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 24 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_wrap_super_packet);
 #line 24 "spec.cue"
-		if (be16(data + 56) != 0x138d) return fr_up(skb, reason_wrap_no_match);
+		if (be16(data + 56) != 0x138d) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 820 "relay.bpf.c"
+#line 818 "relay.bpf.c"
 		{
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
 
@@ -826,16 +824,16 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			key.m_ssrc = be32(data + 66);
 #line 27 "spec.cue"
 			row_s_2 = find_by_ssrc(&key, now);
-#line 830 "relay.bpf.c"
+#line 828 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_wrap_no_by_ssrc);
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 #line 28 "spec.cue"
-		if ((ld64(row_s_2->m_local.addr) == 0 && ld32(row_s_2->m_local.addr + 8) == 0xffff0000) != (ld64(row_s_2->m_peer.addr) == 0 && ld32(row_s_2->m_peer.addr + 8) == 0xffff0000)) return fr_up(skb, reason_wrap_address_family);
+		if ((fr_is_v4(row_s_2->m_local.addr)) != (fr_is_v4(row_s_2->m_peer.addr))) return fr_up(skb, reason_wrap_address_family);
 #line 28 "spec.cue"
-		if (!(ld64(row_s_2->m_peer.addr) == 0 && ld32(row_s_2->m_peer.addr + 8) == 0xffff0000)) { /* ipv6 stays */
+		if (!(fr_is_v4(row_s_2->m_peer.addr))) { /* ipv6 stays */
 #line 28 "spec.cue"
 			v_payload_len_3 = v_rtcp_end_2 - 70;
 #line 28 "spec.cue"
@@ -843,7 +841,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
-			if (be16(data + 60) == 0) return fr_up(skb, reason_wrap_udp_checksum);
+			if (be16(data + 60) == 0) return fr_up(skb, reason_wrap_udp_checksum); /* udp.checksum */
 
 			/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 #line 28 "spec.cue"
@@ -858,13 +856,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 862 "relay.bpf.c"
+#line 860 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (60ULL + v_payload_len_3 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write3(skb, data, now, v_payload_len_3, row_s_2);
-#line 868 "relay.bpf.c"
+#line 866 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -875,7 +873,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 60) == 0) return fr_up(skb, reason_wrap_udp_checksum);
+		if (be16(data + 60) == 0) return fr_up(skb, reason_wrap_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 #line 28 "spec.cue"
@@ -890,17 +888,17 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 894 "relay.bpf.c"
+#line 892 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (40ULL + v_payload_len_4 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write4(skb, data, now, v_payload_len_4, row_s_2);
-#line 900 "relay.bpf.c"
+#line 898 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
 	return fr_up(skb, reason_wrap_not_ip);
-#line 906 "relay.bpf.c"
+#line 904 "relay.bpf.c"
 }

@@ -131,7 +131,7 @@ static __always_inline int prog_leaving_write5(struct __sk_buff *skb, void *data
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl(0x66000000ULL | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl(0x66000000ULL | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 136 "relay.bpf.c"
 	__u32 priority = 6;
 
@@ -165,7 +165,7 @@ static __always_inline int prog_leaving_write7(struct __sk_buff *skb, void *data
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl(0x66000000ULL | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl(0x66000000ULL | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 170 "relay.bpf.c"
 	__u32 priority = 6;
 
@@ -212,6 +212,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 	fr_pull(skb, 114);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:4: programs: leaving: { */
 #line 4 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_leaving_inactive);
@@ -227,43 +228,41 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 	/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_leaving_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_leaving_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_leaving_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_leaving_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_leaving_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_leaving_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_leaving_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_leaving_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_leaving_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_leaving_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_leaving_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_leaving_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_leaving_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_leaving_ipv4_total_length);
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		if (be8(data + 23) == 17) { /* udp */
-
 			/* transport.cue:4 */
 #line 4 "transport.cue"
 			if (data + 42 > data_end) return fr_up(skb, reason_leaving_truncated);
@@ -272,9 +271,9 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 
 			/* transport.cue:13 */
 #line 13 "transport.cue"
-			if (be16(data + 38) < 8) return fr_up(skb, reason_leaving_udp_length);
+			if (be16(data + 38) < 8) return fr_up(skb, reason_leaving_udp_length); /* udp.length */
 #line 13 "transport.cue"
-			v_l4_end = 34ULL + be16(data + 38);
+			v_l4_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 			if (v_l4_end != v_ip_end) return fr_up(skb, reason_leaving_udp_length);
 
@@ -283,7 +282,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 36) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 287 "relay.bpf.c"
+#line 286 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -293,19 +292,18 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write1(skb, data);
-#line 297 "relay.bpf.c"
+#line 296 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write2(skb);
-#line 303 "relay.bpf.c"
+#line 302 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		if (be8(data + 23) == 6) { /* tcp */
-
 			/* transport.cue:56 */
 #line 56 "transport.cue"
 			if (data + 54 > data_end) return fr_up(skb, reason_leaving_truncated);
@@ -314,11 +312,11 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 
 			/* transport.cue:39 */
 #line 39 "transport.cue"
-			if ((be8(data + 46) >> 4) < 5) return fr_up(skb, reason_leaving_tcp_data_offset);
+			if ((be8(data + 46) >> 4) < 5) return fr_up(skb, reason_leaving_tcp_data_offset); /* tcp.data_offset */
 
 			/* transport.cue:56 */
 #line 56 "transport.cue"
-			v_l4_options_size = ((be8(data + 46) >> 4) * 4) - 20;
+			v_l4_options_size = ((be8(data + 46) >> 4) * 4) - 20; /* tcp.data_offset */
 #line 56 "transport.cue"
 			if (v_l4_options_size > 40) return fr_up(skb, reason_leaving_tcp_options);
 #line 56 "transport.cue"
@@ -332,14 +330,14 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 
 			/* transport.cue:39 */
 #line 39 "transport.cue"
-			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_leaving_tcp_data_offset);
+			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_leaving_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
 #line 8 "spec.cue"
 			if (be16(data + 36) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 343 "relay.bpf.c"
+#line 341 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -349,51 +347,49 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write3(skb, data);
-#line 353 "relay.bpf.c"
+#line 351 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write4(skb);
-#line 359 "relay.bpf.c"
+#line 357 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		return fr_up(skb, reason_leaving_not_l4);
-#line 365 "relay.bpf.c"
+#line 363 "relay.bpf.c"
 	}
 
 	/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_leaving_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_leaving_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_leaving_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_leaving_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_leaving_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_leaving_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_leaving_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_leaving_ipv6_payload_length);
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		if (be8(data + 20) == 17) { /* udp */
-
 			/* transport.cue:4 */
 #line 4 "transport.cue"
 			if (data + 62 > data_end) return fr_up(skb, reason_leaving_truncated);
@@ -402,9 +398,9 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 
 			/* transport.cue:13 */
 #line 13 "transport.cue"
-			if (be16(data + 58) < 8) return fr_up(skb, reason_leaving_udp_length);
+			if (be16(data + 58) < 8) return fr_up(skb, reason_leaving_udp_length); /* udp.length */
 #line 13 "transport.cue"
-			v_l4_end_2 = 54ULL + be16(data + 58);
+			v_l4_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 			if (v_l4_end_2 != v_ip_end_2) return fr_up(skb, reason_leaving_udp_length);
 
@@ -413,7 +409,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 56) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 417 "relay.bpf.c"
+#line 413 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -423,19 +419,18 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write5(skb, data);
-#line 427 "relay.bpf.c"
+#line 423 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write6(skb);
-#line 433 "relay.bpf.c"
+#line 429 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		if (be8(data + 20) == 6) { /* tcp */
-
 			/* transport.cue:56 */
 #line 56 "transport.cue"
 			if (data + 74 > data_end) return fr_up(skb, reason_leaving_truncated);
@@ -444,11 +439,11 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 
 			/* transport.cue:39 */
 #line 39 "transport.cue"
-			if ((be8(data + 66) >> 4) < 5) return fr_up(skb, reason_leaving_tcp_data_offset);
+			if ((be8(data + 66) >> 4) < 5) return fr_up(skb, reason_leaving_tcp_data_offset); /* tcp.data_offset */
 
 			/* transport.cue:56 */
 #line 56 "transport.cue"
-			v_l4_options_size_2 = ((be8(data + 66) >> 4) * 4) - 20;
+			v_l4_options_size_2 = ((be8(data + 66) >> 4) * 4) - 20; /* tcp.data_offset */
 #line 56 "transport.cue"
 			if (v_l4_options_size_2 > 40) return fr_up(skb, reason_leaving_tcp_options);
 #line 56 "transport.cue"
@@ -462,14 +457,14 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 
 			/* transport.cue:39 */
 #line 39 "transport.cue"
-			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_leaving_tcp_data_offset);
+			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_leaving_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
 #line 8 "spec.cue"
 			if (be16(data + 56) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 473 "relay.bpf.c"
+#line 468 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -479,23 +474,23 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write7(skb, data);
-#line 483 "relay.bpf.c"
+#line 478 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write8(skb);
-#line 489 "relay.bpf.c"
+#line 484 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		return fr_up(skb, reason_leaving_not_l4);
-#line 495 "relay.bpf.c"
+#line 490 "relay.bpf.c"
 	}
 
 	/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 	return fr_up(skb, reason_leaving_not_ip);
-#line 501 "relay.bpf.c"
+#line 496 "relay.bpf.c"
 }

@@ -96,37 +96,37 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u16 x3 = bpf_htons(row_p->m_local.port); /* udp: src_port */
 	__u16 x4 = bpf_htons(row_p->m_peer.port); /* udp: dst_port */
 
-	/* ip.checksum */
-#line 25 "ip.cue"
-	__u16 old0 = ld16(data + 24);
-#line 13 "spec.cue"
-	__u32 x5 = ld32(data + 18);
-#line 13 "spec.cue"
-	__u16 x6 = ld16(data + 22);
-#line 13 "spec.cue"
-	__u32 x7 = ld32(data + 26);
-#line 13 "spec.cue"
-	__u32 x8 = ld32(data + 30);
-#line 111 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x5 + x6 + x7 + x8) + (__u64)x0 + x1 + x2 + 64);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 40);
+	__u16 old0 = ld16(data + 40);
 #line 13 "spec.cue"
-	__u16 x9 = ld16(data + 38);
-#line 119 "relay.bpf.c"
-	__u64 was1 = (__u64)x7 + x8 + x9 + 0x1100;
-	__u64 now1 = (__u64)x1 + x2 + x9 + 0x1100;
-	int pending1 = old1 == fr_fold(was1) || skb->gso_size;
+	__u32 x5 = ld32(data + 26);
 #line 13 "spec.cue"
-	__u32 x10 = ld32(data + 34);
-#line 125 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + was1) + (__u64)x3 + x4 + now1);
-	if (!sum1)
-		sum1 = 0xFFFF;
-	if (!old1) /* no checksum came, none leaves */
-		sum1 = 0;
+	__u32 x6 = ld32(data + 30);
+#line 13 "spec.cue"
+	__u16 x7 = ld16(data + 38);
+#line 109 "relay.bpf.c"
+	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
+	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
+	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
+#line 13 "spec.cue"
+	__u32 x8 = ld32(data + 34);
+#line 115 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
+	if (!sum0)
+		sum0 = 0xFFFF;
+	if (!old0) /* no checksum came, none leaves */
+		sum0 = 0;
+
+	/* ip.checksum */
+#line 25 "ip.cue"
+	__u16 old1 = ld16(data + 24);
+#line 13 "spec.cue"
+	__u32 x9 = ld32(data + 18);
+#line 13 "spec.cue"
+	__u16 x10 = ld16(data + 22);
+#line 129 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -150,12 +150,12 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 #line 11 "transport.cue"
 	st16(data + 34, x3);
 	st16(data + 36, x4);
-#line 25 "ip.cue"
-	st16(data + 24, sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
+	st16(data + 40, pending0 ? old0 : sum0);
+#line 25 "ip.cue"
+	st16(data + 24, sum1);
 #line 158 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 18, 24);
@@ -173,7 +173,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | (((be8(data + 15)) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
 	__u16 x1 = bpf_htons(v_payload_len + 8); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_p->m_local.addr); /* ipv6: src */
@@ -354,13 +354,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 x5 = bpf_htons(row_p_2->m_peer.port); /* udp: dst_port */
 	__u16 x6 = bpf_htons(v_payload_len_2 + 8); /* udp: length */
 
-	/* ipv4.checksum */
-#line 359 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 60);
+	__u16 old0 = ld16(data + 60);
 #line 13 "spec.cue"
 	__u64 x7 = ld64(data + 22);
 #line 13 "spec.cue"
@@ -371,21 +367,24 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 375 "relay.bpf.c"
-	__u64 was1 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
-	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+#line 371 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
+	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
+	int pending0 = old0 == fr_fold(was0);
 #line 13 "spec.cue"
 	__u32 x12 = ld32(data + 54);
-#line 381 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x12 + x11 + was1) + (__u64)x4 + x5 + x6 + now1);
-	if (!sum1)
-		sum1 = 0xFFFF;
+#line 377 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 + x5 + x6 + now0);
+	if (!sum0)
+		sum0 = 0xFFFF;
+
+	/* ipv4.checksum */
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
 	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_2, FR_TO_IPV4);
-#line 389 "relay.bpf.c"
+#line 388 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -419,12 +418,11 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 34, x4);
 	st16(data + 36, x5);
 	st16(data + 38, x6);
+	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
-	st16(data + 24, sum0);
-#line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 427 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 24, sum1);
+#line 425 "relay.bpf.c"
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 28);
@@ -453,6 +451,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:9: programs: forward: { */
 #line 9 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
@@ -468,42 +467,41 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_forward_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_forward_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_forward_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_forward_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_forward_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_forward_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_forward_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_forward_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_forward_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_forward_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_forward_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_forward_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_forward_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -513,14 +511,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_forward_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 524 "relay.bpf.c"
+#line 522 "relay.bpf.c"
 		{
 			struct key_by_client key __attribute__((aligned(8))) = {};
 
@@ -530,16 +528,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			key.m_server.port = be16(data + 36);
 #line 12 "spec.cue"
 			row_p = find_by_client(&key, now);
-#line 534 "relay.bpf.c"
+#line 532 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_forward_no_by_client);
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
 #line 13 "spec.cue"
-		if ((ld64(row_p->m_local.addr) == 0 && ld32(row_p->m_local.addr + 8) == 0xffff0000) != (ld64(row_p->m_peer.addr) == 0 && ld32(row_p->m_peer.addr + 8) == 0xffff0000)) return fr_up(skb, reason_forward_address_family);
+		if ((fr_is_v4(row_p->m_local.addr)) != (fr_is_v4(row_p->m_peer.addr))) return fr_up(skb, reason_forward_address_family);
 #line 13 "spec.cue"
-		if (ld64(row_p->m_peer.addr) == 0 && ld32(row_p->m_peer.addr + 8) == 0xffff0000) { /* ipv4 stays */
+		if (fr_is_v4(row_p->m_peer.addr)) { /* ipv4 stays */
 #line 13 "spec.cue"
 			if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT && row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 13 "spec.cue"
@@ -552,26 +550,26 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 556 "relay.bpf.c"
+#line 554 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 			return prog_forward_write1(skb, data, now, row_p);
-#line 562 "relay.bpf.c"
+#line 560 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
 #line 13 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 #line 13 "spec.cue"
-		if (!(fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) == 0xFFFF)) return fr_up(skb, reason_forward_ipv4_checksum);
+		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_forward_ipv4_checksum);
 #line 13 "spec.cue"
 		v_payload_len = v_udp_end - 42;
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 40) == 0) return fr_up(skb, reason_forward_udp_checksum);
+		if (be16(data + 40) == 0) return fr_up(skb, reason_forward_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
 #line 13 "spec.cue"
@@ -586,44 +584,43 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 590 "relay.bpf.c"
+#line 588 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write2(skb, data, now, v_payload_len, row_p);
-#line 596 "relay.bpf.c"
+#line 594 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_forward_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_forward_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_forward_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_forward_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_forward_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_forward_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_forward_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -633,14 +630,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_forward_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 644 "relay.bpf.c"
+#line 641 "relay.bpf.c"
 		{
 			struct key_by_client key __attribute__((aligned(8))) = {};
 
@@ -654,20 +651,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			key.m_server.port = be16(data + 56);
 #line 12 "spec.cue"
 			row_p_2 = find_by_client(&key, now);
-#line 658 "relay.bpf.c"
+#line 655 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_by_client);
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
 #line 13 "spec.cue"
-		if ((ld64(row_p_2->m_local.addr) == 0 && ld32(row_p_2->m_local.addr + 8) == 0xffff0000) != (ld64(row_p_2->m_peer.addr) == 0 && ld32(row_p_2->m_peer.addr + 8) == 0xffff0000)) return fr_up(skb, reason_forward_address_family);
+		if ((fr_is_v4(row_p_2->m_local.addr)) != (fr_is_v4(row_p_2->m_peer.addr))) return fr_up(skb, reason_forward_address_family);
 #line 13 "spec.cue"
-		if (!(ld64(row_p_2->m_peer.addr) == 0 && ld32(row_p_2->m_peer.addr + 8) == 0xffff0000)) { /* ipv6 stays */
-
+		if (!(fr_is_v4(row_p_2->m_peer.addr))) { /* ipv6 stays */
 			/* transport.cue:14 */
 #line 14 "transport.cue"
-			if (be16(data + 60) == 0) return fr_up(skb, reason_forward_udp_checksum);
+			if (be16(data + 60) == 0) return fr_up(skb, reason_forward_udp_checksum); /* udp.checksum */
 
 			/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
 #line 13 "spec.cue"
@@ -682,13 +678,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 686 "relay.bpf.c"
+#line 682 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 			return prog_forward_write3(skb, data, now, row_p_2);
-#line 692 "relay.bpf.c"
+#line 688 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -699,7 +695,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 60) == 0) return fr_up(skb, reason_forward_udp_checksum);
+		if (be16(data + 60) == 0) return fr_up(skb, reason_forward_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
 #line 13 "spec.cue"
@@ -714,17 +710,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 718 "relay.bpf.c"
+#line 714 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (28ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write4(skb, data, now, v_payload_len_2, row_p_2);
-#line 724 "relay.bpf.c"
+#line 720 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 730 "relay.bpf.c"
+#line 726 "relay.bpf.c"
 }

@@ -132,37 +132,37 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	__u16 x3 = bpf_htons(row_double->m_long.port); /* udp: src_port */
 	__u16 x4 = bpf_htons(row_double->m_close.port); /* udp: dst_port */
 
-	/* ip.checksum */
-#line 25 "ip.cue"
-	__u16 old0 = ld16(data + 24);
-#line 22 "spec.cue"
-	__u32 x5 = ld32(data + 18);
-#line 22 "spec.cue"
-	__u16 x6 = ld16(data + 22);
-#line 22 "spec.cue"
-	__u32 x7 = ld32(data + 26);
-#line 22 "spec.cue"
-	__u32 x8 = ld32(data + 30);
-#line 147 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x5 + x6 + x7 + x8) + (__u64)x0 + x1 + x2 + 64);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 40);
+	__u16 old0 = ld16(data + 40);
 #line 22 "spec.cue"
-	__u16 x9 = ld16(data + 38);
-#line 155 "relay.bpf.c"
-	__u64 was1 = (__u64)x7 + x8 + x9 + 0x1100;
-	__u64 now1 = (__u64)x1 + x2 + x9 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	__u32 x5 = ld32(data + 26);
 #line 22 "spec.cue"
-	__u32 x10 = ld32(data + 34);
-#line 161 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + was1) + (__u64)x3 + x4 + now1);
-	if (!sum1)
-		sum1 = 0xFFFF;
-	if (!old1) /* no checksum came, none leaves */
-		sum1 = 0;
+	__u32 x6 = ld32(data + 30);
+#line 22 "spec.cue"
+	__u16 x7 = ld16(data + 38);
+#line 145 "relay.bpf.c"
+	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
+	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
+	int pending0 = old0 == fr_fold(was0);
+#line 22 "spec.cue"
+	__u32 x8 = ld32(data + 34);
+#line 151 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
+	if (!sum0)
+		sum0 = 0xFFFF;
+	if (!old0) /* no checksum came, none leaves */
+		sum0 = 0;
+
+	/* ip.checksum */
+#line 25 "ip.cue"
+	__u16 old1 = ld16(data + 24);
+#line 22 "spec.cue"
+	__u32 x9 = ld32(data + 18);
+#line 22 "spec.cue"
+	__u16 x10 = ld16(data + 22);
+#line 165 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_double->h_hop_close.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -186,12 +186,12 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 #line 11 "transport.cue"
 	st16(data + 34, x3);
 	st16(data + 36, x4);
-#line 25 "ip.cue"
-	st16(data + 24, sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
+	st16(data + 40, pending0 ? old0 : sum0);
+#line 25 "ip.cue"
+	st16(data + 24, sum1);
 #line 194 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 18, 24);
@@ -209,7 +209,7 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | (((be8(data + 15)) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
 	__u16 x1 = bpf_htons(v_payload_len + 12); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_double->m_long.addr); /* ipv6: src */
@@ -397,13 +397,9 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 #line 4 "spec.cue"
 	__u32 x7 = ld32(data + 62); /* int: type range, int: return */
 
-	/* ipv4.checksum */
-#line 402 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 60);
+	__u16 old0 = ld16(data + 60);
 #line 22 "spec.cue"
 	__u64 x8 = ld64(data + 22);
 #line 22 "spec.cue"
@@ -414,21 +410,24 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	__u64 x11 = ld64(data + 46);
 #line 22 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 418 "relay.bpf.c"
-	__u64 was1 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
-	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+#line 414 "relay.bpf.c"
+	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
+	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
+	int pending0 = old0 == fr_fold(was0);
 #line 22 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 424 "relay.bpf.c"
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x12 + was1) + (__u64)x4 + x5 + x6 + now1);
-	if (!sum1)
-		sum1 = 0xFFFF;
+#line 420 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x4 + x5 + x6 + now0);
+	if (!sum0)
+		sum0 = 0xFFFF;
+
+	/* ipv4.checksum */
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
 	int direct = row_double_2->h_hop_close.state == FR_HOP_DIRECT;
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 66, 46, v_payload_len_2, FR_TO_IPV4);
-#line 432 "relay.bpf.c"
+#line 431 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) : fr_up(skb, reason_main_no_memory);
 
@@ -464,12 +463,12 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	st16(data + 38, x6);
 #line 4 "spec.cue"
 	st32(data + 42, x7);
-#line 25 "ip.cue"
-	st16(data + 24, sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 472 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending0 ? old0 : sum0);
+#line 25 "ip.cue"
+	st16(data + 24, sum1);
+#line 471 "relay.bpf.c"
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 32);
@@ -500,6 +499,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:15: programs: main: { */
 #line 15 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_main_inactive);
@@ -515,42 +515,41 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_main_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_main_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_main_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_main_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_main_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_main_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_main_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_main_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_main_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_main_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_main_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_main_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_main_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_main_ipv4_total_length);
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_main_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_main_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -560,9 +559,9 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_main_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_main_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_main_udp_length);
 
@@ -572,7 +571,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if (46ULL > v_udp_end) return fr_up(skb, reason_main_truncated);
 #line 4 "spec.cue"
-		if (be8(data + 42) != 1) return fr_up(skb, reason_main_int_type);
+		if (be8(data + 42) != 1) return fr_up(skb, reason_main_int_type); /* int.type */
 
 		/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
@@ -580,17 +579,17 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 		/* spec.cue:18: when: "setting.func && int.range == setting.default" */
 #line 18 "spec.cue"
-		if (!(set_func && (be8(data + 43) == set_default))) return fr_up(skb, reason_main_no_match);
+		if (!(set_func && (be8(data + 43) == set_default))) return fr_up(skb, reason_main_no_match); /* int.range */
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 587 "relay.bpf.c"
+#line 586 "relay.bpf.c"
 		{
 			struct key_map key __attribute__((aligned(8))) = {};
 
 			key.m_switch = be16(data + 44);
 #line 19 "spec.cue"
 			row_package = find_map(&key);
-#line 594 "relay.bpf.c"
+#line 593 "relay.bpf.c"
 		}
 		{
 			struct key_void key __attribute__((aligned(8))) = {};
@@ -600,7 +599,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			key.m_var = be16(data + 44);
 #line 19 "spec.cue"
 			row_double = find_void(&key, now);
-#line 604 "relay.bpf.c"
+#line 603 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double) return fr_up(skb, reason_main_no_void);
@@ -612,14 +611,14 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 616 "relay.bpf.c"
+#line 615 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
-		if ((ld64(row_double->m_long.addr) == 0 && ld32(row_double->m_long.addr + 8) == 0xffff0000) != (ld64(row_double->m_close.addr) == 0 && ld32(row_double->m_close.addr + 8) == 0xffff0000)) return fr_up(skb, reason_main_address_family);
+		if ((fr_is_v4(row_double->m_long.addr)) != (fr_is_v4(row_double->m_close.addr))) return fr_up(skb, reason_main_address_family);
 #line 22 "spec.cue"
-		if (ld64(row_double->m_close.addr) == 0 && ld32(row_double->m_close.addr + 8) == 0xffff0000) { /* ipv4 stays */
+		if (fr_is_v4(row_double->m_close.addr)) { /* ipv4 stays */
 #line 22 "spec.cue"
 			if (unlikely(row_double->h_hop_close.state != FR_HOP_DIRECT && row_double->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
 #line 22 "spec.cue"
@@ -632,7 +631,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 636 "relay.bpf.c"
+#line 635 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end - 14 > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -640,18 +639,18 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
 			return prog_main_write1(skb, data, now, row_double);
-#line 644 "relay.bpf.c"
+#line 643 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
-		if (!(fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) == 0xFFFF)) return fr_up(skb, reason_main_ipv4_checksum);
+		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_main_ipv4_checksum);
 #line 22 "spec.cue"
 		v_payload_len = v_udp_end - 46;
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 40) == 0) return fr_up(skb, reason_main_udp_checksum);
+		if (be16(data + 40) == 0) return fr_up(skb, reason_main_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
@@ -666,7 +665,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 670 "relay.bpf.c"
+#line 669 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (52ULL + v_payload_len > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -674,38 +673,37 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
 		return prog_main_write2(skb, data, now, v_payload_len, row_double);
-#line 678 "relay.bpf.c"
+#line 677 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_main_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_main_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_main_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_main_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_main_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_main_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_main_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_main_ipv6_payload_length);
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_main_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_main_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -715,9 +713,9 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_main_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_main_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_main_udp_length);
 
@@ -727,7 +725,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if (66ULL > v_udp_end_2) return fr_up(skb, reason_main_truncated);
 #line 4 "spec.cue"
-		if (be8(data + 62) != 1) return fr_up(skb, reason_main_int_type);
+		if (be8(data + 62) != 1) return fr_up(skb, reason_main_int_type); /* int.type */
 
 		/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
@@ -735,17 +733,17 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 		/* spec.cue:18: when: "setting.func && int.range == setting.default" */
 #line 18 "spec.cue"
-		if (!(set_func && (be8(data + 63) == set_default))) return fr_up(skb, reason_main_no_match);
+		if (!(set_func && (be8(data + 63) == set_default))) return fr_up(skb, reason_main_no_match); /* int.range */
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 742 "relay.bpf.c"
+#line 740 "relay.bpf.c"
 		{
 			struct key_map key __attribute__((aligned(8))) = {};
 
 			key.m_switch = be16(data + 64);
 #line 19 "spec.cue"
 			row_package_2 = find_map(&key);
-#line 749 "relay.bpf.c"
+#line 747 "relay.bpf.c"
 		}
 		{
 			struct key_void key __attribute__((aligned(8))) = {};
@@ -756,7 +754,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			key.m_var = be16(data + 64);
 #line 19 "spec.cue"
 			row_double_2 = find_void(&key, now);
-#line 760 "relay.bpf.c"
+#line 758 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double_2) return fr_up(skb, reason_main_no_void);
@@ -768,18 +766,17 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package_2->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 772 "relay.bpf.c"
+#line 770 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
-		if ((ld64(row_double_2->m_long.addr) == 0 && ld32(row_double_2->m_long.addr + 8) == 0xffff0000) != (ld64(row_double_2->m_close.addr) == 0 && ld32(row_double_2->m_close.addr + 8) == 0xffff0000)) return fr_up(skb, reason_main_address_family);
+		if ((fr_is_v4(row_double_2->m_long.addr)) != (fr_is_v4(row_double_2->m_close.addr))) return fr_up(skb, reason_main_address_family);
 #line 22 "spec.cue"
-		if (!(ld64(row_double_2->m_close.addr) == 0 && ld32(row_double_2->m_close.addr + 8) == 0xffff0000)) { /* ipv6 stays */
-
+		if (!(fr_is_v4(row_double_2->m_close.addr))) { /* ipv6 stays */
 			/* transport.cue:14 */
 #line 14 "transport.cue"
-			if (be16(data + 60) == 0) return fr_up(skb, reason_main_udp_checksum);
+			if (be16(data + 60) == 0) return fr_up(skb, reason_main_udp_checksum); /* udp.checksum */
 
 			/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
@@ -794,7 +791,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 798 "relay.bpf.c"
+#line 795 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end_2 - 14 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -802,7 +799,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
 			return prog_main_write3(skb, data, now, row_double_2);
-#line 806 "relay.bpf.c"
+#line 803 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -811,7 +808,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 60) == 0) return fr_up(skb, reason_main_udp_checksum);
+		if (be16(data + 60) == 0) return fr_up(skb, reason_main_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
@@ -826,7 +823,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 830 "relay.bpf.c"
+#line 827 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (32ULL + v_payload_len_2 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -834,11 +831,11 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
 		return prog_main_write4(skb, data, now, v_payload_len_2, row_double_2);
-#line 838 "relay.bpf.c"
+#line 835 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_main_not_ip);
-#line 844 "relay.bpf.c"
+#line 841 "relay.bpf.c"
 }

@@ -95,6 +95,7 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:6: programs: inbound: { */
 #line 6 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_inbound_inactive);
@@ -110,42 +111,41 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 	/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 #line 8 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_inbound_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_inbound_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_inbound_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_inbound_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_inbound_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_inbound_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_inbound_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_inbound_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_inbound_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_inbound_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_inbound_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_inbound_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_inbound_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_inbound_ipv4_total_length);
 
 		/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 #line 8 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_inbound_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_inbound_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -155,9 +155,9 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_inbound_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_inbound_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_inbound_udp_length);
 
@@ -171,7 +171,7 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 #line 7 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_inbound_super_packet);
 #line 7 "spec.cue"
-		if (be16(data + 36) != 0x1b58) return fr_up(skb, reason_inbound_no_match);
+		if (be16(data + 36) != 0x1b58) return fr_up(skb, reason_inbound_no_match); /* udp.dst_port */
 
 		/* spec.cue:10: do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: "learned"}, "pass"] */
 #line 178 "relay.bpf.c"
@@ -197,32 +197,31 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 	/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 #line 8 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_inbound_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_inbound_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_inbound_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_inbound_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_inbound_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_inbound_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_inbound_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_inbound_ipv6_payload_length);
 
 		/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 #line 8 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_inbound_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_inbound_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -232,9 +231,9 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_inbound_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_inbound_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_inbound_udp_length);
 
@@ -248,10 +247,10 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 #line 7 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_inbound_super_packet);
 #line 7 "spec.cue"
-		if (be16(data + 56) != 0x1b58) return fr_up(skb, reason_inbound_no_match);
+		if (be16(data + 56) != 0x1b58) return fr_up(skb, reason_inbound_no_match); /* udp.dst_port */
 
 		/* spec.cue:10: do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: "learned"}, "pass"] */
-#line 255 "relay.bpf.c"
+#line 254 "relay.bpf.c"
 		{
 			struct key_seen key __attribute__((aligned(8))) = {};
 			struct val_seen val __attribute__((aligned(8))) = {};
@@ -263,17 +262,17 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 			val.m_port = be16(data + 56);
 #line 10 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_inbound_full_seen);
-#line 267 "relay.bpf.c"
+#line 266 "relay.bpf.c"
 		}
 #line 10 "spec.cue"
 		fr_named_add(0, 1);
 #line 10 "spec.cue"
 		return prog_inbound_write2(skb);
-#line 273 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 #line 8 "spec.cue"
 	return fr_up(skb, reason_inbound_not_ip);
-#line 279 "relay.bpf.c"
+#line 278 "relay.bpf.c"
 }

@@ -75,6 +75,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:10: programs: filter: { */
 #line 10 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_filter_inactive);
@@ -90,42 +91,41 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_filter_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_filter_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_filter_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_filter_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_filter_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_filter_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_filter_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_filter_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_filter_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_filter_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_filter_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_filter_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_filter_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_filter_ipv4_total_length);
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -135,19 +135,19 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_filter_udp_length);
 
 		/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
-		if (!((0 == 0 && 0 == 0 && 0xffff0000ULL == 0xffff0000ULL && (ld32(data + 26) & 255) == 10) || (0 == 0xb80d0120ULL))) return fr_up(skb, reason_filter_no_match);
+		if (!((0 == 0 && 0 == 0 && 0xffff0000ULL == 0xffff0000ULL && (ld32(data + 26) & 255) == 10) || (0 == 0xb80d0120ULL))) return fr_up(skb, reason_filter_no_match); /* ipv4.src */
 
 		/* spec.cue:15: {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "sources"}]}, */
 #line 15 "spec.cue"
-		if (((be16(data + 34) == 0x400) || ((be16(data + 34) >= 0x7d0) && (be16(data + 34) <= 0xbb7))) && (((be8(data + 15)) & 3) <= 2)) { /* rule */
+		if (((be16(data + 34) == 0x400) || ((be16(data + 34) >= 0x7d0) && (be16(data + 34) <= 0xbb7))) && ((be8(data + 15) & 3) <= 2)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_sources);
 #line 154 "relay.bpf.c"
@@ -180,32 +180,31 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_filter_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_filter_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_filter_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_filter_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_filter_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_filter_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_filter_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_filter_ipv6_payload_length);
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -215,22 +214,22 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_filter_udp_length);
 
 		/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
-		if (!((ld32(data + 22) == 0 && ld32(data + 22 + 4) == 0 && ld32(data + 22 + 8) == 0xffff0000ULL && (ld32(data + 22 + 12) & 255) == 10) || (ld32(data + 22) == 0xb80d0120ULL))) return fr_up(skb, reason_filter_no_match);
+		if (!((ld32(data + 22) == 0 && ld32(data + 22 + 4) == 0 && ld32(data + 22 + 8) == 0xffff0000ULL && (ld32(data + 22 + 12) & 255) == 10) || (ld32(data + 22) == 0xb80d0120ULL))) return fr_up(skb, reason_filter_no_match); /* ipv6.src */
 
 		/* spec.cue:15: {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "sources"}]}, */
 #line 15 "spec.cue"
 		if (((be16(data + 54) == 0x400) || ((be16(data + 54) >= 0x7d0) && (be16(data + 54) <= 0xbb7))) && (((be8(data + 15) >> 4) & 3) <= 2)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_sources);
-#line 234 "relay.bpf.c"
+#line 233 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
@@ -238,7 +237,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (set_strict && !(ld32(data + 6) == ldv32(set_gateway) && ld16(data + 6 + 4) == ldv16(set_gateway + 4))) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_filter_stranger);
-#line 242 "relay.bpf.c"
+#line 241 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home"}, "pass"]}, */
@@ -248,17 +247,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return prog_filter_write2(skb);
-#line 252 "relay.bpf.c"
+#line 251 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: programs: filter: { */
 #line 10 "spec.cue"
 		return fr_up(skb, reason_filter_no_rule);
-#line 258 "relay.bpf.c"
+#line 257 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 264 "relay.bpf.c"
+#line 263 "relay.bpf.c"
 }

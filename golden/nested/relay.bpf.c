@@ -261,6 +261,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:8: programs: balance: { */
 #line 8 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_balance_inactive);
@@ -276,42 +277,41 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_balance_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_balance_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_balance_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_balance_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_balance_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_balance_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_balance_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_balance_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_balance_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_balance_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_balance_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_balance_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_balance_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_balance_ipv4_total_length);
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_balance_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_balance_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -321,9 +321,9 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_balance_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_balance_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_balance_udp_length);
 
@@ -364,7 +364,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			if (!row_b) return fr_up(skb, reason_balance_no_backends);
 #line 14 "spec.cue"
-			if (be8(data + 22) <= 1) return fr_up(skb, reason_balance_hop_limit);
+			if (be8(data + 22) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv4.ttl */
 #line 14 "spec.cue"
 			if (unlikely(row_b->m_way.hop.state != FR_HOP_DIRECT && row_b->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
@@ -399,7 +399,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 #line 15 "spec.cue"
 		if (!row_b_2) return fr_up(skb, reason_balance_no_backends);
 #line 15 "spec.cue"
-		if (be8(data + 22) <= 1) return fr_up(skb, reason_balance_hop_limit);
+		if (be8(data + 22) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv4.ttl */
 #line 15 "spec.cue"
 		if (unlikely(row_b_2->m_way.hop.state != FR_HOP_DIRECT && row_b_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 15 "spec.cue"
@@ -424,32 +424,31 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_balance_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_balance_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_balance_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_balance_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_balance_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_balance_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_balance_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_balance_ipv6_payload_length);
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_balance_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_balance_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -459,21 +458,21 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_balance_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_balance_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 470 "relay.bpf.c"
+#line 469 "relay.bpf.c"
 		{
 			struct key_services key __attribute__((aligned(8))) = {};
 
 			key.m_port = be16(data + 56);
 #line 11 "spec.cue"
 			row_s_2 = find_services(&key);
-#line 477 "relay.bpf.c"
+#line 476 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_balance_no_services);
@@ -483,13 +482,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s_2->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 487 "relay.bpf.c"
+#line 486 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if (((be16(data + 14) >> 6) & 63) == 46) { /* rule */
-#line 493 "relay.bpf.c"
+#line 492 "relay.bpf.c"
 			{
 				struct key_backends key __attribute__((aligned(8))) = {};
 
@@ -497,12 +496,12 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				key.m_bucket = 0;
 #line 14 "spec.cue"
 				row_b_3 = find_backends(&key);
-#line 501 "relay.bpf.c"
+#line 500 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (!row_b_3) return fr_up(skb, reason_balance_no_backends);
 #line 14 "spec.cue"
-			if (be8(data + 21) <= 1) return fr_up(skb, reason_balance_hop_limit);
+			if (be8(data + 21) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv6.hop_limit */
 #line 14 "spec.cue"
 			if (unlikely(row_b_3->m_way.hop.state != FR_HOP_DIRECT && row_b_3->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
@@ -515,13 +514,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				if (row_b_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_balance_no_route);
-#line 519 "relay.bpf.c"
+#line 518 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_3->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 14 "spec.cue"
 			return prog_balance_write3(skb, data, row_b_3);
-#line 525 "relay.bpf.c"
+#line 524 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
@@ -532,12 +531,12 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			key.m_bucket = be16(data + 54) & 3;
 #line 15 "spec.cue"
 			row_b_4 = find_backends(&key);
-#line 536 "relay.bpf.c"
+#line 535 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_4) return fr_up(skb, reason_balance_no_backends);
 #line 15 "spec.cue"
-		if (be8(data + 21) <= 1) return fr_up(skb, reason_balance_hop_limit);
+		if (be8(data + 21) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv6.hop_limit */
 #line 15 "spec.cue"
 		if (unlikely(row_b_4->m_way.hop.state != FR_HOP_DIRECT && row_b_4->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 15 "spec.cue"
@@ -550,17 +549,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 554 "relay.bpf.c"
+#line 553 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_4->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
 		return prog_balance_write4(skb, data, row_b_4);
-#line 560 "relay.bpf.c"
+#line 559 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_balance_not_ip);
-#line 566 "relay.bpf.c"
+#line 565 "relay.bpf.c"
 }

@@ -125,6 +125,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	fr_pull(skb, 74);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:16: programs: sort: { */
 #line 16 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_sort_inactive);
@@ -140,42 +141,41 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_sort_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_sort_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_sort_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_sort_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_sort_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_sort_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_sort_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_sort_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_sort_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_sort_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_sort_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_sort_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_sort_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_sort_ipv4_total_length);
 
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_sort_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_sort_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -185,9 +185,9 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_sort_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_sort_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_sort_udp_length);
 
@@ -199,15 +199,15 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 		/* spec.cue:5: {name: "has_checksum", bits: 1, is: 0}, */
 #line 5 "spec.cue"
-		if ((be8(data + 42) >> 7) != 0) return fr_up(skb, reason_sort_gre_has_checksum);
+		if ((be8(data + 42) >> 7) != 0) return fr_up(skb, reason_sort_gre_has_checksum); /* gre.has_checksum */
 
 		/* spec.cue:10: {name: "version", bits: 3, is: 0}, */
 #line 10 "spec.cue"
-		if (((be8(data + 43)) & 7) != 0) return fr_up(skb, reason_sort_gre_version);
+		if ((be8(data + 43) & 7) != 0) return fr_up(skb, reason_sort_gre_version); /* gre.version */
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
-		v_gre_key_present = ((be8(data + 42) >> 5) & 1) == 1;
+		v_gre_key_present = ((be8(data + 42) >> 5) & 1) == 1; /* gre.has_key */
 #line 12 "spec.cue"
 		if (v_gre_key_present) { /* key */
 #line 12 "spec.cue"
@@ -215,7 +215,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			v_gre_key_size = 4;
 #line 12 "spec.cue"
-			v_gre_key = be32(data + 46);
+			v_gre_key = be32(data + 46); /* gre.key */
 #line 220 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
@@ -238,7 +238,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
-		v_gre_sequence_present = ((be8(data + 42) >> 4) & 1) == 1;
+		v_gre_sequence_present = ((be8(data + 42) >> 4) & 1) == 1; /* gre.has_sequence */
 #line 13 "spec.cue"
 		if (v_gre_sequence_present) { /* sequence */
 #line 13 "spec.cue"
@@ -267,10 +267,10 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 17 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_sort_super_packet);
 #line 17 "spec.cue"
-		if (be16(data + 36) != 0x1292) return fr_up(skb, reason_sort_no_match);
+		if (be16(data + 36) != 0x1292) return fr_up(skb, reason_sort_no_match); /* udp.dst_port */
 
 		/* spec.cue:20: when: "gre.has_key == 1" */
-		if (((be8(data + 42) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match);
+		if (((be8(data + 42) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match); /* gre.has_key */
 
 		/* spec.cue:21: lookup: t: tenants: ["gre.key"] */
 #line 277 "relay.bpf.c"
@@ -294,32 +294,31 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_sort_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_sort_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_sort_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_sort_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_sort_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_sort_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_sort_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_sort_ipv6_payload_length);
 
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_sort_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_sort_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -329,9 +328,9 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_sort_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_sort_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_sort_udp_length);
 
@@ -343,15 +342,15 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 		/* spec.cue:5: {name: "has_checksum", bits: 1, is: 0}, */
 #line 5 "spec.cue"
-		if ((be8(data + 62) >> 7) != 0) return fr_up(skb, reason_sort_gre_has_checksum);
+		if ((be8(data + 62) >> 7) != 0) return fr_up(skb, reason_sort_gre_has_checksum); /* gre.has_checksum */
 
 		/* spec.cue:10: {name: "version", bits: 3, is: 0}, */
 #line 10 "spec.cue"
-		if (((be8(data + 63)) & 7) != 0) return fr_up(skb, reason_sort_gre_version);
+		if ((be8(data + 63) & 7) != 0) return fr_up(skb, reason_sort_gre_version); /* gre.version */
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
-		v_gre_key_present_2 = ((be8(data + 62) >> 5) & 1) == 1;
+		v_gre_key_present_2 = ((be8(data + 62) >> 5) & 1) == 1; /* gre.has_key */
 #line 12 "spec.cue"
 		if (v_gre_key_present_2) { /* key */
 #line 12 "spec.cue"
@@ -359,15 +358,15 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			v_gre_key_size_2 = 4;
 #line 12 "spec.cue"
-			v_gre_key_2 = be32(data + 66);
-#line 364 "relay.bpf.c"
+			v_gre_key_2 = be32(data + 66); /* gre.key */
+#line 363 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
 			v_gre_key_size_2 = 0;
 #line 12 "spec.cue"
 			v_gre_key_2 = 0;
-#line 371 "relay.bpf.c"
+#line 370 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
@@ -382,19 +381,19 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
-		v_gre_sequence_present_2 = ((be8(data + 62) >> 4) & 1) == 1;
+		v_gre_sequence_present_2 = ((be8(data + 62) >> 4) & 1) == 1; /* gre.has_sequence */
 #line 13 "spec.cue"
 		if (v_gre_sequence_present_2) { /* sequence */
 #line 13 "spec.cue"
 			if (p_gre_key_end_2 + 4 > data_end) return fr_up(skb, reason_sort_truncated);
 #line 13 "spec.cue"
 			v_gre_sequence_size_2 = 4;
-#line 393 "relay.bpf.c"
+#line 392 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
 			v_gre_sequence_size_2 = 0;
-#line 398 "relay.bpf.c"
+#line 397 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
@@ -411,20 +410,20 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 17 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_sort_super_packet);
 #line 17 "spec.cue"
-		if (be16(data + 56) != 0x1292) return fr_up(skb, reason_sort_no_match);
+		if (be16(data + 56) != 0x1292) return fr_up(skb, reason_sort_no_match); /* udp.dst_port */
 
 		/* spec.cue:20: when: "gre.has_key == 1" */
-		if (((be8(data + 62) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match);
+		if (((be8(data + 62) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match); /* gre.has_key */
 
 		/* spec.cue:21: lookup: t: tenants: ["gre.key"] */
-#line 421 "relay.bpf.c"
+#line 420 "relay.bpf.c"
 		{
 			struct key_tenants key __attribute__((aligned(8))) = {};
 
 			key.m_key = v_gre_key_2;
 #line 21 "spec.cue"
 			row_t_2 = find_tenants(&key);
-#line 428 "relay.bpf.c"
+#line 427 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (!row_t_2) return fr_up(skb, reason_sort_no_tenants);
@@ -432,11 +431,11 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:22: do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 #line 22 "spec.cue"
 		return prog_sort_write2(skb, v_gre_key_2, row_t_2);
-#line 436 "relay.bpf.c"
+#line 435 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 442 "relay.bpf.c"
+#line 441 "relay.bpf.c"
 }

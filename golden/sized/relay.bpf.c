@@ -48,7 +48,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	__s64 csum;
 	__u32 len = skb->len;
 #line 16 "ip.cue"
-	__u16 x0 = bpf_htons(0x45b8ULL | ((be8(data + 15)) & 3)); /* ipv4: version ihl dscp ecn */
+	__u16 x0 = bpf_htons(0x45b8ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
 
 	/* ip.checksum */
 #line 25 "ip.cue"
@@ -89,7 +89,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x6b800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl((0x6b800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
 #line 95 "relay.bpf.c"
 	csum = bpf_csum_update(skb, 0);
@@ -134,6 +134,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	fr_pull(skb, 84);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:9: programs: filter: { */
 #line 9 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_filter_inactive);
@@ -149,42 +150,41 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
 #line 11 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_filter_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_filter_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_filter_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_filter_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_filter_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_filter_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_filter_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_filter_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_filter_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_filter_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_filter_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_filter_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_filter_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_filter_ipv4_total_length);
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
 #line 11 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -194,9 +194,9 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_filter_udp_length);
 
@@ -206,7 +206,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 6 "spec.cue"
 		if (43ULL > v_udp_end) return fr_up(skb, reason_filter_truncated);
 #line 6 "spec.cue"
-		v_named_id_size = be8(data + 42);
+		v_named_id_size = be8(data + 42); /* named.id_length */
 #line 6 "spec.cue"
 		if (v_named_id_size > 20) return fr_up(skb, reason_filter_named_id);
 #line 6 "spec.cue"
@@ -230,7 +230,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:12: when: "udp.dst_port == 7000" */
 #line 12 "spec.cue"
-		if (be16(data + 36) != 0x1b58) return fr_up(skb, reason_filter_no_match);
+		if (be16(data + 36) != 0x1b58) return fr_up(skb, reason_filter_no_match); /* udp.dst_port */
 
 		/* spec.cue:14: {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
 #line 14 "spec.cue"
@@ -259,32 +259,31 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
 #line 11 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_filter_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_filter_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_filter_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_filter_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_filter_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_filter_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_filter_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_filter_ipv6_payload_length);
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
 #line 11 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -294,9 +293,9 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_filter_udp_length);
 
@@ -306,7 +305,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 6 "spec.cue"
 		if (63ULL > v_udp_end_2) return fr_up(skb, reason_filter_truncated);
 #line 6 "spec.cue"
-		v_named_id_size_2 = be8(data + 62);
+		v_named_id_size_2 = be8(data + 62); /* named.id_length */
 #line 6 "spec.cue"
 		if (v_named_id_size_2 > 20) return fr_up(skb, reason_filter_named_id);
 #line 6 "spec.cue"
@@ -330,7 +329,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:12: when: "udp.dst_port == 7000" */
 #line 12 "spec.cue"
-		if (be16(data + 56) != 0x1b58) return fr_up(skb, reason_filter_no_match);
+		if (be16(data + 56) != 0x1b58) return fr_up(skb, reason_filter_no_match); /* udp.dst_port */
 
 		/* spec.cue:14: {match: "named.kind": 1 | 2, do: [{count: "known"}, {set: "ip.dscp": 46}, "pass"]}, */
 #line 14 "spec.cue"
@@ -339,7 +338,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 14 "spec.cue"
 			return prog_filter_write3(skb, data);
-#line 343 "relay.bpf.c"
+#line 342 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {when: "named.id_length > 8", do: [{drop: "long"}]}, */
@@ -347,17 +346,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be8(data + 62) > 8) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_long);
-#line 351 "relay.bpf.c"
+#line 350 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: ["pass"]}, */
 #line 16 "spec.cue"
 		return prog_filter_write4(skb);
-#line 357 "relay.bpf.c"
+#line 356 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 363 "relay.bpf.c"
+#line 362 "relay.bpf.c"
 }

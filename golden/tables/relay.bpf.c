@@ -149,7 +149,7 @@ static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
 	__s64 csum;
 	__u32 len = skb->len;
 #line 16 "ip.cue"
-	__u16 x0 = bpf_htons(0x4520ULL | ((be8(data + 15)) & 3)); /* ipv4: version ihl dscp ecn */
+	__u16 x0 = bpf_htons(0x4520ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
 
 	/* ip.checksum */
 #line 25 "ip.cue"
@@ -190,7 +190,7 @@ static __always_inline int prog_gate_write3(struct __sk_buff *skb, void *data)
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x62000000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl((0x62000000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
 #line 196 "relay.bpf.c"
 	csum = bpf_csum_update(skb, 0);
@@ -237,6 +237,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:10: programs: gate: { */
 #line 10 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_gate_inactive);
@@ -252,42 +253,41 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_gate_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_gate_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_gate_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_gate_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_gate_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_gate_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_gate_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_gate_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_gate_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_gate_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_gate_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_gate_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_gate_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_gate_ipv4_total_length);
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_gate_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_gate_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -297,15 +297,15 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_gate_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_gate_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_gate_udp_length);
 
 		/* spec.cue:13: when: "udp.dst_port < 16384" */
 #line 13 "spec.cue"
-		if (be16(data + 36) >= 0x4000) return fr_up(skb, reason_gate_no_match);
+		if (be16(data + 36) >= 0x4000) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:14: lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.src", "udp.src_port"], "rate?": rates: ["ip.src"]} */
 #line 312 "relay.bpf.c"
@@ -389,32 +389,31 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_gate_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_gate_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_gate_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_gate_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_gate_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_gate_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_gate_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_gate_ipv6_payload_length);
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_gate_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_gate_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -424,18 +423,18 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_gate_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_gate_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_gate_udp_length);
 
 		/* spec.cue:13: when: "udp.dst_port < 16384" */
 #line 13 "spec.cue"
-		if (be16(data + 56) >= 0x4000) return fr_up(skb, reason_gate_no_match);
+		if (be16(data + 56) >= 0x4000) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:14: lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.src", "udp.src_port"], "rate?": rates: ["ip.src"]} */
-#line 439 "relay.bpf.c"
+#line 438 "relay.bpf.c"
 		{
 			struct key_blocked key __attribute__((aligned(8))) = {};
 
@@ -445,18 +444,18 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			st32((void *)&key + 16, ld32(data + 22 + 12));
 #line 14 "spec.cue"
 			row_b_2 = find_blocked(&key);
-#line 449 "relay.bpf.c"
+#line 448 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			__u32 key = be16(data + 56);
 #line 14 "spec.cue"
 			row_p_2 = find_ports(&key);
-#line 456 "relay.bpf.c"
+#line 455 "relay.bpf.c"
 		}
 #line 14 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_gate_no_ports);
-#line 460 "relay.bpf.c"
+#line 459 "relay.bpf.c"
 		{
 			struct key_recent key __attribute__((aligned(8))) = {};
 
@@ -465,7 +464,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			key.m_port = be16(data + 54);
 #line 14 "spec.cue"
 			row_r_2 = find_recent(&key);
-#line 469 "relay.bpf.c"
+#line 468 "relay.bpf.c"
 		}
 		{
 			struct key_rates key __attribute__((aligned(8))) = {};
@@ -474,7 +473,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 14 "spec.cue"
 			row_rate_2 = find_rates(&key);
-#line 478 "relay.bpf.c"
+#line 477 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
@@ -482,7 +481,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (row_b_2 && (row_b_2->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
-#line 486 "relay.bpf.c"
+#line 485 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
@@ -492,7 +491,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return fr_drop(skb->len, reason_gate_closed);
-#line 496 "relay.bpf.c"
+#line 495 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
@@ -500,7 +499,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (row_rate_2 && (row_rate_2->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
-#line 504 "relay.bpf.c"
+#line 503 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
@@ -508,17 +507,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (row_r_2 && (((__u64)row_r_2->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write3(skb, data);
-#line 512 "relay.bpf.c"
+#line 511 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {do: ["pass"]}, */
 #line 20 "spec.cue"
 		return prog_gate_write4(skb);
-#line 518 "relay.bpf.c"
+#line 517 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 524 "relay.bpf.c"
+#line 523 "relay.bpf.c"
 }

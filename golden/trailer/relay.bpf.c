@@ -72,6 +72,7 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 	fr_pull(skb, 68);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:15: open: { */
 #line 15 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_open_inactive);
@@ -87,42 +88,41 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
 #line 17 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_open_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_open_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_open_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_open_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_open_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_open_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_open_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_open_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_open_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_open_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_open_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_open_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_open_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_open_ipv4_total_length);
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
 #line 17 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_open_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_open_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -132,9 +132,9 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_open_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_open_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_open_udp_length);
 
@@ -146,9 +146,9 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 
 		/* spec.cue:6: fields: [{name: "kind", bits: 8, is: 4}, {name: "length", bits: 8, counts: "payload"}, {name: "sequence", bits: 32}] */
 #line 6 "spec.cue"
-		if (be8(data + 42) != 4) return fr_up(skb, reason_open_sealed_kind);
+		if (be8(data + 42) != 4) return fr_up(skb, reason_open_sealed_kind); /* sealed.kind */
 #line 6 "spec.cue"
-		v_sealed_end = 48ULL + be8(data + 43);
+		v_sealed_end = 48ULL + be8(data + 43); /* sealed.length */
 #line 6 "spec.cue"
 		if (v_sealed_end != v_udp_end) return fr_up(skb, reason_open_sealed_length);
 
@@ -173,32 +173,31 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
 #line 17 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_open_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_open_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_open_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_open_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_open_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_open_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_open_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_open_ipv6_payload_length);
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
 #line 17 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_open_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_open_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -208,9 +207,9 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_open_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_open_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_open_udp_length);
 
@@ -222,9 +221,9 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 
 		/* spec.cue:6: fields: [{name: "kind", bits: 8, is: 4}, {name: "length", bits: 8, counts: "payload"}, {name: "sequence", bits: 32}] */
 #line 6 "spec.cue"
-		if (be8(data + 62) != 4) return fr_up(skb, reason_open_sealed_kind);
+		if (be8(data + 62) != 4) return fr_up(skb, reason_open_sealed_kind); /* sealed.kind */
 #line 6 "spec.cue"
-		v_sealed_end_2 = 68ULL + be8(data + 63);
+		v_sealed_end_2 = 68ULL + be8(data + 63); /* sealed.length */
 #line 6 "spec.cue"
 		if (v_sealed_end_2 != v_udp_end_2) return fr_up(skb, reason_open_sealed_length);
 
@@ -243,13 +242,13 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 		fr_named_add(0, v_sealed_payload_end_2 - 68);
 #line 18 "spec.cue"
 		return prog_open_write2(skb);
-#line 247 "relay.bpf.c"
+#line 246 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_open_not_ip);
-#line 253 "relay.bpf.c"
+#line 252 "relay.bpf.c"
 }
 
 /*
@@ -309,6 +308,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 	fr_pull(skb, 71);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:20: echo: { */
 #line 20 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_echo_inactive);
@@ -324,42 +324,41 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 	/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
 #line 22 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_echo_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_echo_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_echo_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_echo_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_echo_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_echo_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_echo_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_echo_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_echo_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_echo_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_echo_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_echo_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_echo_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_echo_ipv4_total_length);
 
 		/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
 #line 22 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_echo_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_echo_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -369,9 +368,9 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_echo_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_echo_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_echo_udp_length);
 
@@ -383,7 +382,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 		/* spec.cue:10: fields: [{name: "kind", bits: 8, is: 9}, {name: "nonce", bits: 64}] */
 #line 10 "spec.cue"
-		if (be8(data + 42) != 9) return fr_up(skb, reason_echo_ping_kind);
+		if (be8(data + 42) != 9) return fr_up(skb, reason_echo_ping_kind); /* ping.kind */
 
 		/* spec.cue:21: hook: "tc/ingress" */
 #line 21 "spec.cue"
@@ -398,38 +397,37 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		fr_named_add(1, 1);
 #line 23 "spec.cue"
 		return prog_echo_write1(skb);
-#line 402 "relay.bpf.c"
+#line 401 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
 #line 22 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_echo_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_echo_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_echo_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_echo_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_echo_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_echo_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_echo_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_echo_ipv6_payload_length);
 
 		/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
 #line 22 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_echo_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_echo_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -439,9 +437,9 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_echo_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_echo_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_echo_udp_length);
 
@@ -453,7 +451,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 		/* spec.cue:10: fields: [{name: "kind", bits: 8, is: 9}, {name: "nonce", bits: 64}] */
 #line 10 "spec.cue"
-		if (be8(data + 62) != 9) return fr_up(skb, reason_echo_ping_kind);
+		if (be8(data + 62) != 9) return fr_up(skb, reason_echo_ping_kind); /* ping.kind */
 
 		/* spec.cue:21: hook: "tc/ingress" */
 #line 21 "spec.cue"
@@ -468,11 +466,11 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		fr_named_add(1, 1);
 #line 23 "spec.cue"
 		return prog_echo_write2(skb);
-#line 472 "relay.bpf.c"
+#line 470 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
 #line 22 "spec.cue"
 	return fr_up(skb, reason_echo_not_ip);
-#line 478 "relay.bpf.c"
+#line 476 "relay.bpf.c"
 }

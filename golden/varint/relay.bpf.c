@@ -97,6 +97,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	fr_pull(skb, 87);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:10: programs: filter: { */
 #line 10 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_filter_inactive);
@@ -112,42 +113,41 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_filter_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_filter_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_filter_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_filter_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_filter_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_filter_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_filter_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_filter_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_filter_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_filter_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_filter_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_filter_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_filter_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_filter_ipv4_total_length);
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -157,9 +157,9 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_filter_udp_length);
 
@@ -171,7 +171,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:5: {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 #line 5 "spec.cue"
-		if (!((be8(data + 42) >= 8) && (be8(data + 42) <= 15))) return fr_up(skb, reason_filter_stream_type);
+		if (!((be8(data + 42) >= 8) && (be8(data + 42) <= 15))) return fr_up(skb, reason_filter_stream_type); /* stream.type */
 
 		/* spec.cue:6: {name: "id", varint: "quic"}, */
 #line 6 "spec.cue"
@@ -189,7 +189,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
-		v_stream_offset_present = !((be8(data + 42) & 4) == 0);
+		v_stream_offset_present = !((be8(data + 42) & 4) == 0); /* stream.type */
 #line 7 "spec.cue"
 		if (v_stream_offset_present) { /* offset */
 #line 7 "spec.cue"
@@ -218,7 +218,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
-		v_stream_length_present = !((be8(data + 42) & 2) == 0);
+		v_stream_length_present = !((be8(data + 42) & 2) == 0); /* stream.type */
 #line 8 "spec.cue"
 		if (v_stream_length_present) { /* length */
 #line 8 "spec.cue"
@@ -246,7 +246,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		/* spec.cue:11: hook: "tc/ingress" */
 		if (skb->gso_size != 0) return fr_up(skb, reason_filter_super_packet);
 #line 11 "spec.cue"
-		if (be16(data + 36) != 0x1151) return fr_up(skb, reason_filter_no_match);
+		if (be16(data + 36) != 0x1151) return fr_up(skb, reason_filter_no_match); /* udp.dst_port */
 
 		/* spec.cue:15: {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x4000", do: [{drop: "far"}]}, */
 #line 15 "spec.cue"
@@ -267,32 +267,31 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_filter_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_filter_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_filter_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_filter_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_filter_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_filter_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_filter_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_filter_ipv6_payload_length);
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -302,9 +301,9 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_filter_udp_length);
 
@@ -316,7 +315,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:5: {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
 #line 5 "spec.cue"
-		if (!((be8(data + 62) >= 8) && (be8(data + 62) <= 15))) return fr_up(skb, reason_filter_stream_type);
+		if (!((be8(data + 62) >= 8) && (be8(data + 62) <= 15))) return fr_up(skb, reason_filter_stream_type); /* stream.type */
 
 		/* spec.cue:6: {name: "id", varint: "quic"}, */
 #line 6 "spec.cue"
@@ -334,21 +333,21 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
-		v_stream_offset_present_2 = !((be8(data + 62) & 4) == 0);
+		v_stream_offset_present_2 = !((be8(data + 62) & 4) == 0); /* stream.type */
 #line 7 "spec.cue"
 		if (v_stream_offset_present_2) { /* offset */
 #line 7 "spec.cue"
 			v_stream_offset_size_2 = fr_varint(p_stream_id_end_2, data_end, &v_stream_offset_2);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size_2) return fr_up(skb, reason_filter_truncated);
-#line 345 "relay.bpf.c"
+#line 344 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size_2 = 0;
 #line 7 "spec.cue"
 			v_stream_offset_2 = 0;
-#line 352 "relay.bpf.c"
+#line 351 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -363,19 +362,19 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
-		v_stream_length_present_2 = !((be8(data + 62) & 2) == 0);
+		v_stream_length_present_2 = !((be8(data + 62) & 2) == 0); /* stream.type */
 #line 8 "spec.cue"
 		if (v_stream_length_present_2) { /* length */
 #line 8 "spec.cue"
 			v_stream_length_size_2 = fr_varint(p_stream_offset_end_2, data_end, &v_stream_length_2);
 #line 8 "spec.cue"
 			if (!v_stream_length_size_2) return fr_up(skb, reason_filter_truncated);
-#line 374 "relay.bpf.c"
+#line 373 "relay.bpf.c"
 		} else {
 			/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
 			v_stream_length_size_2 = 0;
-#line 379 "relay.bpf.c"
+#line 378 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
@@ -391,14 +390,14 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		/* spec.cue:11: hook: "tc/ingress" */
 		if (skb->gso_size != 0) return fr_up(skb, reason_filter_super_packet);
 #line 11 "spec.cue"
-		if (be16(data + 56) != 0x1151) return fr_up(skb, reason_filter_no_match);
+		if (be16(data + 56) != 0x1151) return fr_up(skb, reason_filter_no_match); /* udp.dst_port */
 
 		/* spec.cue:15: {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x4000", do: [{drop: "far"}]}, */
 #line 15 "spec.cue"
 		if ((((v_stream_id_2 & 3) == 2) && !((be8(data + 62) & 4) == 0)) && (v_stream_offset_2 > 0x4000)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_far);
-#line 402 "relay.bpf.c"
+#line 401 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{count: "streams"}, "pass"]}, */
@@ -406,11 +405,11 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 16 "spec.cue"
 		return prog_filter_write2(skb);
-#line 410 "relay.bpf.c"
+#line 409 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 416 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 }

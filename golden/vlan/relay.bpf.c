@@ -180,34 +180,34 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 #line 13 "transport.cue"
 	__u16 x6 = bpf_htons(v_payload_len + 8); /* udp: length */
 
-	/* ip.checksum */
-#line 25 "ip.cue"
-	__u16 old0 = ld16(data + 28);
-#line 10 "spec.cue"
-	__u16 x7 = ld16(data + 20);
-#line 10 "spec.cue"
-	__u16 x8 = ld16(data + 26);
-#line 191 "relay.bpf.c"
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x7 + x8) + (__u64)x1 + x3);
-
 	/* udp.checksum */
 #line 14 "transport.cue"
-	__u16 old1 = ld16(data + 44);
+	__u16 old0 = ld16(data + 44);
 #line 10 "spec.cue"
-	__u32 x9 = ld32(data + 30);
+	__u32 x7 = ld32(data + 30);
 #line 10 "spec.cue"
-	__u32 x10 = ld32(data + 34);
+	__u32 x8 = ld32(data + 34);
 #line 10 "spec.cue"
-	__u16 x11 = ld16(data + 42);
-#line 203 "relay.bpf.c"
-	__u64 was1 = (__u64)x9 + x10 + x11 + 0x1100;
-	__u64 now1 = (__u64)x9 + x10 + x6 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x11 + was1) + (__u64)x6 + now1);
-	if (!sum1)
-		sum1 = 0xFFFF;
-	if (!old1) /* no checksum came, none leaves */
-		sum1 = 0;
+	__u16 x9 = ld16(data + 42);
+#line 193 "relay.bpf.c"
+	__u64 was0 = (__u64)x7 + x8 + x9 + 0x1100;
+	__u64 now0 = (__u64)x7 + x8 + x6 + 0x1100;
+	int pending0 = old0 == fr_fold(was0);
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x9 + was0) + (__u64)x6 + now0);
+	if (!sum0)
+		sum0 = 0xFFFF;
+	if (!old0) /* no checksum came, none leaves */
+		sum0 = 0;
+
+	/* ip.checksum */
+#line 25 "ip.cue"
+	__u16 old1 = ld16(data + 28);
+#line 10 "spec.cue"
+	__u16 x10 = ld16(data + 20);
+#line 10 "spec.cue"
+	__u16 x11 = ld16(data + 26);
+#line 210 "relay.bpf.c"
+	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + x11) + (__u64)x1 + x3);
 	int direct = row_t_3->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
@@ -243,12 +243,11 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st32(data + 34, x5);
 #line 13 "transport.cue"
 	st16(data + 38, x6);
+	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
-	st16(data + 24, sum0);
-#line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 251 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 24, sum1);
+#line 250 "relay.bpf.c"
+	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 28);
@@ -282,7 +281,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 64);
 #line 10 "spec.cue"
 	__u16 x8 = ld16(data + 62);
-#line 286 "relay.bpf.c"
+#line 285 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x8 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -293,7 +292,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 10 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_2, FR_POP_INNER);
-#line 297 "relay.bpf.c"
+#line 296 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -328,7 +327,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 #line 13 "transport.cue"
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 332 "relay.bpf.c"
+#line 331 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -367,6 +366,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:5: programs: forward: { */
 #line 5 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
@@ -380,42 +380,41 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	if (skb->vlan_present && ((bpf_htons(skb->vlan_proto) == 0x8100) || (bpf_htons(skb->vlan_proto) == 0x88a8))) { /* vlan in the metadata */
 #line 7 "spec.cue"
 		if (be16(data + 12) == 0x800) { /* ipv4 */
-
 			/* ip.cue:6 */
 #line 6 "ip.cue"
 			if (data + 34 > data_end) return fr_up(skb, reason_forward_truncated);
 
 			/* ip.cue:13 */
 #line 13 "ip.cue"
-			if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_forward_ipv4_version);
+			if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_forward_ipv4_version); /* ipv4.version */
 
 			/* ip.cue:14 */
 #line 14 "ip.cue"
-			if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_forward_ip_options);
+			if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_forward_ip_options); /* ipv4.ihl */
 
 			/* ip.cue:19 */
 #line 19 "ip.cue"
-			if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_forward_ipv4_reserved);
+			if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_forward_ipv4_reserved); /* ipv4.reserved */
 
 			/* ip.cue:21 */
 #line 21 "ip.cue"
-			if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_forward_fragment);
+			if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_forward_fragment); /* ipv4.mf */
 
 			/* ip.cue:22 */
 #line 22 "ip.cue"
-			if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_forward_fragment);
+			if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_forward_fragment); /* ipv4.fragment_offset */
 
 			/* ip.cue:17 */
 #line 17 "ip.cue"
-			if (be16(data + 16) < 20) return fr_up(skb, reason_forward_ipv4_total_length);
+			if (be16(data + 16) < 20) return fr_up(skb, reason_forward_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-			v_ip_end = 14ULL + be16(data + 16);
+			v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 			if (v_ip_end > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
-			if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp);
+			if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
 
 			/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -425,14 +424,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* transport.cue:13 */
 #line 13 "transport.cue"
-			if (be16(data + 38) < 8) return fr_up(skb, reason_forward_udp_length);
+			if (be16(data + 38) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
-			v_udp_end = 34ULL + be16(data + 38);
+			v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 			if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 436 "relay.bpf.c"
+#line 435 "relay.bpf.c"
 			{
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
@@ -440,14 +439,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_t = find_tenants(&key);
-#line 444 "relay.bpf.c"
+#line 443 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t) return fr_up(skb, reason_forward_no_tenants);
 
 			/* spec.cue:10: do: [{pop: "vlan"}, {send: via: "t.way"}] */
 #line 10 "spec.cue"
-			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit);
+			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
 #line 10 "spec.cue"
 			if (unlikely(row_t->m_way.hop.state != FR_HOP_DIRECT && row_t->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -460,44 +459,43 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 464 "relay.bpf.c"
+#line 463 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_t->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write1(skb, data, row_t);
-#line 470 "relay.bpf.c"
+#line 469 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 			/* ip.cue:32 */
 #line 32 "ip.cue"
 			if (data + 54 > data_end) return fr_up(skb, reason_forward_truncated);
 
 			/* ip.cue:39 */
 #line 39 "ip.cue"
-			if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_forward_ipv6_version);
+			if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_forward_ipv6_version); /* ipv6.version */
 
 			/* ip.cue:46 */
 #line 46 "ip.cue"
-			if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_forward_mapped_address);
+			if (fr_is_v4(data + 22)) return fr_up(skb, reason_forward_mapped_address); /* ipv6.src */
 
 			/* ip.cue:47 */
 #line 47 "ip.cue"
-			if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_forward_mapped_address);
+			if (fr_is_v4(data + 38)) return fr_up(skb, reason_forward_mapped_address); /* ipv6.dst */
 
 			/* ip.cue:43 */
 #line 43 "ip.cue"
-			v_ip_end_2 = 54ULL + be16(data + 18);
+			v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 			if (v_ip_end_2 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
-			if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp);
+			if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
 
 			/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -507,14 +505,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* transport.cue:13 */
 #line 13 "transport.cue"
-			if (be16(data + 58) < 8) return fr_up(skb, reason_forward_udp_length);
+			if (be16(data + 58) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
-			v_udp_end_2 = 54ULL + be16(data + 58);
+			v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 			if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 518 "relay.bpf.c"
+#line 516 "relay.bpf.c"
 			{
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
@@ -525,14 +523,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st16((void *)&key + 16, ld16(data + 38 + 14));
 #line 8 "spec.cue"
 				row_t_2 = find_tenants(&key);
-#line 529 "relay.bpf.c"
+#line 527 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_2) return fr_up(skb, reason_forward_no_tenants);
 
 			/* spec.cue:10: do: [{pop: "vlan"}, {send: via: "t.way"}] */
 #line 10 "spec.cue"
-			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit);
+			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 10 "spec.cue"
 			if (unlikely(row_t_2->m_way.hop.state != FR_HOP_DIRECT && row_t_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -545,25 +543,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 549 "relay.bpf.c"
+#line 547 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_t_2->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write2(skb, data, row_t_2);
-#line 555 "relay.bpf.c"
+#line 553 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 561 "relay.bpf.c"
+#line 559 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 	if (!skb->vlan_present && ((be16(data + 12) == 0x8100) || (be16(data + 12) == 0x88a8))) { /* vlan */
-
 		/* link.cue:14 */
 #line 14 "link.cue"
 		if (data + 18 > data_end) return fr_up(skb, reason_forward_truncated);
@@ -571,42 +568,41 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		if (be16(data + 16) == 0x800) { /* ipv4 */
-
 			/* ip.cue:6 */
 #line 6 "ip.cue"
 			if (data + 38 > data_end) return fr_up(skb, reason_forward_truncated);
 
 			/* ip.cue:13 */
 #line 13 "ip.cue"
-			if ((be8(data + 18) >> 4) != 4) return fr_up(skb, reason_forward_ipv4_version);
+			if ((be8(data + 18) >> 4) != 4) return fr_up(skb, reason_forward_ipv4_version); /* ipv4.version */
 
 			/* ip.cue:14 */
 #line 14 "ip.cue"
-			if (((be8(data + 18)) & 15) != 5) return fr_up(skb, reason_forward_ip_options);
+			if ((be8(data + 18) & 15) != 5) return fr_up(skb, reason_forward_ip_options); /* ipv4.ihl */
 
 			/* ip.cue:19 */
 #line 19 "ip.cue"
-			if ((be8(data + 24) >> 7) != 0) return fr_up(skb, reason_forward_ipv4_reserved);
+			if ((be8(data + 24) >> 7) != 0) return fr_up(skb, reason_forward_ipv4_reserved); /* ipv4.reserved */
 
 			/* ip.cue:21 */
 #line 21 "ip.cue"
-			if (((be8(data + 24) >> 5) & 1) != 0) return fr_up(skb, reason_forward_fragment);
+			if (((be8(data + 24) >> 5) & 1) != 0) return fr_up(skb, reason_forward_fragment); /* ipv4.mf */
 
 			/* ip.cue:22 */
 #line 22 "ip.cue"
-			if (((be16(data + 24)) & 0x1fff) != 0) return fr_up(skb, reason_forward_fragment);
+			if ((be16(data + 24) & 0x1fff) != 0) return fr_up(skb, reason_forward_fragment); /* ipv4.fragment_offset */
 
 			/* ip.cue:17 */
 #line 17 "ip.cue"
-			if (be16(data + 20) < 20) return fr_up(skb, reason_forward_ipv4_total_length);
+			if (be16(data + 20) < 20) return fr_up(skb, reason_forward_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-			v_ip_end_3 = 18ULL + be16(data + 20);
+			v_ip_end_3 = 18ULL + be16(data + 20); /* ipv4.total_length */
 #line 17 "ip.cue"
 			if (v_ip_end_3 > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
-			if (be8(data + 27) != 17) return fr_up(skb, reason_forward_not_udp);
+			if (be8(data + 27) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
 
 			/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -616,22 +612,22 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* transport.cue:13 */
 #line 13 "transport.cue"
-			if (be16(data + 42) < 8) return fr_up(skb, reason_forward_udp_length);
+			if (be16(data + 42) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
-			v_udp_end_3 = 38ULL + be16(data + 42);
+			v_udp_end_3 = 38ULL + be16(data + 42); /* udp.length */
 #line 13 "transport.cue"
 			if (v_udp_end_3 != v_ip_end_3) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 627 "relay.bpf.c"
+#line 623 "relay.bpf.c"
 			{
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
-				key.m_vid = ((be16(data + 14)) & 0xfff);
+				key.m_vid = (be16(data + 14) & 0xfff);
 				fr_put_v4(key.m_addr, ld32(data + 34));
 #line 8 "spec.cue"
 				row_t_3 = find_tenants(&key);
-#line 635 "relay.bpf.c"
+#line 631 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_3) return fr_up(skb, reason_forward_no_tenants);
@@ -640,7 +636,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
-			if (be8(data + 26) <= 1) return fr_up(skb, reason_forward_hop_limit);
+			if (be8(data + 26) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
 #line 10 "spec.cue"
 			v_payload_len = v_udp_end_3 - 46;
 #line 10 "spec.cue"
@@ -655,44 +651,43 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 659 "relay.bpf.c"
+#line 655 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (28ULL + v_payload_len > row_t_3->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write3(skb, data, v_payload_len, row_t_3);
-#line 665 "relay.bpf.c"
+#line 661 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		if (be16(data + 16) == 0x86dd) { /* ipv6 */
-
 			/* ip.cue:32 */
 #line 32 "ip.cue"
 			if (data + 58 > data_end) return fr_up(skb, reason_forward_truncated);
 
 			/* ip.cue:39 */
 #line 39 "ip.cue"
-			if ((be8(data + 18) >> 4) != 6) return fr_up(skb, reason_forward_ipv6_version);
+			if ((be8(data + 18) >> 4) != 6) return fr_up(skb, reason_forward_ipv6_version); /* ipv6.version */
 
 			/* ip.cue:46 */
 #line 46 "ip.cue"
-			if (ld64(data + 26) == 0 && ld32(data + 26 + 8) == 0xffff0000) return fr_up(skb, reason_forward_mapped_address);
+			if (fr_is_v4(data + 26)) return fr_up(skb, reason_forward_mapped_address); /* ipv6.src */
 
 			/* ip.cue:47 */
 #line 47 "ip.cue"
-			if (ld64(data + 42) == 0 && ld32(data + 42 + 8) == 0xffff0000) return fr_up(skb, reason_forward_mapped_address);
+			if (fr_is_v4(data + 42)) return fr_up(skb, reason_forward_mapped_address); /* ipv6.dst */
 
 			/* ip.cue:43 */
 #line 43 "ip.cue"
-			v_ip_end_4 = 58ULL + be16(data + 22);
+			v_ip_end_4 = 58ULL + be16(data + 22); /* ipv6.payload_length */
 #line 43 "ip.cue"
 			if (v_ip_end_4 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
-			if (be8(data + 24) != 17) return fr_up(skb, reason_forward_not_udp);
+			if (be8(data + 24) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
 
 			/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -702,25 +697,25 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* transport.cue:13 */
 #line 13 "transport.cue"
-			if (be16(data + 62) < 8) return fr_up(skb, reason_forward_udp_length);
+			if (be16(data + 62) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
-			v_udp_end_4 = 58ULL + be16(data + 62);
+			v_udp_end_4 = 58ULL + be16(data + 62); /* udp.length */
 #line 13 "transport.cue"
 			if (v_udp_end_4 != v_ip_end_4) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 713 "relay.bpf.c"
+#line 708 "relay.bpf.c"
 			{
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
-				key.m_vid = ((be16(data + 14)) & 0xfff);
+				key.m_vid = (be16(data + 14) & 0xfff);
 				st16((void *)&key + 2, ld16(data + 42));
 				st32((void *)&key + 4, ld32(data + 42 + 2));
 				st64((void *)&key + 8, ld64(data + 42 + 6));
 				st16((void *)&key + 16, ld16(data + 42 + 14));
 #line 8 "spec.cue"
 				row_t_4 = find_tenants(&key);
-#line 724 "relay.bpf.c"
+#line 719 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_4) return fr_up(skb, reason_forward_no_tenants);
@@ -729,13 +724,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
-			if (be8(data + 25) <= 1) return fr_up(skb, reason_forward_hop_limit);
+			if (be8(data + 25) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 10 "spec.cue"
 			v_payload_len_2 = v_udp_end_4 - 66;
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
-			if (be16(data + 64) == 0) return fr_up(skb, reason_forward_udp_checksum);
+			if (be16(data + 64) == 0) return fr_up(skb, reason_forward_udp_checksum); /* udp.checksum */
 
 			/* spec.cue:10: do: [{pop: "vlan"}, {send: via: "t.way"}] */
 #line 10 "spec.cue"
@@ -750,19 +745,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 754 "relay.bpf.c"
+#line 749 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (48ULL + v_payload_len_2 > row_t_4->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write4(skb, data, v_payload_len_2, row_t_4);
-#line 760 "relay.bpf.c"
+#line 755 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 766 "relay.bpf.c"
+#line 761 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -770,42 +765,41 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	if (skb->vlan_present) return fr_up(skb, reason_forward_vlan_tag);
 #line 7 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_forward_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_forward_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_forward_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_forward_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_forward_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_forward_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_forward_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_forward_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_forward_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_forward_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_forward_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_forward_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_forward_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end_5 = 14ULL + be16(data + 16);
+		v_ip_end_5 = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end_5 > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -815,47 +809,46 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_forward_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_5 = 34ULL + be16(data + 38);
+		v_udp_end_5 = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_5 != v_ip_end_5) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 828 "relay.bpf.c"
+#line 822 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_forward_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_forward_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_forward_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_forward_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_forward_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_forward_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_forward_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_6 = 54ULL + be16(data + 18);
+		v_ip_end_6 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_6 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -865,20 +858,20 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_forward_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_6 = 54ULL + be16(data + 58);
+		v_udp_end_6 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_6 != v_ip_end_6) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 878 "relay.bpf.c"
+#line 871 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 884 "relay.bpf.c"
+#line 877 "relay.bpf.c"
 }

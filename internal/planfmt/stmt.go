@@ -194,7 +194,9 @@ func (w *writer) terms(what string, terms []ir.Term) {
 	var out []string
 	for _, t := range terms {
 		text := ""
-		if t.Region {
+		if t.New != nil {
+			text = "checksum " + t.New.Name + ":2"
+		} else if t.Region {
 			text = fmt.Sprintf("bytes[%s +%s, at most %d]", offset(t.At), expr(t.Len), t.Max)
 		} else {
 			text = fmt.Sprintf("%s:%d", expr(t.Value), t.Size)

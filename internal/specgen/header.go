@@ -236,6 +236,9 @@ func (g *generator) length(h *header, names *namer) {
 }
 
 func (g *generator) checksum(h *header, names *namer) {
+	if slices.ContainsFunc(h.fields, func(f *field) bool { return strings.Contains(f.rest, "checksum") }) {
+		return // each would cover the other
+	}
 	f := &field{name: names.next(), bits: 16, derived: true}
 	covers := pick(g, []string{"header", "all"})
 	members := []string{fmt.Sprintf("covers: %q", covers)}

@@ -215,6 +215,10 @@ func (s *scope) newTable(want []typ) *table {
 			t.key = append(t.key, member{names.next(), s.keyType()})
 		}
 	}
+	if t.kind == "array" && slices.Contains(want, typ{kind: nextHopKind}) {
+		t.kind = ""
+		t.key = []member{{names.next(), s.keyType()}}
+	}
 	if t.kind != "lpm" && len(want) == 0 {
 		t.perCPU = s.one(8)
 	}
@@ -223,7 +227,7 @@ func (s *scope) newTable(want []typ) *table {
 	}
 	for range s.between(0, 3) {
 		v := pick(s.generator, valueTypes)
-		if v.kind == counterKind && (t.kind == "lru" || t.kind == "array" || t.perCPU) || v.kind == nextHopKind && t.perCPU {
+		if v.kind == counterKind && (t.kind == "lru" || t.kind == "array" || t.perCPU) || v.kind == nextHopKind && (t.kind == "array" || t.perCPU) {
 			v = typ{intKind, 32}
 		}
 		t.value = append(t.value, member{names.next(), v})
