@@ -104,7 +104,7 @@ func isType(v cue.Value) bool {
 // literal reads a concrete value.
 func (l *loader) literal(v cue.Value, pos diag.Pos) (Literal, bool) {
 	lit := Literal{Pos: pos}
-	v, _ = v.Default()
+	v = settled(v)
 	switch v.Kind() {
 	case cue.StringKind:
 		lit.Kind = LitString

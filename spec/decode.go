@@ -22,10 +22,18 @@ const (
 // reserved words have a meaning of their own where names of headers and lookups stand.
 var reserved = []string{"setting", "skb", "payload", "true", "false"}
 
+// settled returns the default of a choice that has one, and v otherwise (where Value.Default follows references, and loses
+// the place).
+func settled(v cue.Value) cue.Value {
+	if d, ok := v.Default(); ok {
+		return d
+	}
+	return v
+}
+
 // get returns a member; it may not exist.
 func get(v cue.Value, name string) cue.Value {
-	w, _ := v.LookupPath(cue.MakePath(cue.Str(name))).Default()
-	return w
+	return settled(v.LookupPath(cue.MakePath(cue.Str(name))))
 }
 
 func has(v cue.Value, name string) bool { return get(v, name).Exists() }
@@ -39,7 +47,7 @@ func (l *loader) list(v cue.Value) (all []cue.Value) {
 		return nil
 	}
 	for it.Next() {
-		all = append(all, it.Value())
+		all = append(all, settled(it.Value()))
 	}
 	return all
 }
@@ -58,7 +66,11 @@ func (l *loader) each(v cue.Value, f func(name Name, v cue.Value)) {
 		return
 	}
 	for it.Next() {
-		f(Name{it.Selector().Unquoted(), l.labelPos(it.Value())}, it.Value())
+		v := it.Value()
+		if d := settled(v); d.IncompleteKind()&(cue.StructKind|cue.ListKind) != 0 { // else it may be a constraint
+			v = d
+		}
+		f(Name{it.Selector().Unquoted(), l.labelPos(it.Value())}, v)
 	}
 }
 

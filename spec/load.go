@@ -52,10 +52,15 @@ func Load(file string, src []byte) (*Spec, *diag.List) {
 	if l.diags.Len() > 0 {
 		return nil, l.diags
 	}
+	s.withStandard()
+	return s, l.diags
+}
+
+// withStandard adds the standard headers behind the user's.
+func (s *Spec) withStandard() {
 	std := standard()
 	s.Headers = append(s.Headers, std.Headers...)
 	s.Groups = append(s.Groups, std.Groups...)
-	return s, l.diags
 }
 
 // LoadFile reads and loads a file.
@@ -180,8 +185,10 @@ func (l *loader) load(src []byte) (s *Spec) {
 	if l.diags.Len() > 0 {
 		return nil
 	}
-	if err := schema.Unify(l.root).Validate(); err != nil {
-		l.cueErrors(err)
+	for _, e := range errors.Errors(schema.Unify(l.root).Validate()) {
+		l.add(codeShape, l.pathPos(e.Path()), "%s is not what the language has here", last(e.Path()))
+	}
+	if l.diags.Len() > 0 {
 		return nil
 	}
 	return s

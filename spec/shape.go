@@ -21,6 +21,7 @@ var later = []string{"fan_out", "each", "then", "admit", "emit", "priority", "gr
 // shape reports where v doesn't have the shape that the schema s describes. It returns false where v itself is of the wrong
 // kind or has the wrong value; what is inside of it is another matter.
 func (l *loader) shape(v, s cue.Value) bool {
+	v = settled(v)
 	choices := alternatives(s)
 	kind := v.IncompleteKind()
 	if kind == cue.BottomKind || kind == cue.TopKind && len(l.broken) > 0 {
@@ -49,6 +50,9 @@ func (l *loader) shape(v, s cue.Value) bool {
 			return false
 		}
 		l.add(codeKind, l.pos(v), "%s has to be %s, not %s", l.what(v), describe(choices), kindWord(kind))
+		return false
+	case (kind == cue.StructKind || kind == cue.ListKind) && !v.IsConcrete():
+		l.add(codeIncomplete, l.pos(v), "%s leaves a choice open", l.what(v)).WithHint("a default decides: *this | that")
 		return false
 	case kind == cue.StructKind:
 		l.structShape(v, fit[0])
@@ -108,6 +112,9 @@ func (l *loader) structShape(v, s cue.Value) {
 	given := map[string]bool{}
 	whole, unknown := true, false
 	for it.Next() {
+		if it.Selector().LabelType() != cue.StringLabel {
+			continue // a pattern: it says something about members, and is none
+		}
 		name, child := it.Selector().Unquoted(), it.Value()
 		if it.Selector().ConstraintType() != 0 {
 			l.add(codeShape, l.labelPos(child), "%s is only a constraint here, without a value", it.Selector()).
@@ -151,7 +158,6 @@ func (l *loader) structShape(v, s cue.Value) {
 }
 
 func (l *loader) scalarShape(v cue.Value, fit, choices []cue.Value) bool {
-	v, _ = v.Default()
 	if !v.IsConcrete() {
 		if v.Err() != nil {
 			l.cueErrors(v.Err())
