@@ -1,0 +1,137 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// builder makes the test's binary a build in a process of its own: the spec in the working folder, written beside it.
+const builder = "FASTRELAY_BUILD_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(builder) == "" {
+		os.Exit(m.Run())
+	}
+	r, list, err := Spec(context.Background(), os.Getenv(builder), Options{})
+	if err == nil {
+		err = list.Err()
+	}
+	if err == nil {
+		_, err = Write(r)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// The same spec gives the same bytes in another folder, as another user, at another time, in another environment. That
+// what stands in the tree is the same, too, is for make check. Becoming another user takes root.
+func TestReproducible(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("this test builds as another user and needs root")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("../../examples/turn/spec.cue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const nobody = 65534
+	base, err := os.MkdirTemp("", "reproducible")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(base)
+	if err := os.Chmod(base, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(self)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(base, "build"), program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	places := []struct {
+		dir, spec string
+		uid       int
+		env       []string
+	}{
+		{"turn", "spec.cue", os.Geteuid(), nil},
+		{"a much longer path/with spaces/and/folders", "./spec.cue", nobody, []string{"TZ=Asia/Kathmandu", "LANG=tr_TR.UTF-8", "LC_ALL=C", "USER=nobody", "SOURCE_DATE_EPOCH=86400"}},
+		{"turn2", "", nobody, []string{"TZ=America/Lima"}}, // the spec by its whole path
+	}
+	for _, p := range places { // one after the other: time passes
+		dir := filepath.Join(base, p.dir)
+		home := filepath.Join(dir, "home")
+		if err := os.MkdirAll(home, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		spec := filepath.Join(dir, "spec.cue")
+		if err := os.WriteFile(spec, text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range []string{dir, home} {
+			if err := os.Chown(d, p.uid, p.uid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if p.spec != "" {
+			spec = p.spec
+		}
+		cmd := exec.Command(filepath.Join(base, "build"))
+		cmd.Dir = dir
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, builder + "=" + spec}, p.env...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(p.uid), Gid: uint32(p.uid)}}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", p.dir, err, out)
+		}
+	}
+	first := files(t, filepath.Join(base, places[0].dir, "relay"))
+	for _, dir := range []string{filepath.Join(base, places[1].dir, "relay"), filepath.Join(base, places[2].dir, "relay")} {
+		other := files(t, dir)
+		if len(other) != len(first) {
+			t.Errorf("%s: %d files, want %d", dir, len(other), len(first))
+		}
+		for name, want := range first {
+			if !bytes.Equal(other[name], want) {
+				t.Errorf("%s: %s is not the same", dir, name)
+			}
+		}
+	}
+	for name, content := range first {
+		if strings.Contains(string(content), base) {
+			t.Errorf("%s names the folder where it was made", name)
+		}
+	}
+}
+
+// files reads all files of a folder.
+func files(t *testing.T, dir string) map[string][]byte {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]byte{}
+	for _, e := range entries {
+		if all[e.Name()], err = os.ReadFile(filepath.Join(dir, e.Name())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(all) < 5 {
+		t.Fatalf("%s has only %d files", dir, len(all))
+	}
+	return all
+}
