@@ -103,7 +103,7 @@ func measureCost(rounds int) (*Cost, error) {
 		cost.Programs = append(cost.Programs, size)
 	}
 	for _, s := range subjects {
-		s.Time = median(s.rounds)
+		s.Time = turnlab.Median(s.rounds)
 		cost.Packets = append(cost.Packets, s.PacketCost)
 	}
 	return cost, nil

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
@@ -64,7 +63,7 @@ func medians(results []turnlab.Result) turnlab.Result {
 		for _, r := range results {
 			values = append(values, f(r))
 		}
-		return median(values)
+		return turnlab.Median(values)
 	}
 	return turnlab.Result{
 		Peak:     of(func(r turnlab.Result) float64 { return r.Peak }),
@@ -73,13 +72,4 @@ func medians(results []turnlab.Result) turnlab.Result {
 		P50:      of(func(r turnlab.Result) float64 { return r.P50 }),
 		P99:      of(func(r turnlab.Result) float64 { return r.P99 }),
 	}
-}
-
-func median(values []float64) float64 {
-	slices.Sort(values)
-	n := len(values)
-	if n%2 == 1 {
-		return values[n/2]
-	}
-	return (values[n/2-1] + values[n/2]) / 2
 }

@@ -55,7 +55,7 @@ func NewBusy(cpu int) (*Busy, error) {
 	if err := testnet.StartChild(b.cmd); err != nil {
 		return nil, err
 	}
-	if _, err := b.measure(time.Millisecond); err != nil {
+	if _, err := b.Spell(time.Millisecond); err != nil {
 		_ = b.Close()
 		return nil, fmt.Errorf("the process that measures processor time does not work: %w", err)
 	}
@@ -68,27 +68,27 @@ func (b *Busy) Close() error {
 	return b.cmd.Wait()
 }
 
-func (b *Busy) measure(d time.Duration) (share float64, err error) {
-	if _, err := fmt.Fprintln(b.commands, int64(d)); err != nil {
-		return 0, err
+// Start begins a spell. Wait has to follow.
+func (b *Busy) Start(d time.Duration) error {
+	if d > longestSpell {
+		return fmt.Errorf("a spell of %v is too long, at most %v", d, longestSpell)
 	}
+	_, err := fmt.Fprintln(b.commands, int64(d))
+	return err
+}
+
+// Wait waits for the end of the spell and returns the share (0 to 1) of it in which the kernel had the processor.
+func (b *Busy) Wait() (share float64, err error) {
 	_, err = fmt.Fscanln(b.replies, &share)
 	return share, err
 }
 
-// Spell returns the share (0 to 1) of a spell in which the kernel had the processor, while during runs; that should
-// take somewhat longer than the spell.
-func (b *Busy) Spell(d time.Duration, during func() error) (share float64, err error) {
-	if d > longestSpell {
-		return 0, fmt.Errorf("a spell of %v is too long, at most %v", d, longestSpell)
+// Spell is Start and Wait.
+func (b *Busy) Spell(d time.Duration) (share float64, err error) {
+	if err := b.Start(d); err != nil {
+		return 0, err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- during() }()
-	share, err = b.measure(d)
-	if failed := <-ended; err == nil {
-		err = failed
-	}
-	return share, err
+	return b.Wait()
 }
 
 // busyMain is the measuring process: for each number of nanoseconds that it reads, it prints the share that was taken.

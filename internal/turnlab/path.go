@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -45,6 +46,7 @@ const (
 	stepTime   = 100 * time.Millisecond
 	stepTries  = 4
 	lossFree   = 0.995
+	drainTime  = 20 * time.Millisecond // for what is still on its way
 	spells     = 12
 	spellTime  = 80 * time.Millisecond
 	firstRate  = 60_000
@@ -218,7 +220,7 @@ func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result
 		if sent, err = sender.Send(LoadCPU, d, rate); err != nil {
 			return 0, 0, err
 		}
-		time.Sleep(20 * time.Millisecond) // what is still on its way
+		time.Sleep(drainTime)
 		after, err := to.Received()
 		return sent, int(after - before), err
 	}
@@ -243,61 +245,88 @@ func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result
 			break // overload, or far more than the sender can do
 		}
 	}
-	r.CPU, err = p.cost(send, busy)
+	r.CPU, err = p.cost(to, sender, busy)
 	return err
 }
 
-// cost returns the nanoseconds of the relay's processor that a packet takes at the steady rate. What else goes on there
-// only adds, so the least of several spells is the truest.
-func (p *Path) cost(send func(d time.Duration, rate float64) (sent, delivered int, err error), busy *Busy) (float64, error) {
-	least, idle := math.Inf(1), 1.0
+// cost returns the nanoseconds of the relay's processor that a packet takes at the steady rate: the median of several
+// short spells, without those in which the sender or the relay couldn't keep up.
+func (p *Path) cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error) {
+	var costs, idles []float64
 	for range spells {
-		var delivered int
-		begin := time.Now()
-		around := func() error {
-			late := time.Since(begin) > spellTime/10
-			sent, n, err := send(spellTime+spellTime/4, steadyRate)
-			// Lost packets, or a sender that was held up: not a measurement.
-			if !late && float64(n) >= 0.99*float64(sent) && float64(sent) >= 0.97*steadyRate*(spellTime+spellTime/4).Seconds() {
-				delivered = n
-			}
-			return err
-		}
-		if p.Variant == UserSpace {
-			before, err := p.server.CPUTime()
-			if err != nil {
-				return 0, err
-			}
-			if err := around(); err != nil {
-				return 0, err
-			}
-			after, err := p.server.CPUTime()
-			if err != nil {
-				return 0, err
-			}
-			if delivered > 0 {
-				least = min(least, float64(after-before)/float64(delivered))
-			}
-			continue
-		}
-		quiet, err := busy.Spell(spellTime/4, func() error { return nil })
+		idle, err := busy.Spell(spellTime / 4)
 		if err != nil {
 			return 0, err
 		}
-		idle = min(idle, quiet)
-		begin = time.Now()
-		share, err := busy.Spell(spellTime, around)
+		idles = append(idles, idle)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := sender.Send(LoadCPU, 2*spellTime, steadyRate)
+			ended <- err
+		}()
+		share, rate, err := p.spell(to, busy)
+		if failed := <-ended; err == nil {
+			err = failed
+		}
 		if err != nil {
 			return 0, err
 		}
-		if delivered > 0 {
-			least = min(least, max(share-idle, 0)*1e9/steadyRate)
+		if rate > 0.97*steadyRate && rate < 1.03*steadyRate {
+			costs = append(costs, share*1e9/rate)
 		}
+		time.Sleep(drainTime)
 	}
-	if math.IsInf(least, 1) {
+	if len(costs) == 0 {
 		return 0, fmt.Errorf("in none of %d tries could %d packets a second be sent and received; is the machine busy with other work?", spells, steadyRate)
 	}
-	return least, nil
+	cost := Median(costs)
+	if p.Variant != UserSpace {
+		cost -= Median(idles) * 1e9 / steadyRate
+	}
+	return cost, nil
+}
+
+// spell returns the share of the relay's processor that the relay takes, and the packets a second that are delivered
+// meanwhile.
+func (p *Path) spell(to *testnet.Dev, busy *Busy) (share, rate float64, err error) {
+	time.Sleep(spellTime / 4) // until traffic flows
+	received, begin := uint64(0), time.Now()
+	if received, err = to.Received(); err != nil {
+		return 0, 0, err
+	}
+	if p.Variant == UserSpace {
+		share, err = p.processShare()
+	} else {
+		share, err = busy.Spell(spellTime)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	wall := time.Since(begin)
+	now, err := to.Received()
+	return share, float64(now-received) / wall.Seconds(), err
+}
+
+// processShare returns the share of a spell in which the server's process had a processor.
+func (p *Path) processShare() (float64, error) {
+	begin := time.Now()
+	before, err := p.server.CPUTime()
+	if err != nil {
+		return 0, err
+	}
+	time.Sleep(spellTime)
+	after, err := p.server.CPUTime()
+	return float64(after-before) / float64(time.Since(begin)), err
+}
+
+// Median returns the middle of values, which it sorts.
+func Median(values []float64) float64 {
+	slices.Sort(values)
+	n := len(values)
+	if n%2 == 1 {
+		return values[n/2]
+	}
+	return (values[n/2-1] + values[n/2]) / 2
 }
 
 // delays measures one-way delays at a low rate, through ordinary sockets on both ends.

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 )
 
@@ -91,14 +93,68 @@ func TestBusy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	share, err := b.Spell(20*time.Millisecond, func() error { return nil })
+	share, err := b.Spell(20 * time.Millisecond)
 	if err != nil || share < 0 || share > 0.9 {
 		t.Errorf("share %v, error %v", share, err)
 	}
-	if _, err := b.Spell(time.Second, func() error { return nil }); err == nil {
+	if _, err := b.Spell(time.Second); err == nil {
 		t.Error("a spell of a second would keep others from the processor for too long")
 	}
 	if err := b.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// On kernels without TCX a sink is a filter. Either keeps packets from a socket, until it is closed.
+func TestSinkKinds(t *testing.T) {
+	for name, attach := range map[string]func(*Sink, *testnet.Dev) error{"tcx": (*Sink).attachTCX, "filter": (*Sink).attachFilter} {
+		t.Run(name, func(t *testing.T) {
+			l, err := testnet.Start(t).Line()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC); err != nil {
+				t.Fatal(err)
+			}
+			from, _, err := BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(from)
+			to, addr, err := BlockingSocket(l.Relay, netip.AddrPortFrom(l.RelayInAddr.V4, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(to)
+			sink, err := NewSink(l.PeerDev) // for its program; the device is another
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sink.Close()
+			second := &Sink{program: sink.program}
+			if err := attach(second, l.RelayIn); err != nil {
+				t.Fatal(err)
+			}
+			arrives := func(text string) bool {
+				if err := SendTo(from, []byte(text), addr); err != nil {
+					t.Fatal(err)
+				}
+				buf := make([]byte, 16)
+				n, err := unix.Read(to, buf)
+				return err == nil && string(buf[:n]) == text
+			}
+			if err := unix.SetsockoptTimeval(to, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}); err != nil {
+				t.Fatal(err)
+			}
+			if arrives("dropped") {
+				t.Error("a packet passed the sink")
+			}
+			if err := second.detach(); err != nil {
+				t.Fatal(err)
+			}
+			if err := testnet.Until(2*time.Second, "a packet arrives", func() bool { return arrives("passed") }); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -239,7 +239,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | (((be8(data + 15)) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
 	__u16 x1 = bpf_htons(v_payload_len_2 + 8); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_ch->m_relayed.addr); /* ipv6: src */
@@ -561,6 +561,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:22: to_peer: { */
 #line 22 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_to_peer_inactive);
@@ -576,42 +577,41 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_to_peer_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_to_peer_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_to_peer_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_to_peer_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_to_peer_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_to_peer_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_to_peer_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_to_peer_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_to_peer_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_to_peer_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_to_peer_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_to_peer_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_to_peer_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_to_peer_ipv4_total_length);
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_to_peer_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_to_peer_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -621,9 +621,9 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_to_peer_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_to_peer_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_peer_udp_length);
 
@@ -635,11 +635,11 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 		/* spec.cue:6: {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF},     // RFC 8656 takes up to 0x4FFF, clients of RFC 5766 more */
 #line 6 "spec.cue"
-		if (!((be16(data + 42) >= 0x4000) && (be16(data + 42) <= 0x7fff))) return fr_up(skb, reason_to_peer_channel_data_number);
+		if (!((be16(data + 42) >= 0x4000) && (be16(data + 42) <= 0x7fff))) return fr_up(skb, reason_to_peer_channel_data_number); /* channel_data.number */
 
 		/* spec.cue:7: {name: "length", bits: 16, counts: "payload", slack: 3}, // up to 3 bytes of padding may follow on the wire */
 #line 7 "spec.cue"
-		v_channel_data_end = 46ULL + be16(data + 44);
+		v_channel_data_end = 46ULL + be16(data + 44); /* channel_data.length */
 #line 7 "spec.cue"
 		if (v_channel_data_end > v_udp_end) return fr_up(skb, reason_to_peer_channel_data_length);
 #line 7 "spec.cue"
@@ -668,9 +668,9 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 #line 26 "spec.cue"
-		if ((ld64(row_ch->m_relayed.addr) == 0 && ld32(row_ch->m_relayed.addr + 8) == 0xffff0000) != (ld64(row_ch->m_peer.addr) == 0 && ld32(row_ch->m_peer.addr + 8) == 0xffff0000)) return fr_up(skb, reason_to_peer_address_family);
+		if ((fr_is_v4(row_ch->m_relayed.addr)) != (fr_is_v4(row_ch->m_peer.addr))) return fr_up(skb, reason_to_peer_address_family);
 #line 26 "spec.cue"
-		if (ld64(row_ch->m_peer.addr) == 0 && ld32(row_ch->m_peer.addr + 8) == 0xffff0000) { /* ipv4 stays */
+		if (fr_is_v4(row_ch->m_peer.addr)) { /* ipv4 stays */
 #line 26 "spec.cue"
 			v_payload_len = v_channel_data_end - 46;
 #line 26 "spec.cue"
@@ -696,13 +696,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 #line 26 "spec.cue"
-		if (!(fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) == 0xFFFF)) return fr_up(skb, reason_to_peer_ipv4_checksum);
+		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_to_peer_ipv4_checksum);
 #line 26 "spec.cue"
 		v_payload_len_2 = v_channel_data_end - 46;
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 40) == 0) return fr_up(skb, reason_to_peer_udp_checksum);
+		if (be16(data + 40) == 0) return fr_up(skb, reason_to_peer_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 #line 26 "spec.cue"
@@ -729,32 +729,31 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_to_peer_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_to_peer_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_to_peer_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_to_peer_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_to_peer_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_to_peer_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_to_peer_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_to_peer_ipv6_payload_length);
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_to_peer_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_to_peer_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -764,9 +763,9 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_to_peer_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_to_peer_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_peer_udp_length);
 
@@ -778,11 +777,11 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 		/* spec.cue:6: {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF},     // RFC 8656 takes up to 0x4FFF, clients of RFC 5766 more */
 #line 6 "spec.cue"
-		if (!((be16(data + 62) >= 0x4000) && (be16(data + 62) <= 0x7fff))) return fr_up(skb, reason_to_peer_channel_data_number);
+		if (!((be16(data + 62) >= 0x4000) && (be16(data + 62) <= 0x7fff))) return fr_up(skb, reason_to_peer_channel_data_number); /* channel_data.number */
 
 		/* spec.cue:7: {name: "length", bits: 16, counts: "payload", slack: 3}, // up to 3 bytes of padding may follow on the wire */
 #line 7 "spec.cue"
-		v_channel_data_end_2 = 66ULL + be16(data + 64);
+		v_channel_data_end_2 = 66ULL + be16(data + 64); /* channel_data.length */
 #line 7 "spec.cue"
 		if (v_channel_data_end_2 > v_udp_end_2) return fr_up(skb, reason_to_peer_channel_data_length);
 #line 7 "spec.cue"
@@ -793,7 +792,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 797 "relay.bpf.c"
+#line 796 "relay.bpf.c"
 		{
 			struct key_by_channel key __attribute__((aligned(8))) = {};
 
@@ -808,22 +807,22 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			key.m_number = be16(data + 62);
 #line 25 "spec.cue"
 			row_ch_2 = find_by_channel(&key, now);
-#line 812 "relay.bpf.c"
+#line 811 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_peer_no_by_channel);
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 #line 26 "spec.cue"
-		if ((ld64(row_ch_2->m_relayed.addr) == 0 && ld32(row_ch_2->m_relayed.addr + 8) == 0xffff0000) != (ld64(row_ch_2->m_peer.addr) == 0 && ld32(row_ch_2->m_peer.addr + 8) == 0xffff0000)) return fr_up(skb, reason_to_peer_address_family);
+		if ((fr_is_v4(row_ch_2->m_relayed.addr)) != (fr_is_v4(row_ch_2->m_peer.addr))) return fr_up(skb, reason_to_peer_address_family);
 #line 26 "spec.cue"
-		if (!(ld64(row_ch_2->m_peer.addr) == 0 && ld32(row_ch_2->m_peer.addr + 8) == 0xffff0000)) { /* ipv6 stays */
+		if (!(fr_is_v4(row_ch_2->m_peer.addr))) { /* ipv6 stays */
 #line 26 "spec.cue"
 			v_payload_len_3 = v_channel_data_end_2 - 66;
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
-			if (be16(data + 60) == 0) return fr_up(skb, reason_to_peer_udp_checksum);
+			if (be16(data + 60) == 0) return fr_up(skb, reason_to_peer_udp_checksum); /* udp.checksum */
 
 			/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 #line 26 "spec.cue"
@@ -838,13 +837,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 842 "relay.bpf.c"
+#line 841 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, row_ch_2);
-#line 848 "relay.bpf.c"
+#line 847 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -853,7 +852,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 60) == 0) return fr_up(skb, reason_to_peer_udp_checksum);
+		if (be16(data + 60) == 0) return fr_up(skb, reason_to_peer_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 #line 26 "spec.cue"
@@ -868,19 +867,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 872 "relay.bpf.c"
+#line 871 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, row_ch_2);
-#line 878 "relay.bpf.c"
+#line 877 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_to_peer_not_ip);
-#line 884 "relay.bpf.c"
+#line 883 "relay.bpf.c"
 }
 
 /*
@@ -953,13 +952,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 957 "relay.bpf.c"
+#line 956 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 963 "relay.bpf.c"
+#line 962 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x5 + x6 + x7 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -973,13 +972,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x14 = ld32(data + 16);
 #line 33 "spec.cue"
 	__u32 x15 = ld32(data + 20);
-#line 977 "relay.bpf.c"
+#line 976 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x15 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 983 "relay.bpf.c"
+#line 982 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1019,7 +1018,7 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1023 "relay.bpf.c"
+#line 1022 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1038,7 +1037,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | (((be8(data + 15)) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
 	__u16 x1 = bpf_htons(v_payload_len_2 + 12); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_ch->m_server.addr); /* ipv6: src */
@@ -1063,13 +1062,13 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1067 "relay.bpf.c"
+#line 1066 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1073 "relay.bpf.c"
+#line 1072 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1077,7 +1076,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 1081 "relay.bpf.c"
+#line 1080 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1116,7 +1115,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	st16(data + 64, x9);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 1120 "relay.bpf.c"
+#line 1119 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1167,13 +1166,13 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	__u64 x15 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x16 = ld16(data + 58);
-#line 1171 "relay.bpf.c"
+#line 1170 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x17 = ld32(data + 54);
-#line 1177 "relay.bpf.c"
+#line 1176 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1181,7 +1180,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 1185 "relay.bpf.c"
+#line 1184 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1220,7 +1219,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	st16(data + 64, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 1224 "relay.bpf.c"
+#line 1223 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1265,13 +1264,13 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u64 x12 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 1269 "relay.bpf.c"
+#line 1268 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x14 = ld32(data + 54);
-#line 1275 "relay.bpf.c"
+#line 1274 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1282,7 +1281,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 1286 "relay.bpf.c"
+#line 1285 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1323,7 +1322,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1327 "relay.bpf.c"
+#line 1326 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1355,6 +1354,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:29: to_client: { */
 #line 29 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_to_client_inactive);
@@ -1370,42 +1370,41 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_to_client_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_to_client_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_to_client_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_to_client_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_to_client_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_to_client_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_to_client_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_to_client_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_to_client_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_to_client_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_to_client_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_to_client_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_to_client_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_to_client_ipv4_total_length);
 
 		/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_to_client_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_to_client_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -1415,14 +1414,14 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_to_client_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_to_client_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1426 "relay.bpf.c"
+#line 1425 "relay.bpf.c"
 		{
 			struct key_by_peer key __attribute__((aligned(8))) = {};
 
@@ -1432,7 +1431,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			key.m_relayed.port = be16(data + 36);
 #line 32 "spec.cue"
 			row_ch = find_by_peer(&key, now);
-#line 1436 "relay.bpf.c"
+#line 1435 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1441,9 +1440,9 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 33 "spec.cue"
 		if (!((row_ch->m_number >= 0x4000) && (row_ch->m_number <= 0x7fff))) return fr_up(skb, reason_to_client_channel_data_number);
 #line 33 "spec.cue"
-		if ((ld64(row_ch->m_server.addr) == 0 && ld32(row_ch->m_server.addr + 8) == 0xffff0000) != (ld64(row_ch->m_client.addr) == 0 && ld32(row_ch->m_client.addr + 8) == 0xffff0000)) return fr_up(skb, reason_to_client_address_family);
+		if ((fr_is_v4(row_ch->m_server.addr)) != (fr_is_v4(row_ch->m_client.addr))) return fr_up(skb, reason_to_client_address_family);
 #line 33 "spec.cue"
-		if (ld64(row_ch->m_client.addr) == 0 && ld32(row_ch->m_client.addr + 8) == 0xffff0000) { /* ipv4 stays */
+		if (fr_is_v4(row_ch->m_client.addr)) { /* ipv4 stays */
 #line 33 "spec.cue"
 			if (skb->gso_size != 0) return fr_up(skb, reason_to_client_super_packet);
 #line 33 "spec.cue"
@@ -1460,26 +1459,26 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1464 "relay.bpf.c"
+#line 1463 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write1(skb, data, now, v_payload_len, row_ch);
-#line 1470 "relay.bpf.c"
+#line 1469 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
 #line 33 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_client_super_packet);
 #line 33 "spec.cue"
-		if (!(fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) == 0xFFFF)) return fr_up(skb, reason_to_client_ipv4_checksum);
+		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_to_client_ipv4_checksum);
 #line 33 "spec.cue"
 		v_payload_len_2 = v_udp_end - 42;
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 40) == 0) return fr_up(skb, reason_to_client_udp_checksum);
+		if (be16(data + 40) == 0) return fr_up(skb, reason_to_client_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
 #line 33 "spec.cue"
@@ -1494,44 +1493,43 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1498 "relay.bpf.c"
+#line 1497 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write2(skb, data, now, v_payload_len_2, row_ch);
-#line 1504 "relay.bpf.c"
+#line 1503 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_to_client_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_to_client_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_to_client_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_to_client_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_to_client_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_to_client_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_to_client_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_to_client_ipv6_payload_length);
 
 		/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_to_client_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_to_client_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -1541,14 +1539,14 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_to_client_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_to_client_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1552 "relay.bpf.c"
+#line 1550 "relay.bpf.c"
 		{
 			struct key_by_peer key __attribute__((aligned(8))) = {};
 
@@ -1562,7 +1560,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			key.m_relayed.port = be16(data + 56);
 #line 32 "spec.cue"
 			row_ch_2 = find_by_peer(&key, now);
-#line 1566 "relay.bpf.c"
+#line 1564 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1571,9 +1569,9 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 33 "spec.cue"
 		if (!((row_ch_2->m_number >= 0x4000) && (row_ch_2->m_number <= 0x7fff))) return fr_up(skb, reason_to_client_channel_data_number);
 #line 33 "spec.cue"
-		if ((ld64(row_ch_2->m_server.addr) == 0 && ld32(row_ch_2->m_server.addr + 8) == 0xffff0000) != (ld64(row_ch_2->m_client.addr) == 0 && ld32(row_ch_2->m_client.addr + 8) == 0xffff0000)) return fr_up(skb, reason_to_client_address_family);
+		if ((fr_is_v4(row_ch_2->m_server.addr)) != (fr_is_v4(row_ch_2->m_client.addr))) return fr_up(skb, reason_to_client_address_family);
 #line 33 "spec.cue"
-		if (!(ld64(row_ch_2->m_client.addr) == 0 && ld32(row_ch_2->m_client.addr + 8) == 0xffff0000)) { /* ipv6 stays */
+		if (!(fr_is_v4(row_ch_2->m_client.addr))) { /* ipv6 stays */
 #line 33 "spec.cue"
 			if (skb->gso_size != 0) return fr_up(skb, reason_to_client_super_packet);
 #line 33 "spec.cue"
@@ -1581,7 +1579,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
-			if (be16(data + 60) == 0) return fr_up(skb, reason_to_client_udp_checksum);
+			if (be16(data + 60) == 0) return fr_up(skb, reason_to_client_udp_checksum); /* udp.checksum */
 
 			/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
 #line 33 "spec.cue"
@@ -1596,13 +1594,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1600 "relay.bpf.c"
+#line 1598 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write3(skb, data, now, v_payload_len_3, row_ch_2);
-#line 1606 "relay.bpf.c"
+#line 1604 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1613,7 +1611,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
-		if (be16(data + 60) == 0) return fr_up(skb, reason_to_client_udp_checksum);
+		if (be16(data + 60) == 0) return fr_up(skb, reason_to_client_udp_checksum); /* udp.checksum */
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
 #line 33 "spec.cue"
@@ -1628,17 +1626,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1632 "relay.bpf.c"
+#line 1630 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write4(skb, data, now, v_payload_len_4, row_ch_2);
-#line 1638 "relay.bpf.c"
+#line 1636 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_to_client_not_ip);
-#line 1644 "relay.bpf.c"
+#line 1642 "relay.bpf.c"
 }
