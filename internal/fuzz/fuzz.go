@@ -25,7 +25,10 @@ type Config struct {
 	Packets  int    // stop after so many packets; 0: no limit
 	Duration time.Duration
 	Quick    bool // report a difference as it is, without making it small
-	Decode   int  // one in so many sent packets goes through the independent decoder as well; 0: each
+	// Judge is asked about every packet that leaves changed (one that is neither a super-packet nor tagged in the metadata), as it
+	// came and as it left, and says what is wrong with it, or "". nil: nobody is.
+	Judge  func(program string, came, left []byte) string
+	Decode int // one in so many sent packets goes through the independent decoder as well; 0: each
 }
 
 // Report is what a run found.
@@ -285,10 +288,22 @@ func (f *fuzzer) try(program string, p sim.Packet) (sim.Result, error) {
 			text = f.decode(p.Data, res.Packet.Data)
 		}
 	}
+	if text == "" {
+		text = f.judge(program, p, res)
+	}
 	if text != "" {
 		return res, f.shrink(text)
 	}
 	return res, nil
+}
+
+// judge asks the config's judge about a packet that left.
+func (f *fuzzer) judge(program string, p sim.Packet, res sim.Result) string {
+	forwarded := res.Verdict == sim.VerdictSent || res.Verdict == sim.VerdictPass
+	if f.Judge == nil || !forwarded || !res.Modified || p.GSO != 0 || p.VLAN != nil || p.Pending || res.Packet.VLAN != nil {
+		return ""
+	}
+	return f.Judge(program, p.Data, res.Packet.Data)
 }
 
 // zeroSums reports whether an optional checksum of a packet that left stands for 0.

@@ -70,6 +70,9 @@ func (s *shrinker) differs(state *sim.Relay, log []logged) string {
 		if text == "" && res.Verdict == sim.VerdictSent && l.packet.GSO == 0 {
 			text = s.decode(l.packet.Data, res.Packet.Data)
 		}
+		if text == "" {
+			text = s.judge(l.program, l.packet, res)
+		}
 		if text != "" {
 			return text
 		}
