@@ -67,6 +67,9 @@ func (r *report) event(e event) {
 	key := e.Package + " " + e.Test
 	switch e.Action {
 	case "output":
+		if strings.HasPrefix(e.Output, "=== ") { // RUN, PAUSE, CONT, NAME
+			return
+		}
 		r.output[key] = append(r.output[key], e.Output)
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)

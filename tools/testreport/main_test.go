@@ -39,9 +39,10 @@ func TestASkippedTestFails(t *testing.T) {
 }
 
 func TestAFailureIsShown(t *testing.T) {
-	out, ok := run(t, `{"Action":"output","Package":"a","Test":"TestY","Output":"x is 3\n"}`,
+	out, ok := run(t, `{"Action":"output","Package":"a","Test":"TestY","Output":"=== RUN   TestY\n"}`,
+		`{"Action":"output","Package":"a","Test":"TestY","Output":"x is 3\n"}`,
 		`{"Action":"fail","Package":"a","Test":"TestY"}`, `{"Action":"fail","Package":"a"}`, passTest, passPkg)
-	if ok || !strings.Contains(out, "x is 3") || !strings.Contains(out, "FAILED  a") {
+	if ok || !strings.Contains(out, "x is 3") || !strings.Contains(out, "FAILED  a") || strings.Contains(out, "===") {
 		t.Errorf("ok %v, output %q", ok, out)
 	}
 }

@@ -133,6 +133,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:14: programs: gate: { */
 #line 14 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_gate_inactive);
@@ -148,42 +149,41 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_gate_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_gate_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_gate_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_gate_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_gate_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_gate_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_gate_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_gate_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_gate_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_gate_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_gate_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_gate_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_gate_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_gate_ipv4_total_length);
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
-		if (be8(data + 23) != 17) return fr_up(skb, reason_gate_not_udp);
+		if (be8(data + 23) != 17) return fr_up(skb, reason_gate_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -193,15 +193,15 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 38) < 8) return fr_up(skb, reason_gate_udp_length);
+		if (be16(data + 38) < 8) return fr_up(skb, reason_gate_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end = 34ULL + be16(data + 38);
+		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_gate_udp_length);
 
 		/* spec.cue:17: when: "udp.dst.port == setting.port" */
 #line 17 "spec.cue"
-		if (be16(data + 36) != set_port) return fr_up(skb, reason_gate_no_match);
+		if (be16(data + 36) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
 #line 208 "relay.bpf.c"
@@ -247,32 +247,31 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_gate_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_gate_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_gate_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_gate_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_gate_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_gate_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_gate_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_gate_ipv6_payload_length);
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
-		if (be8(data + 20) != 17) return fr_up(skb, reason_gate_not_udp);
+		if (be8(data + 20) != 17) return fr_up(skb, reason_gate_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
 #line 4 "transport.cue"
@@ -282,18 +281,18 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* transport.cue:13 */
 #line 13 "transport.cue"
-		if (be16(data + 58) < 8) return fr_up(skb, reason_gate_udp_length);
+		if (be16(data + 58) < 8) return fr_up(skb, reason_gate_udp_length); /* udp.length */
 #line 13 "transport.cue"
-		v_udp_end_2 = 54ULL + be16(data + 58);
+		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_gate_udp_length);
 
 		/* spec.cue:17: when: "udp.dst.port == setting.port" */
 #line 17 "spec.cue"
-		if (be16(data + 56) != set_port) return fr_up(skb, reason_gate_no_match);
+		if (be16(data + 56) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 297 "relay.bpf.c"
+#line 296 "relay.bpf.c"
 		{
 			struct key_sources key __attribute__((aligned(8))) = {};
 
@@ -301,11 +300,11 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 18 "spec.cue"
 			row_src_2 = find_sources(&key);
-#line 305 "relay.bpf.c"
+#line 304 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src_2) return fr_up(skb, reason_gate_no_sources);
-#line 309 "relay.bpf.c"
+#line 308 "relay.bpf.c"
 		{
 			struct key_connections key __attribute__((aligned(8))) = {};
 
@@ -319,7 +318,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			key.m_server.port = be16(data + 56);
 #line 18 "spec.cue"
 			row_conn_2 = find_connections(&key, now);
-#line 323 "relay.bpf.c"
+#line 322 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -329,17 +328,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src_2->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 333 "relay.bpf.c"
+#line 332 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write2(skb);
-#line 339 "relay.bpf.c"
+#line 338 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 345 "relay.bpf.c"
+#line 344 "relay.bpf.c"
 }

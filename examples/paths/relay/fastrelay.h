@@ -76,53 +76,26 @@ enum {
 };
 
 struct __sk_buff {
-	__u32 len;
-	__u32 pkt_type;
-	__u32 mark;
-	__u32 queue_mapping;
-	__u32 protocol;
-	__u32 vlan_present;
-	__u32 vlan_tci;
-	__u32 vlan_proto;
-	__u32 priority;
-	__u32 ingress_ifindex;
-	__u32 ifindex;
-	__u32 tc_index;
-	__u32 cb[5];
-	__u32 hash;
-	__u32 tc_classid;
-	__u32 data;
-	__u32 data_end;
-	__u32 napi_id;
-	__u32 family;
-	__u32 remote_ip4;
-	__u32 local_ip4;
-	__u32 remote_ip6[4];
-	__u32 local_ip6[4];
-	__u32 remote_port;
-	__u32 local_port;
-	__u32 data_meta;
-	__u64 flow_keys;
-	__u64 tstamp;
-	__u32 wire_len;
-	__u32 gso_segs;
+	__u32 len, pkt_type, mark, queue_mapping, protocol;
+	__u32 vlan_present, vlan_tci, vlan_proto;
+	__u32 priority, ingress_ifindex, ifindex, tc_index, cb[5], hash, tc_classid;
+	__u32 data, data_end;
+	__u32 napi_id, family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4], remote_port, local_port, data_meta;
+	__u64 flow_keys, tstamp;
+	__u32 wire_len, gso_segs;
 	__u64 sk;
 	__u32 gso_size;
 };
 
 struct bpf_fib_lookup {
-	__u8 family;
-	__u8 l4_protocol;
-	__u16 sport;
-	__u16 dport;
-	__u16 tot_len;
+	__u8 family, l4_protocol;
+	__u16 sport, dport, tot_len;
 	__u32 ifindex;
-	__u32 flowinfo;	  /* IPv4: the first byte is the type of service */
-	__u32 src[4];	  /* IPv4: the first word */
-	__u32 dst[4];	  /* likewise; comes back as the next hop */
+	__u32 flowinfo; /* IPv4: the first byte is the type of service */
+	__u32 src[4];	/* IPv4: the first word */
+	__u32 dst[4];	/* likewise; comes back as the next hop */
 	__u32 vlan;
-	__u8 smac[6];
-	__u8 dmac[6];
+	__u8 smac[6], dmac[6];
 };
 
 struct bpf_redir_neigh {
@@ -169,10 +142,8 @@ enum fr_hop_state {
 struct fr_hop {
 	__u32 ifindex;
 	__u16 mtu;
-	__u8 state;
-	__u8 pad;
-	__u8 dst[6];
-	__u8 src[6];
+	__u8 state, pad;
+	__u8 dst[6], src[6];
 };
 
 struct fr_next_hop {
@@ -186,13 +157,11 @@ struct fr_prefix {
 };
 
 struct fr_lease {
-	__u64 deadline;
-	__u64 now;
+	__u64 deadline, now;
 };
 
 struct fr_reason {
-	__u64 packets;
-	__u64 bytes;
+	__u64 packets, bytes;
 };
 
 struct {
@@ -272,6 +241,12 @@ static __always_inline void fr_put_v4(__u8 *dst, __u32 addr)
 	__builtin_memcpy(dst + 12, &addr, 4);
 }
 
+/* A 16-byte address is an IPv4 one. */
+static __always_inline int fr_is_v4(const void *addr)
+{
+	return ld64(addr) == 0 && ld32(addr + 8) == 0xFFFF0000;
+}
+
 /*
  * Counters and verdicts.
  */
@@ -313,8 +288,7 @@ static __always_inline int fr_lease_valid(__u64 now)
 
 struct fr_slot {
 	__u64 deadline;
-	__u32 gen;
-	__u32 pad;
+	__u32 gen, pad;
 };
 
 struct fr_usage {
@@ -723,30 +697,21 @@ static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup
 	hop->mtu = 0xFFFF; /* the lookup has compared it */
 	__builtin_memcpy(hop->dst, fib->dmac, 6);
 	__builtin_memcpy(hop->src, fib->smac, 6);
-	switch (ret) {
-	case 0: /* SUCCESS */
+	hop->state = FR_HOP_NONE; /* FWD_DISABLED, UNSUPP_LWT, or an error */
+	if (ret == 0) /* SUCCESS */
 		hop->state = FR_HOP_DIRECT;
-		break;
-	case 1: /* BLACKHOLE */
+	else if (ret == 1) /* BLACKHOLE */
 		hop->state = FR_HOP_BLACKHOLE;
-		break;
-	case 2: /* UNREACHABLE */
+	else if (ret == 2) /* UNREACHABLE */
 		hop->state = FR_HOP_UNREACHABLE;
-		break;
-	case 3: /* PROHIBIT */
+	else if (ret == 3) /* PROHIBIT */
 		hop->state = FR_HOP_PROHIBIT;
-		break;
-	case 4: /* NOT_FWDED: not a unicast route, in the first place this host's own addresses */
+	else if (ret == 4) /* NOT_FWDED: not a unicast route, in the first place this host's own addresses */
 		hop->state = FR_HOP_LOCAL;
-		break;
-	case 7: /* NO_NEIGH */
+	else if (ret == 7) /* NO_NEIGH */
 		hop->state = FR_HOP_NEIGHBOUR;
-		break;
-	case 8: /* FRAG_NEEDED */
+	else if (ret == 8) /* FRAG_NEEDED */
 		return 1;
-	default: /* FWD_DISABLED, UNSUPP_LWT, or an error */
-		hop->state = FR_HOP_NONE;
-	}
 	return 0;
 }
 

@@ -82,7 +82,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__s64 csum;
 	__u32 len = skb->len;
 #line 16 "ip.cue"
-	__u16 x0 = bpf_htons(0x4588ULL | ((be8(data + 15)) & 3)); /* ipv4: version ihl dscp ecn */
+	__u16 x0 = bpf_htons(0x4588ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
 #line 24 "ip.cue"
 	__u16 x1 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
 
@@ -166,7 +166,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__s64 csum;
 	__u32 len = skb->len;
 #line 16 "ip.cue"
-	__u16 x0 = bpf_htons(0x4588ULL | ((be8(data + 15)) & 3)); /* ipv4: version ihl dscp ecn */
+	__u16 x0 = bpf_htons(0x4588ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
 #line 24 "ip.cue"
 	__u16 x1 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
 
@@ -250,7 +250,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
 #line 257 "relay.bpf.c"
@@ -316,7 +316,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	__s64 csum;
 	__u32 len = skb->len;
 #line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | (((be16(data + 15) << 8 | be8(data + 17))) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
+	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
 #line 323 "relay.bpf.c"
@@ -399,6 +399,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	fr_pull(skb, 114);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
 	/* spec.cue:5: programs: forward: { */
 #line 5 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
@@ -414,43 +415,41 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
-
 		/* ip.cue:6 */
 #line 6 "ip.cue"
 		if (data + 34 > data_end) return fr_up(skb, reason_forward_truncated);
 
 		/* ip.cue:13 */
 #line 13 "ip.cue"
-		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_forward_ipv4_version);
+		if ((be8(data + 14) >> 4) != 4) return fr_up(skb, reason_forward_ipv4_version); /* ipv4.version */
 
 		/* ip.cue:14 */
 #line 14 "ip.cue"
-		if (((be8(data + 14)) & 15) != 5) return fr_up(skb, reason_forward_ip_options);
+		if ((be8(data + 14) & 15) != 5) return fr_up(skb, reason_forward_ip_options); /* ipv4.ihl */
 
 		/* ip.cue:19 */
 #line 19 "ip.cue"
-		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_forward_ipv4_reserved);
+		if ((be8(data + 20) >> 7) != 0) return fr_up(skb, reason_forward_ipv4_reserved); /* ipv4.reserved */
 
 		/* ip.cue:21 */
 #line 21 "ip.cue"
-		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_forward_fragment);
+		if (((be8(data + 20) >> 5) & 1) != 0) return fr_up(skb, reason_forward_fragment); /* ipv4.mf */
 
 		/* ip.cue:22 */
 #line 22 "ip.cue"
-		if (((be16(data + 20)) & 0x1fff) != 0) return fr_up(skb, reason_forward_fragment);
+		if ((be16(data + 20) & 0x1fff) != 0) return fr_up(skb, reason_forward_fragment); /* ipv4.fragment_offset */
 
 		/* ip.cue:17 */
 #line 17 "ip.cue"
-		if (be16(data + 16) < 20) return fr_up(skb, reason_forward_ipv4_total_length);
+		if (be16(data + 16) < 20) return fr_up(skb, reason_forward_ipv4_total_length); /* ipv4.total_length */
 #line 17 "ip.cue"
-		v_ip_end = 14ULL + be16(data + 16);
+		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		if (be8(data + 23) == 17) { /* udp */
-
 			/* transport.cue:4 */
 #line 4 "transport.cue"
 			if (data + 42 > data_end) return fr_up(skb, reason_forward_truncated);
@@ -459,14 +458,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* transport.cue:13 */
 #line 13 "transport.cue"
-			if (be16(data + 38) < 8) return fr_up(skb, reason_forward_udp_length);
+			if (be16(data + 38) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
-			v_l4_end = 34ULL + be16(data + 38);
+			v_l4_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
 			if (v_l4_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 470 "relay.bpf.c"
+#line 469 "relay.bpf.c"
 			{
 				struct key_routes key __attribute__((aligned(8))) = {};
 
@@ -474,7 +473,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r = find_routes(&key);
-#line 478 "relay.bpf.c"
+#line 477 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r) return fr_up(skb, reason_forward_no_routes);
@@ -483,7 +482,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 			if ((be16(data + 36) == 0x1bb) || (be16(data + 36) == 0x20fb)) { /* rule */
 #line 10 "spec.cue"
-				if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit);
+				if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
 #line 10 "spec.cue"
 				if (unlikely(row_r->m_fast.hop.state != FR_HOP_DIRECT && row_r->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -496,18 +495,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 500 "relay.bpf.c"
+#line 499 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write1(skb, data, row_r);
-#line 506 "relay.bpf.c"
+#line 505 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
 #line 11 "spec.cue"
-			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit);
+			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
 #line 11 "spec.cue"
 			if (unlikely(row_r->m_slow.hop.state != FR_HOP_DIRECT && row_r->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -520,19 +519,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 524 "relay.bpf.c"
+#line 523 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write2(skb, data, row_r);
-#line 530 "relay.bpf.c"
+#line 529 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		if (be8(data + 23) == 6) { /* tcp */
-
 			/* transport.cue:56 */
 #line 56 "transport.cue"
 			if (data + 54 > data_end) return fr_up(skb, reason_forward_truncated);
@@ -541,11 +539,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* transport.cue:39 */
 #line 39 "transport.cue"
-			if ((be8(data + 46) >> 4) < 5) return fr_up(skb, reason_forward_tcp_data_offset);
+			if ((be8(data + 46) >> 4) < 5) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* transport.cue:56 */
 #line 56 "transport.cue"
-			v_l4_options_size = ((be8(data + 46) >> 4) * 4) - 20;
+			v_l4_options_size = ((be8(data + 46) >> 4) * 4) - 20; /* tcp.data_offset */
 #line 56 "transport.cue"
 			if (v_l4_options_size > 40) return fr_up(skb, reason_forward_tcp_options);
 #line 56 "transport.cue"
@@ -559,10 +557,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* transport.cue:39 */
 #line 39 "transport.cue"
-			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_forward_tcp_data_offset);
+			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 566 "relay.bpf.c"
+#line 564 "relay.bpf.c"
 			{
 				struct key_routes key __attribute__((aligned(8))) = {};
 
@@ -570,7 +568,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r_2 = find_routes(&key);
-#line 574 "relay.bpf.c"
+#line 572 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_2) return fr_up(skb, reason_forward_no_routes);
@@ -579,7 +577,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 			if ((be16(data + 36) == 0x1bb) || (be16(data + 36) == 0x20fb)) { /* rule */
 #line 10 "spec.cue"
-				if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit);
+				if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
 #line 10 "spec.cue"
 				if (unlikely(row_r_2->m_fast.hop.state != FR_HOP_DIRECT && row_r_2->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -592,18 +590,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_2->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 596 "relay.bpf.c"
+#line 594 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write3(skb, data, row_r_2);
-#line 602 "relay.bpf.c"
+#line 600 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
 #line 11 "spec.cue"
-			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit);
+			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
 #line 11 "spec.cue"
 			if (unlikely(row_r_2->m_slow.hop.state != FR_HOP_DIRECT && row_r_2->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -616,51 +614,49 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_2->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 620 "relay.bpf.c"
+#line 618 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write4(skb, data, row_r_2);
-#line 626 "relay.bpf.c"
+#line 624 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 632 "relay.bpf.c"
+#line 630 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-
 		/* ip.cue:32 */
 #line 32 "ip.cue"
 		if (data + 54 > data_end) return fr_up(skb, reason_forward_truncated);
 
 		/* ip.cue:39 */
 #line 39 "ip.cue"
-		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_forward_ipv6_version);
+		if ((be8(data + 14) >> 4) != 6) return fr_up(skb, reason_forward_ipv6_version); /* ipv6.version */
 
 		/* ip.cue:46 */
 #line 46 "ip.cue"
-		if (ld64(data + 22) == 0 && ld32(data + 22 + 8) == 0xffff0000) return fr_up(skb, reason_forward_mapped_address);
+		if (fr_is_v4(data + 22)) return fr_up(skb, reason_forward_mapped_address); /* ipv6.src */
 
 		/* ip.cue:47 */
 #line 47 "ip.cue"
-		if (ld64(data + 38) == 0 && ld32(data + 38 + 8) == 0xffff0000) return fr_up(skb, reason_forward_mapped_address);
+		if (fr_is_v4(data + 38)) return fr_up(skb, reason_forward_mapped_address); /* ipv6.dst */
 
 		/* ip.cue:43 */
 #line 43 "ip.cue"
-		v_ip_end_2 = 54ULL + be16(data + 18);
+		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		if (be8(data + 20) == 17) { /* udp */
-
 			/* transport.cue:4 */
 #line 4 "transport.cue"
 			if (data + 62 > data_end) return fr_up(skb, reason_forward_truncated);
@@ -669,14 +665,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* transport.cue:13 */
 #line 13 "transport.cue"
-			if (be16(data + 58) < 8) return fr_up(skb, reason_forward_udp_length);
+			if (be16(data + 58) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
-			v_l4_end_2 = 54ULL + be16(data + 58);
+			v_l4_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
 			if (v_l4_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 680 "relay.bpf.c"
+#line 676 "relay.bpf.c"
 			{
 				struct key_routes key __attribute__((aligned(8))) = {};
 
@@ -686,7 +682,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_3 = find_routes(&key);
-#line 690 "relay.bpf.c"
+#line 686 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_3) return fr_up(skb, reason_forward_no_routes);
@@ -695,7 +691,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 			if ((be16(data + 56) == 0x1bb) || (be16(data + 56) == 0x20fb)) { /* rule */
 #line 10 "spec.cue"
-				if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit);
+				if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 10 "spec.cue"
 				if (unlikely(row_r_3->m_fast.hop.state != FR_HOP_DIRECT && row_r_3->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -708,18 +704,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_3->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 712 "relay.bpf.c"
+#line 708 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write5(skb, data, row_r_3);
-#line 718 "relay.bpf.c"
+#line 714 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
 #line 11 "spec.cue"
-			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit);
+			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 11 "spec.cue"
 			if (unlikely(row_r_3->m_slow.hop.state != FR_HOP_DIRECT && row_r_3->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -732,19 +728,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_3->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 736 "relay.bpf.c"
+#line 732 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write6(skb, data, row_r_3);
-#line 742 "relay.bpf.c"
+#line 738 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		if (be8(data + 20) == 6) { /* tcp */
-
 			/* transport.cue:56 */
 #line 56 "transport.cue"
 			if (data + 74 > data_end) return fr_up(skb, reason_forward_truncated);
@@ -753,11 +748,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* transport.cue:39 */
 #line 39 "transport.cue"
-			if ((be8(data + 66) >> 4) < 5) return fr_up(skb, reason_forward_tcp_data_offset);
+			if ((be8(data + 66) >> 4) < 5) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* transport.cue:56 */
 #line 56 "transport.cue"
-			v_l4_options_size_2 = ((be8(data + 66) >> 4) * 4) - 20;
+			v_l4_options_size_2 = ((be8(data + 66) >> 4) * 4) - 20; /* tcp.data_offset */
 #line 56 "transport.cue"
 			if (v_l4_options_size_2 > 40) return fr_up(skb, reason_forward_tcp_options);
 #line 56 "transport.cue"
@@ -771,10 +766,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* transport.cue:39 */
 #line 39 "transport.cue"
-			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_forward_tcp_data_offset);
+			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 778 "relay.bpf.c"
+#line 773 "relay.bpf.c"
 			{
 				struct key_routes key __attribute__((aligned(8))) = {};
 
@@ -784,7 +779,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_4 = find_routes(&key);
-#line 788 "relay.bpf.c"
+#line 783 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_4) return fr_up(skb, reason_forward_no_routes);
@@ -793,7 +788,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 			if ((be16(data + 56) == 0x1bb) || (be16(data + 56) == 0x20fb)) { /* rule */
 #line 10 "spec.cue"
-				if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit);
+				if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 10 "spec.cue"
 				if (unlikely(row_r_4->m_fast.hop.state != FR_HOP_DIRECT && row_r_4->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -806,18 +801,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_4->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 810 "relay.bpf.c"
+#line 805 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write7(skb, data, row_r_4);
-#line 816 "relay.bpf.c"
+#line 811 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
 #line 11 "spec.cue"
-			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit);
+			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 11 "spec.cue"
 			if (unlikely(row_r_4->m_slow.hop.state != FR_HOP_DIRECT && row_r_4->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -830,23 +825,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_4->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 834 "relay.bpf.c"
+#line 829 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write8(skb, data, row_r_4);
-#line 840 "relay.bpf.c"
+#line 835 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 846 "relay.bpf.c"
+#line 841 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 852 "relay.bpf.c"
+#line 847 "relay.bpf.c"
 }
