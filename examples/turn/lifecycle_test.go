@@ -219,14 +219,10 @@ func TestKilled(t *testing.T) {
 	if !lost() {
 		t.Error("the new server's relay forwards the old one's channel")
 	}
-	old := b.client.Relayed
 	b.client = dial(t, b.line.Client, b.line.ClientAddr.V4, at(b.line.RelayInAddr.V4, turnPort))
 	check(t, b.client.Open(channel, addrOf(b.peer)))
 	b.roundTrip(1)
 	b.inKernel(1, func() { b.roundTrip(64) })
-	if b.client.Relayed == old {
-		t.Log("the new allocation has the old port")
-	}
 }
 
 // A server that is asked to end takes its relay along.
@@ -235,13 +231,11 @@ func TestStopped(t *testing.T) {
 	b.roundTrip(1)
 	check(t, b.server.Stop())
 	drain(b.peer)
-	capture, err := b.line.PeerDev.Capture()
-	check(t, err)
 	check(t, b.line.Relay.SetForwarding(true))
 	_ = b.client.Send(channel, []byte("stale")) // refused, with nobody listening
 	// The barrier: an ordinary packet to the peer, routed.
 	direct := udpSocket(t, b.line.Client, at(b.line.ClientAddr.V4, 0))
-	_, err = direct.WriteToUDPAddrPort([]byte("barrier"), addrOf(b.peer))
+	_, err := direct.WriteToUDPAddrPort([]byte("barrier"), addrOf(b.peer))
 	check(t, err)
 	buf := make([]byte, 100)
 	check(t, b.peer.SetReadDeadline(time.Now().Add(wait)))
@@ -250,6 +244,4 @@ func TestStopped(t *testing.T) {
 	if string(buf[:n]) != "barrier" {
 		t.Errorf("a stopped server's relay forwarded %q", buf[:n])
 	}
-	_, err = capture.Stop()
-	check(t, err)
 }
