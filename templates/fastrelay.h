@@ -37,6 +37,14 @@ typedef long long __s64;
 /* Map definitions, as BTF. */
 #define __uint(name, val) int(*name)[val]
 #define __type(name, val) typeof(val) *name
+#define FR_ARRAY(name, kind, flags, entries, val)                                                  \
+	struct {                                                                                   \
+		__uint(type, kind);                                                                \
+		__uint(map_flags, flags);                                                          \
+		__uint(max_entries, entries);                                                      \
+		__type(key, __u32);                                                                \
+		__type(value, val);                                                                \
+	} name SEC(".maps")
 
 #define bpf_htons(x) ((__u16)__builtin_bswap16((__u16)(x)))
 #define bpf_htonl(x) ((__u32)__builtin_bswap32((__u32)(x)))
@@ -76,53 +84,26 @@ enum {
 };
 
 struct __sk_buff {
-	__u32 len;
-	__u32 pkt_type;
-	__u32 mark;
-	__u32 queue_mapping;
-	__u32 protocol;
-	__u32 vlan_present;
-	__u32 vlan_tci;
-	__u32 vlan_proto;
-	__u32 priority;
-	__u32 ingress_ifindex;
-	__u32 ifindex;
-	__u32 tc_index;
-	__u32 cb[5];
-	__u32 hash;
-	__u32 tc_classid;
-	__u32 data;
-	__u32 data_end;
-	__u32 napi_id;
-	__u32 family;
-	__u32 remote_ip4;
-	__u32 local_ip4;
-	__u32 remote_ip6[4];
-	__u32 local_ip6[4];
-	__u32 remote_port;
-	__u32 local_port;
-	__u32 data_meta;
-	__u64 flow_keys;
-	__u64 tstamp;
-	__u32 wire_len;
-	__u32 gso_segs;
+	__u32 len, pkt_type, mark, queue_mapping, protocol;
+	__u32 vlan_present, vlan_tci, vlan_proto;
+	__u32 priority, ingress_ifindex, ifindex, tc_index, cb[5], hash, tc_classid;
+	__u32 data, data_end;
+	__u32 napi_id, family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4], remote_port, local_port, data_meta;
+	__u64 flow_keys, tstamp;
+	__u32 wire_len, gso_segs;
 	__u64 sk;
 	__u32 gso_size;
 };
 
 struct bpf_fib_lookup {
-	__u8 family;
-	__u8 l4_protocol;
-	__u16 sport;
-	__u16 dport;
-	__u16 tot_len;
+	__u8 family, l4_protocol;
+	__u16 sport, dport, tot_len;
 	__u32 ifindex;
-	__u32 flowinfo;	  /* IPv4: the first byte is the type of service */
-	__u32 src[4];	  /* IPv4: the first word */
-	__u32 dst[4];	  /* likewise; comes back as the next hop */
+	__u32 flowinfo; /* IPv4: the first byte is the type of service */
+	__u32 src[4];	/* IPv4: the first word */
+	__u32 dst[4];	/* likewise; comes back as the next hop */
 	__u32 vlan;
-	__u8 smac[6];
-	__u8 dmac[6];
+	__u8 smac[6], dmac[6];
 };
 
 struct bpf_redir_neigh {
@@ -160,19 +141,14 @@ enum fr_hop_state {
 	FR_HOP_NONE,
 	FR_HOP_DIRECT,
 	FR_HOP_NEIGHBOUR,
-	FR_HOP_LOCAL,
-	FR_HOP_UNREACHABLE,
-	FR_HOP_BLACKHOLE,
-	FR_HOP_PROHIBIT,
+	FR_HOP_LOCAL, FR_HOP_UNREACHABLE, FR_HOP_BLACKHOLE, FR_HOP_PROHIBIT,
 };
 
 struct fr_hop {
 	__u32 ifindex;
 	__u16 mtu;
-	__u8 state;
-	__u8 pad;
-	__u8 dst[6];
-	__u8 src[6];
+	__u8 state, pad;
+	__u8 dst[6], src[6];
 };
 
 struct fr_next_hop {
@@ -186,29 +162,16 @@ struct fr_prefix {
 };
 
 struct fr_lease {
-	__u64 deadline;
-	__u64 now;
+	__u64 deadline, now;
 };
 
 struct fr_reason {
-	__u64 packets;
-	__u64 bytes;
+	__u64 packets, bytes;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct fr_lease);
-} fr_lease SEC(".maps");
+FR_ARRAY(fr_lease, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, 1, struct fr_lease);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, FR_REASONS);
-	__type(key, __u32);
-	__type(value, struct fr_reason);
-} fr_reasons SEC(".maps");
+FR_ARRAY(fr_reasons, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_REASONS, struct fr_reason);
 
 /*
  * Memory. Packets and table values are read and written in the width that is asked for, whatever their alignment: the
@@ -319,8 +282,7 @@ static __always_inline int fr_lease_valid(__u64 now)
 
 struct fr_slot {
 	__u64 deadline;
-	__u32 gen;
-	__u32 pad;
+	__u32 gen, pad;
 };
 
 struct fr_usage {
@@ -328,20 +290,9 @@ struct fr_usage {
 	struct fr_reason rows[FR_USAGES];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, FR_NEEDS_SLOTS);
-	__type(key, __u32);
-	__type(value, struct fr_slot);
-} fr_slots SEC(".maps");
+FR_ARRAY(fr_slots, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_NEEDS_SLOTS, struct fr_slot);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, FR_NEEDS_SLOTS);
-	__type(key, __u32);
-	__type(value, struct fr_usage);
-} fr_usage SEC(".maps");
+FR_ARRAY(fr_usage, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_NEEDS_SLOTS, struct fr_usage);
 
 /* A session's row counts only while its slot is open, is still the row's, and has not reached its deadline. */
 static __always_inline int fr_alive(__u32 slot, __u32 gen, __u64 now)
@@ -366,13 +317,7 @@ static __always_inline void fr_use(__u32 slot, __u32 row, __u32 len, __u64 now)
 
 #ifdef FR_NEEDS_SHARED
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, FR_NEEDS_SHARED);
-	__type(key, __u32);
-	__type(value, __u64);
-} fr_shared SEC(".maps");
+FR_ARRAY(fr_shared, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_NEEDS_SHARED, __u64);
 
 /* User space adds to the same counters, in memory that it maps; index 0 is no counter. */
 static __always_inline void fr_shared_add(__u32 index, __u64 by)
@@ -394,12 +339,7 @@ static __always_inline __u64 fr_shared_get(__u32 index)
 
 #ifdef FR_NEEDS_NAMED
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, FR_NEEDS_NAMED);
-	__type(key, __u32);
-	__type(value, __u64);
-} fr_named SEC(".maps");
+FR_ARRAY(fr_named, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_NEEDS_NAMED, __u64);
 
 static __always_inline void fr_named_add(__u32 index, __u64 by)
 {
@@ -492,12 +432,7 @@ struct fr_scratch {
 	__u8 bytes[FR_SCRATCH_SIZE];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct fr_scratch);
-} fr_scratch SEC(".maps");
+FR_ARRAY(fr_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct fr_scratch);
 
 #endif
 
@@ -729,30 +664,21 @@ static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup
 	hop->mtu = 0xFFFF; /* the lookup has compared it */
 	__builtin_memcpy(hop->dst, fib->dmac, 6);
 	__builtin_memcpy(hop->src, fib->smac, 6);
-	switch (ret) {
-	case 0: /* SUCCESS */
+	hop->state = FR_HOP_NONE; /* FWD_DISABLED, UNSUPP_LWT, or an error */
+	if (ret == 0) /* SUCCESS */
 		hop->state = FR_HOP_DIRECT;
-		break;
-	case 1: /* BLACKHOLE */
+	else if (ret == 1) /* BLACKHOLE */
 		hop->state = FR_HOP_BLACKHOLE;
-		break;
-	case 2: /* UNREACHABLE */
+	else if (ret == 2) /* UNREACHABLE */
 		hop->state = FR_HOP_UNREACHABLE;
-		break;
-	case 3: /* PROHIBIT */
+	else if (ret == 3) /* PROHIBIT */
 		hop->state = FR_HOP_PROHIBIT;
-		break;
-	case 4: /* NOT_FWDED: not a unicast route, in the first place this host's own addresses */
+	else if (ret == 4) /* NOT_FWDED: not a unicast route, in the first place this host's own addresses */
 		hop->state = FR_HOP_LOCAL;
-		break;
-	case 7: /* NO_NEIGH */
+	else if (ret == 7) /* NO_NEIGH */
 		hop->state = FR_HOP_NEIGHBOUR;
-		break;
-	case 8: /* FRAG_NEEDED */
+	else if (ret == 8) /* FRAG_NEEDED */
 		return 1;
-	default: /* FWD_DISABLED, UNSUPP_LWT, or an error */
-		hop->state = FR_HOP_NONE;
-	}
 	return 0;
 }
 
