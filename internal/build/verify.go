@@ -36,6 +36,13 @@ func Verify(r *Result) (map[string]*Verified, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, ErrNoRights
 	}
+	// How many rows a table has room for means nothing to the verifier, and memory to the kernel.
+	for _, m := range collection.Maps {
+		switch m.Type {
+		case ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash, ebpf.LPMTrie:
+			m.MaxEntries = 1
+		}
+	}
 	load := func(level ebpf.LogLevel) (*ebpf.Collection, error) {
 		return ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: level}})
 	}
