@@ -100,7 +100,7 @@ func (l *loader) cueErrors(err error) {
 			name := fmt.Sprint(args...)
 			d := l.add(codeEval, pos, "nothing is called %q", name)
 			d.Pos.Len = len(name)
-			if near := spell.Nearest(name, l.names); near != "" {
+			if near := spell.Nearest(name, l.known); near != "" {
 				d.WithLabel("did you mean %q?", near)
 			}
 		case strings.HasPrefix(format, "field not allowed"):
@@ -109,10 +109,8 @@ func (l *loader) cueErrors(err error) {
 			l.add(codeEval, pos, "package %v is imported and not used", args[0])
 		case strings.HasPrefix(format, "unreferenced alias or let clause"):
 			l.add(codeEval, pos, "%v is not used", args[0])
-		case strings.HasPrefix(format, "undefined field"):
-			l.add(codeEval, pos, "%s", fmt.Sprintf(format, args...))
 		default:
-			l.add(codeEval, pos, "%s", clean(fmt.Sprintf(format, args...)))
+			l.add(codeEval, pos, "%s", clean(e))
 		}
 	}
 }
@@ -181,17 +179,19 @@ func last(path []string) string {
 	return path[len(path)-1]
 }
 
+const maxShown = 100
+
 // short cuts a long value in a message.
 func short(v any) string {
 	s := strings.Join(strings.Fields(fmt.Sprint(v)), " ")
-	if len(s) > 60 {
-		s = s[:57] + "…"
+	if runes := []rune(s); len(runes) > maxShown {
+		s = string(runes[:maxShown-1]) + "…"
 	}
 	return s
 }
 
-// clean removes what only a programmer of CUE understands.
-func clean(s string) string {
-	s = strings.ReplaceAll(s, "_|_", "an error")
-	return short(s)
+// clean is what CUE says, with its causes, but without the path in front and what only a programmer of CUE understands.
+func clean(e errors.Error) string {
+	text := strings.TrimPrefix(e.Error(), strings.Join(e.Path(), ".")+": ")
+	return short(strings.ReplaceAll(text, "_|_", "an error"))
 }

@@ -113,7 +113,7 @@ func (l *loader) name(v cue.Value, what string) Name {
 	return l.named(Name{s, p.pos}, what)
 }
 
-func (l *loader) names_(v cue.Value, what string) (all []Name) {
+func (l *loader) nameList(v cue.Value, what string) (all []Name) {
 	for _, e := range l.list(v) {
 		if n := l.name(e, what); n.Value != "" {
 			all = append(all, n)
@@ -204,7 +204,7 @@ func (l *loader) spec(v cue.Value) *Spec {
 	l.each(get(v, "alternatives"), func(n Name, v cue.Value) {
 		l.notReserved(l.named(n, "group"))
 		l.once(headers, n, "header or group")
-		g := &Group{Name: n, Headers: l.names_(v, "header"), Std: l.std}
+		g := &Group{Name: n, Headers: l.nameList(v, "header"), Std: l.std}
 		if l.empty(v) {
 			l.add(codeMissing, l.pos(v), "group %q has no headers", n.Value)
 		}
@@ -387,7 +387,7 @@ func (l *loader) field(v cue.Value) *Field {
 	}
 	if c := get(v, "checksum"); c.IncompleteKind() == cue.StructKind {
 		f.Checksum = &Checksum{
-			Covers: l.string(get(c, "covers")), Pseudo: l.exprs(get(c, "pseudo")), Absent: l.names_(get(c, "absent"), "header"),
+			Covers: l.string(get(c, "covers")), Pseudo: l.exprs(get(c, "pseudo")), Absent: l.nameList(get(c, "absent"), "header"),
 			Optional: l.bool(get(c, "optional")), Offloaded: l.bool(get(c, "offloaded")), Pos: l.labelPos(c),
 		}
 	}
@@ -470,7 +470,7 @@ func (l *loader) session(n Name, v cue.Value, tables map[string]Name) *Session {
 	}
 	l.each(get(v, "rows"), func(table Name, v cue.Value) {
 		l.once(tables, l.named(table, "table"), "table")
-		r := &SessionRow{Table: table, Key: l.names_(get(v, "key"), "field"), Value: l.names_(get(v, "value"), "field")}
+		r := &SessionRow{Table: table, Key: l.nameList(get(v, "key"), "field"), Value: l.nameList(get(v, "value"), "field")}
 		if k := get(v, "key"); l.empty(k) {
 			l.add(codeMissing, l.pos(k), "the row of table %q has no key", table.Value)
 		}

@@ -114,7 +114,7 @@ type loader struct {
 	file  string
 	std   bool
 	diags *diag.List
-	names []string  // that a reference can mean
+	known []string  // names that a reference can mean
 	root  cue.Value // the user's
 
 	// One mistake often makes several checks fail. These say what has been reported, so that the rest is left out.
@@ -169,7 +169,7 @@ func (l *loader) load(src []byte) (s *Spec) {
 	if !l.allowed(f) {
 		return nil
 	}
-	l.names = declared(f)
+	l.known = declared(f)
 	ctx := cuecontext.New()
 	l.evaluate(ctx, f)
 	schema := ctx.CompileString(schemaText, cue.Filename(schemaName)).LookupPath(cue.ParsePath("#Spec"))

@@ -65,7 +65,7 @@ func (l *loader) stackEntry(v cue.Value) *StackEntry {
 	e := &StackEntry{Var: l.named(n, "stack entry"), Optional: optional, Pos: n.Pos}
 	if headers.IncompleteKind() == cue.StringKind {
 		e.Headers = []Name{l.name(headers, "header")}
-	} else if e.Headers = l.names_(headers, "header"); l.empty(headers) {
+	} else if e.Headers = l.nameList(headers, "header"); l.empty(headers) {
 		l.add(codeMissing, n.Pos, "stack entry %q has no headers", n.Value)
 	}
 	return e
