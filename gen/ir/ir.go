@@ -371,7 +371,7 @@ const (
 	// MovePayload: the front stays, the payload moves, the tail is cut or grown.
 	MovePayload
 	// MoveEither: MovePayload where the offloaded checksum may be pending (its field equals the folded pseudo-header sum),
-	// else MoveHeaders. See PITFALLS in docs/internals: the kernel's csum_start doesn't follow a moved header.
+	// else MoveHeaders. See docs/architecture.md: the kernel's csum_start doesn't follow a moved header.
 	MoveEither
 )
 

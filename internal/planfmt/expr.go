@@ -20,9 +20,7 @@ var metaNames = map[ir.MetaKind]string{
 	ir.LeaseValid: "lease_valid",
 }
 
-// Expr returns the text of an expression.
-func Expr(e ir.Expr) string { return expr(e) }
-
+// expr returns the text of an expression.
 func expr(e ir.Expr) string {
 	switch e := e.(type) {
 	case nil:
