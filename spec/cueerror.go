@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"cuelang.org/go/cue"
+	"cuelang.org/go/cue/ast"
 	"cuelang.org/go/cue/errors"
 	"cuelang.org/go/cue/token"
 
@@ -16,7 +17,7 @@ import (
 
 // CUE's own errors, made readable: one message for one mistake, at a place in the user's file.
 
-var tokenWords = map[string]string{"EOF": "the end of the file", "newline": "the end of the line", "operand": "a value", "'EOF'": "the end of the file"}
+var tokenWords = map[string]string{"EOF": "the end of the file", "newline": "the end of the line", "operand": "a value", "label or ':'": "a colon", "'EOF'": "the end of the file"}
 
 // syntaxError reports the first error of the parser; those behind it usually follow from it.
 func (l *loader) syntaxError(err error, src []byte) {
@@ -99,11 +100,13 @@ func (l *loader) cueErrors(err error) {
 		case strings.HasPrefix(format, "reference %q not found"):
 			name := fmt.Sprint(args...)
 			d := l.add(codeEval, pos, "nothing is called %q", name)
-			d.Pos.Len = len(name)
 			if near := spell.Nearest(name, l.known); near != "" {
 				d.WithLabel("did you mean %q?", near)
 			}
 		case strings.HasPrefix(format, "field not allowed"):
+			if v := l.lookup(e.Path()); v.Exists() {
+				pos = l.labelPos(v)
+			}
 			l.add(codeUnknown, pos, "unknown word %q", last(e.Path()))
 		case strings.HasPrefix(format, "imported and not used"):
 			l.add(codeEval, pos, "package %v is imported and not used", args[0])
@@ -130,12 +133,9 @@ func (l *loader) errorPos(e errors.Error) (pos, other diag.Pos) {
 			second = p
 		}
 	}
-	pos = l.tokenPos(first)
+	pos, other = l.spanAt(first), l.spanAt(second)
 	if !pos.IsValid() {
 		pos = l.pathPos(e.Path())
-	}
-	if second.IsValid() {
-		other = l.tokenPos(second)
 	}
 	return pos, other
 }
@@ -146,12 +146,38 @@ func unused(e errors.Error) bool {
 	return strings.HasPrefix(format, "imported and not used") || strings.HasPrefix(format, "unreferenced alias")
 }
 
+// spanAt is the place of the smallest piece of syntax that begins at p, or none.
+func (l *loader) spanAt(p token.Pos) diag.Pos {
+	if !p.IsValid() {
+		return diag.Pos{}
+	}
+	pos := l.tokenPos(p)
+	ast.Walk(l.syntax, func(n ast.Node) bool {
+		if n.Pos() == p {
+			pos = l.nodePos(n)
+		}
+		return true
+	}, nil)
+	return pos
+}
+
 // pathPos is the place of the innermost member of a path that has one.
 func (l *loader) pathPos(path []string) diag.Pos {
-	pos := diag.Pos{File: l.file, Line: 1, Column: 1}
+	for n := len(path); n > 0; n-- {
+		if v := l.lookup(path[:n]); v.Exists() {
+			if p := l.pos(v); p.IsValid() {
+				return p
+			}
+		}
+	}
+	return diag.Pos{File: l.file, Line: 1, Column: 1}
+}
+
+// lookup finds a value by the path that an error names.
+func (l *loader) lookup(path []string) cue.Value {
 	v := l.root
 	for _, name := range path {
-		var sel cue.Selector
+		sel := cue.Str(strings.Trim(name, `"`))
 		switch i, err := strconv.Atoi(name); {
 		case err == nil && v.IncompleteKind() == cue.ListKind:
 			sel = cue.Index(i)
@@ -159,17 +185,10 @@ func (l *loader) pathPos(path []string) diag.Pos {
 			sel = cue.Def(name)
 		case strings.HasPrefix(name, "_"):
 			sel = cue.Hid(name, "_")
-		default:
-			sel = cue.Str(strings.Trim(name, `"`))
 		}
-		if v = v.LookupPath(cue.MakePath(sel)); !v.Exists() {
-			break
-		}
-		if p := l.pos(v); p.IsValid() {
-			pos = p
-		}
+		v = v.LookupPath(cue.MakePath(sel))
 	}
-	return pos
+	return v
 }
 
 func last(path []string) string {

@@ -93,12 +93,14 @@ func (l *loader) int(v cue.Value) int { n, _ := v.Int64(); return int(n) }
 
 func (l *loader) bool(v cue.Value) bool { b, _ := v.Bool(); return b }
 
+var hump = regexp.MustCompile("([a-z0-9])([A-Z])")
+
 // named checks that n is a name.
 func (l *loader) named(n Name, what string) Name {
 	if !isName(n.Value) {
 		d := l.add(codeName, n.Pos, "%s %q is not a name", what, n.Value).WithHint(nameRule)
-		if lower := strings.ToLower(strings.ReplaceAll(n.Value, "-", "_")); isName(lower) {
-			d.WithLabel("did you mean %q?", lower)
+		if snake := strings.ToLower(hump.ReplaceAllString(strings.ReplaceAll(n.Value, "-", "_"), "${1}_$2")); isName(snake) {
+			d.WithLabel("did you mean %q?", snake)
 		}
 	}
 	return n

@@ -111,11 +111,12 @@ var standard = sync.OnceValue(func() *Spec {
 })
 
 type loader struct {
-	file  string
-	std   bool
-	diags *diag.List
-	known []string  // names that a reference can mean
-	root  cue.Value // the user's
+	file   string
+	std    bool
+	diags  *diag.List
+	known  []string  // names that a reference can mean
+	root   cue.Value // the user's
+	syntax *ast.File
 
 	// One mistake often makes several checks fail. These say what has been reported, so that the rest is left out.
 	broken map[int]bool      // lines where CUE found a mistake
@@ -169,7 +170,7 @@ func (l *loader) load(src []byte) (s *Spec) {
 	if !l.allowed(f) {
 		return nil
 	}
-	l.known = declared(f)
+	l.syntax, l.known = f, declared(f)
 	ctx := cuecontext.New()
 	l.evaluate(ctx, f)
 	schema := ctx.CompileString(schemaText, cue.Filename(schemaName)).LookupPath(cue.ParsePath("#Spec"))

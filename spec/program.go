@@ -18,7 +18,9 @@ func (l *loader) program(n Name, v cue.Value) *Program {
 	for _, e := range l.list(stack) {
 		if s := l.stackEntry(e); s != nil {
 			l.notReserved(s.Var)
-			l.once(vars, s.Var, "stack entry")
+			if !l.once(vars, s.Var, "stack entry") {
+				continue
+			}
 			p.Stack = append(p.Stack, s)
 		}
 	}
