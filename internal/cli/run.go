@@ -78,11 +78,21 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	return err
 }
 
-// runError gives an error of the machine its code and says where to look.
+// runError gives an error of loading or attaching its code. Unless a value is wrong, it says where to look.
 func runError(err error) error {
-	var refusal *build.Refusal
-	if errors.As(err, &refusal) {
+	var (
+		refusal   *build.Refusal
+		value     *runtime.ValueError
+		collision *runtime.CollisionError
+		full      *runtime.FullError
+	)
+	switch {
+	case errors.As(err, &refusal):
 		return err
+	case errors.As(err, &value):
+		return &diag.Diagnostic{Code: codeValue, Message: err.Error()}
+	case errors.As(err, &collision), errors.As(err, &full):
+		return &diag.Diagnostic{Code: codeRun, Message: err.Error()}
 	}
 	return &diag.Diagnostic{Code: codeRun, Message: err.Error(), Hint: "fastrelay-gen doctor says what this machine has and lacks"}
 }
