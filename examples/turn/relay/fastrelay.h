@@ -37,6 +37,14 @@ typedef long long __s64;
 /* Map definitions, as BTF. */
 #define __uint(name, val) int(*name)[val]
 #define __type(name, val) typeof(val) *name
+#define FR_ARRAY(name, kind, flags, entries, val)                                                  \
+	struct {                                                                                   \
+		__uint(type, kind);                                                                \
+		__uint(map_flags, flags);                                                          \
+		__uint(max_entries, entries);                                                      \
+		__type(key, __u32);                                                                \
+		__type(value, val);                                                                \
+	} name SEC(".maps")
 
 #define bpf_htons(x) ((__u16)__builtin_bswap16((__u16)(x)))
 #define bpf_htonl(x) ((__u32)__builtin_bswap32((__u32)(x)))
@@ -133,10 +141,7 @@ enum fr_hop_state {
 	FR_HOP_NONE,
 	FR_HOP_DIRECT,
 	FR_HOP_NEIGHBOUR,
-	FR_HOP_LOCAL,
-	FR_HOP_UNREACHABLE,
-	FR_HOP_BLACKHOLE,
-	FR_HOP_PROHIBIT,
+	FR_HOP_LOCAL, FR_HOP_UNREACHABLE, FR_HOP_BLACKHOLE, FR_HOP_PROHIBIT,
 };
 
 struct fr_hop {
@@ -164,20 +169,9 @@ struct fr_reason {
 	__u64 packets, bytes;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct fr_lease);
-} fr_lease SEC(".maps");
+FR_ARRAY(fr_lease, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, 1, struct fr_lease);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, FR_REASONS);
-	__type(key, __u32);
-	__type(value, struct fr_reason);
-} fr_reasons SEC(".maps");
+FR_ARRAY(fr_reasons, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_REASONS, struct fr_reason);
 
 /*
  * Memory. Packets and table values are read and written in the width that is asked for, whatever their alignment: the
@@ -296,20 +290,9 @@ struct fr_usage {
 	struct fr_reason rows[FR_USAGES];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, FR_NEEDS_SLOTS);
-	__type(key, __u32);
-	__type(value, struct fr_slot);
-} fr_slots SEC(".maps");
+FR_ARRAY(fr_slots, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_NEEDS_SLOTS, struct fr_slot);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, FR_NEEDS_SLOTS);
-	__type(key, __u32);
-	__type(value, struct fr_usage);
-} fr_usage SEC(".maps");
+FR_ARRAY(fr_usage, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_NEEDS_SLOTS, struct fr_usage);
 
 /* A session's row counts only while its slot is open, is still the row's, and has not reached its deadline. */
 static __always_inline int fr_alive(__u32 slot, __u32 gen, __u64 now)
@@ -334,13 +317,7 @@ static __always_inline void fr_use(__u32 slot, __u32 row, __u32 len, __u64 now)
 
 #ifdef FR_NEEDS_SHARED
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, FR_NEEDS_SHARED);
-	__type(key, __u32);
-	__type(value, __u64);
-} fr_shared SEC(".maps");
+FR_ARRAY(fr_shared, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_NEEDS_SHARED, __u64);
 
 /* User space adds to the same counters, in memory that it maps; index 0 is no counter. */
 static __always_inline void fr_shared_add(__u32 index, __u64 by)
@@ -362,12 +339,7 @@ static __always_inline __u64 fr_shared_get(__u32 index)
 
 #ifdef FR_NEEDS_NAMED
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, FR_NEEDS_NAMED);
-	__type(key, __u32);
-	__type(value, __u64);
-} fr_named SEC(".maps");
+FR_ARRAY(fr_named, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_NEEDS_NAMED, __u64);
 
 static __always_inline void fr_named_add(__u32 index, __u64 by)
 {
@@ -460,12 +432,7 @@ struct fr_scratch {
 	__u8 bytes[FR_SCRATCH_SIZE];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct fr_scratch);
-} fr_scratch SEC(".maps");
+FR_ARRAY(fr_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct fr_scratch);
 
 #endif
 
