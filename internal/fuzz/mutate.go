@@ -24,9 +24,6 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 	}
 	switch n := g.IntN(100); {
 	case n < 52:
-		if tagged(p.Data) && g.one(6) {
-			intoMetadata(&p)
-		}
 	case n < 67:
 		g.setFields(&p, f)
 	case n < 71:
@@ -50,6 +47,9 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 	default:
 		g.setFields(&p, f)
 		g.flip(p.Data)
+	}
+	if tagged(p.Data) && g.one(8) {
+		intoMetadata(&p)
 	}
 	return p
 }
