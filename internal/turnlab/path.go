@@ -281,7 +281,7 @@ func (p *Path) cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error
 	}
 	cost := Median(costs)
 	if p.Variant != UserSpace {
-		cost -= Median(idles) * 1e9 / steadyRate
+		cost -= slices.Min(idles) * 1e9 / steadyRate
 	}
 	return cost, nil
 }

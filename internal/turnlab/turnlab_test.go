@@ -79,8 +79,8 @@ func TestSenderAndSink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sent < 500 || sent > 1100 {
-		t.Errorf("%d datagrams in 50 ms, want about 1000", sent)
+	if sent == 0 || sent > 1000+maxBatch { // fewer where other work holds the sender up
+		t.Errorf("%d datagrams in 50 ms, want at most 1000 and one batch", sent)
 	}
 	if err := testnet.Until(2*time.Second, "all datagrams", func() bool { return count()-before >= uint64(sent) }); err != nil {
 		t.Fatal(err)
