@@ -379,33 +379,37 @@ func (in *inst) inner0() ir.Expr {
 	return in.limit
 }
 
-// find returns the header that a name stands for: what the stack calls it, its own name, or its group's. known is false
-// where no path of the program has it.
+// find returns the header that a name stands for: what the stack calls it, its own name, or its group's. In a header's
+// declaration, which knows nothing of stacks, it is the nearest one in front that is called so, or whose group is. known is
+// false where no path of the program has it.
 func (s *scope) find(name string) (in *inst, known bool) {
+	if s.self != nil {
+		for _, in := range slices.Backward(s.path) {
+			if in.h.Name.Value == name || s.inGroup(in.h, name) {
+				return in, true
+			}
+		}
+		return nil, s.inStack(name)
+	}
 	for _, is := range []func(*inst) bool{
 		func(in *inst) bool { return in.entry == name },
 		func(in *inst) bool { return in.h.Name.Value == name },
 		func(in *inst) bool { return s.inGroup(in.h, name) },
 	} {
-		for i := range s.path {
-			at := i
-			if s.self != nil { // inside a header's declaration: the nearest one in front
-				at = len(s.path) - 1 - i
-			}
-			if is(s.path[at]) {
-				return s.path[at], true
-			}
+		if i := slices.IndexFunc(s.path, is); i >= 0 {
+			return s.path[i], true
 		}
 	}
-	for _, e := range s.src.Stack {
-		hs := s.choices(e)
-		for _, h := range hs {
-			if e.Var.Value == name || h.Name.Value == name || s.inGroup(h, name) {
-				return nil, true
-			}
-		}
-	}
-	return nil, false
+	return nil, s.inStack(name)
+}
+
+// inStack reports whether the program's stack has a header that a name stands for, on any path.
+func (s *scope) inStack(name string) bool {
+	return slices.ContainsFunc(s.src.Stack, func(e *spec.StackEntry) bool {
+		return slices.ContainsFunc(s.choices(e), func(h *spec.Header) bool {
+			return e.Var.Value == name || h.Name.Value == name || s.inGroup(h, name)
+		})
+	})
 }
 
 // name resolves a dotted name.

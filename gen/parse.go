@@ -38,6 +38,9 @@ func (c *compiler) checkHeaders() {
 				if f.Checksum != nil {
 					sum = f
 				}
+				if f.Checksum != nil {
+					c.checkPseudo(f.Checksum)
+				}
 				if f.Counts != nil && f.When != nil {
 					c.diags.Add(codeHeader, f.Name.Pos, "length %q can't be conditional", f.Name.Value)
 				}
@@ -52,6 +55,16 @@ func (c *compiler) checkHeaders() {
 		}
 		if bits%8 != 0 {
 			c.diags.Add(codeHeader, h.Name.Pos, "header %q ends inside a byte: %d bits are missing", h.Name.Value, 8-bits%8)
+		}
+	}
+}
+
+// checkPseudo reports summands of a pseudo-header that a rewrite couldn't follow.
+func (c *compiler) checkPseudo(k *spec.Checksum) {
+	for _, e := range k.Pseudo {
+		call := e.Op == spec.OpCall && e.Fn.Value == "len" && len(e.Args) == 1 && e.Args[0].Op == spec.OpName && len(e.Args[0].Path) == 1
+		if e.Op != spec.OpInt && !call && (e.Op != spec.OpName || len(e.Path) > 2) {
+			c.diags.Add(codeHeader, e.Pos, "a summand of a pseudo-header is an integer, a field, or len(HEADER)")
 		}
 	}
 }

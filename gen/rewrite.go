@@ -135,6 +135,9 @@ func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
 	case pl.segment < 0:
 		w.fail(codeVariable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
 		return
+	case shapes(pl.parent.h, f):
+		no("the size or presence of another field depends on it", "")
+		return
 	case w.announces(pl):
 		no("it says which header follows", "push and pop headers instead")
 		return
@@ -164,6 +167,19 @@ func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
 		}
 	}
 	o.vals[f.Name.Value] = v.x
+}
+
+// shapes reports whether a field says how long another field of its header is, or whether it is there.
+func shapes(h *spec.Header, f *spec.Field) bool {
+	return slices.ContainsFunc(h.Fields, func(g *spec.Field) bool { return names(g.When, f) || names(g.Size, f) })
+}
+
+// names reports whether an expression of a header names a field of it.
+func names(e *spec.Expr, f *spec.Field) bool {
+	if e == nil {
+		return false
+	}
+	return e.Op == spec.OpName && e.Path[0].Value == f.Name.Value || slices.ContainsFunc(e.Args, func(a *spec.Expr) bool { return names(a, f) })
 }
 
 // announces reports whether the field says which header of the path follows its own.
@@ -230,10 +246,33 @@ func (w *rewriter) remove(in *inst, pos diag.Pos) {
 	}
 	w.hdrs = slices.Delete(slices.Clone(w.hdrs), i, i+1)
 	if in.h.Metadata == "vlan" && i == 1 && in.off.Base == nil {
-		w.popInner = true
+		w.popOuter(in, pos)
 		return
 	}
 	w.resized = true
+}
+
+// popOuter has the kernel take the outermost tag out of the frame. It would move a tag behind it into the packet's metadata, and
+// all that follows with it, so there must not be one.
+func (w *rewriter) popOuter(in *inst, pos diag.Pos) {
+	at := slices.Index(w.path, in)
+	var next *spec.Header
+	if at+1 < len(w.path) {
+		next = w.path[at+1].h
+	}
+	if w.popInner || next != nil && next.Metadata == "vlan" {
+		w.fail(codePush, pos, "header %q can't be taken out: another tag is in front of it or behind it", in.entry).
+			WithHint("of two tags in the frame none can be taken out")
+		return
+	}
+	w.popInner = true
+	if next != nil && len(next.After) > 0 {
+		return // the tag says that something else follows
+	}
+	typ := &ir.Load{Off: plus(in.off, 2), Bits: 16, Field: in.h.Name.Value + ".type"}
+	other := w.went("vlan_tag", "a VLAN tag that the stack doesn't have", pos)
+	w.guard(bin(ir.Ne, typ, num(0x8100)), other, pos)
+	w.guard(bin(ir.Ne, typ, num(0x88A8)), other, pos)
 }
 
 // push puts a header in.
@@ -245,6 +284,10 @@ func (w *rewriter) push(a *spec.Action) {
 	}
 	if fixedSize(h) < 0 {
 		w.fail(codeVariable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
+		return
+	}
+	if h.Trailer > 0 {
+		w.fail(codePush, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills", h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
 	o := &outHeader{h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, size: fixedSize(h), pos: a.Header.Pos}
@@ -359,8 +402,20 @@ func announced(parent, next *spec.Header, f *spec.Field) ir.Expr {
 	return nil
 }
 
-// announce makes neighbours that are new to each other fit: the field in front says what follows.
+// announce makes neighbours that are new to each other fit: the field in front says what follows. Where nothing in the spec
+// tells what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of what it is
+// in front of.
 func (w *rewriter) announce() bool {
+	for i, a := range w.hdrs {
+		known := i+1 < len(w.hdrs) && (len(w.hdrs[i+1].h.After) > 0 || w.hdrs[i+1].old == nil)
+		if gone := w.takenOut(i); gone != nil && !known {
+			if pl := announcer(a.old, w.path[a.index+1].h); pl != nil {
+				if same := gone.fields[pl.f.Name.Value]; same != nil && same.f.Kind == spec.FieldUint && same.f.Bits == pl.f.Bits {
+					a.vals[pl.f.Name.Value] = same.load
+				}
+			}
+		}
+	}
 	for i := 1; i < len(w.hdrs); i++ {
 		a, b := w.hdrs[i-1], w.hdrs[i]
 		if a.old != nil && b.old != nil && b.index == a.index+1 {
@@ -384,6 +439,24 @@ func (w *rewriter) announce() bool {
 		}
 	}
 	return true
+}
+
+// takenOut returns the last header of the frame that was taken out between the i-th one that leaves and what follows it, or nil.
+func (w *rewriter) takenOut(i int) *inst {
+	a := w.hdrs[i]
+	if a.old == nil {
+		return nil
+	}
+	end := len(w.path)
+	if i+1 < len(w.hdrs) && w.hdrs[i+1].index >= 0 {
+		end = w.hdrs[i+1].index
+	}
+	for _, in := range slices.Backward(w.path[a.index+1 : max(end, a.index+1)]) {
+		if !in.meta {
+			return in
+		}
+	}
+	return nil
 }
 
 // place gives the headers that leave their offsets. It returns the index of the first one that is not where and what it was,
@@ -597,10 +670,13 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 	for _, o := range w.hdrs {
 		static = static && o.size >= 0
 	}
-	ip := slices.ContainsFunc(w.path, func(in *inst) bool { return in.h.Std && (in.h.Name.Value == "ipv4" || in.h.Name.Value == "ipv6") })
-	stays := slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return o.h.Std && (o.h.Name.Value == "ipv4" || o.h.Name.Value == "ipv6") })
-	headers := ip && stays && static
+	stays := slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return isIP(o.h) })
+	outer := w.outermost()
+	headers := isIP(outer) && stays && static
 	switch {
+	case outer != nil && outer.Metadata == "vlan" && !(pending && w.family == 0 && change == len(w.hdrs)):
+		emit(w.blk, &ir.Up{Reason: w.went("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos), Pos: pos})
+		return false
 	case pending && headers:
 		rw.Resize = ir.MoveEither
 	case pending && w.family == 0 && !w.popInner && change == len(w.hdrs):
@@ -611,13 +687,30 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 		why := "no transport header whose checksum the spec knows is in front of the change"
 		if !static {
 			why = "a header of variable length is in front of the change or behind it"
-		} else if !ip || !stays {
+		} else if !isIP(outer) || !stays {
 			why = "the packet is not IP"
 		}
 		w.fail(codeResize, pos, "the packet can't be resized safely here: %s", why)
 		return false
 	}
 	return true
+}
+
+// isIP reports whether a header is one that the kernel resizes packets behind.
+func isIP(h *spec.Header) bool {
+	return h != nil && h.Std && (h.Name.Value == "ipv4" || h.Name.Value == "ipv6")
+}
+
+// outermost is the header that the kernel takes a packet for when it resizes it: the first one in the frame behind the
+// link-layer header, once a tag that goes away has gone.
+func (w *rewriter) outermost() *spec.Header {
+	for i, in := range w.path {
+		if in.meta || i == 0 && w.out.L2 || w.popInner && in.h.Metadata == "vlan" {
+			continue
+		}
+		return in.h
+	}
+	return nil
 }
 
 // skipsOnlyTags reports whether all headers of the path between two indices are tags that have gone away by other means.

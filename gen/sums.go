@@ -26,7 +26,7 @@ func (w *rewriter) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
 			var sum *ir.Sum
 			ok := true
 			if o.old == nil {
-				sum, ok = w.freshSum(i, o, f)
+				sum, ok = w.freshSum(i, o, f, rw)
 			} else {
 				sum, ok = w.changedSum(i, o, f, rw, end)
 			}
@@ -59,7 +59,7 @@ func (o *outHeader) fieldOff(f *spec.Field) ir.Off {
 
 // freshSum is the checksum of a header that is new. One that covers the payload would have to be computed from all of it, so
 // it is left out (0) where that is allowed.
-func (w *rewriter) freshSum(i int, o *outHeader, f *spec.Field) (*ir.Sum, bool) {
+func (w *rewriter) freshSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
 	if f.Checksum.Covers != "header" {
 		if i > 0 && absentOver(f, w.hdrs[i-1].h) {
 			o.vals[f.Name.Value] = num(0)
@@ -74,6 +74,15 @@ func (w *rewriter) freshSum(i int, o *outHeader, f *spec.Field) (*ir.Sum, bool) 
 		if p.now != nil {
 			s.NewTerms = append(s.NewTerms, terms(p, p.now, p.off, o.off)...)
 		}
+	}
+	for _, e := range f.Checksum.Pseudo {
+		t, ok := w.pseudoNow(e, i, o, rw)
+		if !ok {
+			w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of it has", o.h.Name.Value).
+				WithRelated(f.Name.Pos, "the checksum is declared here")
+			return nil, false
+		}
+		s.NewPseudo = append(s.NewPseudo, t)
 	}
 	return s, true
 }
@@ -93,8 +102,9 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 	s.Absent = oldParentAbsent && newParentAbsent
 	ok := true
 	if k.Covers == "header" {
-		s.OldTerms, s.NewTerms, ok = w.keptTerms(o, o)
+		s.OldTerms, s.NewTerms, ok = w.keptTerms(o, o, false)
 	} else {
+		s.Swap = swap(rw, o)
 		ok = w.coveredTerms(s, i, o, first)
 	}
 	changed := len(s.OldTerms)+len(s.NewTerms) > 0
@@ -118,9 +128,6 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 	}
 	if !changed {
 		return nil, true
-	}
-	if k.Covers == "all" {
-		s.Swap = swap(rw, o)
 	}
 	if !s.Absent && k.Optional {
 		w.guard(bin(ir.Ne, at.load, num(0)), w.fieldReason(o.old, f), f.Name.Pos)
@@ -199,7 +206,7 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) bool 
 			}
 			continue
 		}
-		was, now, ok := w.keptTerms(n, o)
+		was, now, ok := w.keptTerms(n, o, s.Swap != nil)
 		if !ok {
 			return false
 		}
@@ -240,8 +247,9 @@ func (w *rewriter) parity(o *outHeader) bool {
 }
 
 // keptTerms sums up what changes in a header that stays, for the checksum of header c. Where it moved by an odd number of
-// bytes, all of it counts.
-func (w *rewriter) keptTerms(n, c *outHeader) (was, now []ir.Term, ok bool) {
+// bytes, all of it counts; so it does (all) where what follows moved so, since the bytes of everything that doesn't count are
+// swapped then.
+func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term, ok bool) {
 	odd := false
 	if n.off != n.old.off || c.off != c.old.off {
 		if n.off.Base != c.off.Base || n.old.off.Base != c.old.off.Base {
@@ -249,14 +257,17 @@ func (w *rewriter) keptTerms(n, c *outHeader) (was, now []ir.Term, ok bool) {
 		}
 		odd = (n.off.Const-c.off.Const-(n.old.off.Const-c.old.off.Const))&1 != 0
 	}
+	if all {
+		was = variableTerms(n.old, c.old.off)
+		now = slices.Clone(was)
+	}
 	for _, p := range w.pieces(n) {
 		sum := w.computed[n]
-		switch {
-		case p.field.Checksum == nil:
-			if !p.changed && !odd {
-				continue
-			}
-		case n == c || sum == nil && !p.changed && !odd:
+		counts := p.changed || odd || all
+		if p.field.Checksum != nil && n != c {
+			counts = counts || sum != nil
+		}
+		if !counts || p.field.Checksum != nil && n == c {
 			continue
 		}
 		was = append(was, oldTerms(p, c.old.off)...)
@@ -270,6 +281,32 @@ func (w *rewriter) keptTerms(n, c *outHeader) (was, now []ir.Term, ok bool) {
 		}
 	}
 	return was, now, true
+}
+
+// variableTerms are a header's fields of variable length or presence, which stay as and where they are, in a sum that begins
+// at start.
+func variableTerms(in *inst, start ir.Off) []ir.Term {
+	var out []ir.Term
+	for _, pl := range in.order {
+		if pl.segment < 0 && pl.size != nil {
+			odd, oddIf := oddness(pl.off, start)
+			out = append(out, ir.Term{Region: true, At: pl.off, Len: pl.size, Max: bytesAtMost(pl), Odd: odd, OddIf: oddIf})
+		}
+	}
+	return out
+}
+
+// bytesAtMost is how long a field of variable length or presence may be.
+func bytesAtMost(pl *place) int {
+	switch pl.f.Kind {
+	case spec.FieldUint:
+		return pl.f.Bits / 8
+	case spec.FieldBytes:
+		return pl.f.Bytes
+	case spec.FieldVarint:
+		return 8
+	}
+	return pl.f.Max
 }
 
 // newSum is the field of a checksum that changes, as a summand of one that covers it and begins at start.
@@ -325,43 +362,77 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 		return was, now, false
 	}
 	was = pseudoTerm(v)
-	if e.Op == spec.OpName {
-		h, name := o, e.Path[len(e.Path)-1].Value
-		if len(e.Path) == 2 {
-			h = w.enclosing(i, e.Path[0].Value)
-		}
-		if h == nil {
-			w.fail(codePush, w.pos, "the checksum of %q needs header %q, which is popped", o.entry, e.Path[0].Value)
-			return was, now, false
-		}
-		if x := h.vals[name]; x != nil {
-			now = ir.Term{Value: x, Size: was.Size}
-			if f := slices.IndexFunc(h.h.Fields, func(f *spec.Field) bool { return f.Name.Value == name }); f >= 0 && h.h.Fields[f].Kind == spec.FieldBytes {
-				now.Size = h.h.Fields[f].Bytes
-			}
-			return was, now, true
-		}
+	if e.Op == spec.OpInt || e.Op == spec.OpCall && !rw.Trim && rw.NewFront == rw.OldFront {
 		return was, was, true
 	}
-	if e.Op == spec.OpCall && rw.NewFront != rw.OldFront {
-		h := o
-		if n := e.Args[0].Path[0].Value; n != o.h.Name.Value {
-			h = w.enclosing(i, n)
-		}
-		if h != nil && len(e.Args[0].Path) == 1 {
-			return was, ir.Term{Value: bin(ir.Add, rw.Payload, distance(rw.NewFront, h.off)), Size: 4}, true
-		}
+	now, ok = w.pseudoNow(e, i, o, rw)
+	if !ok {
+		w.fail(codePush, w.pos, "the checksum of %q needs a header that is popped", o.entry).WithRelated(e.Pos, "needed here")
+		return was, now, false
 	}
-	return was, was, true
+	if e.Op == spec.OpName && now.Value == v.x {
+		now = was
+	}
+	return was, now, true
+}
+
+// pseudoNow gives one summand of the pseudo-header of the i-th header, in the packet that leaves. checkHeaders has made sure of
+// its form.
+func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (ir.Term, bool) {
+	enclosing := func(name string) *outHeader {
+		if name == o.h.Name.Value {
+			return o
+		}
+		return w.enclosing(i, name)
+	}
+	switch e.Op {
+	case spec.OpInt:
+		return pseudoTerm(val{t: ir.UintType(64), x: num(e.Int), max: e.Int}), true
+	case spec.OpCall:
+		h := enclosing(e.Args[0].Path[0].Value)
+		if h == nil {
+			return ir.Term{}, false
+		}
+		return ir.Term{Value: bin(ir.Add, rw.Payload, distance(rw.NewFront, h.off)), Size: 4}, true
+	}
+	h, name := o, e.Path[len(e.Path)-1].Value
+	if len(e.Path) == 2 {
+		h = enclosing(e.Path[0].Value)
+	}
+	if h == nil {
+		return ir.Term{}, false
+	}
+	j := slices.IndexFunc(h.h.Fields, func(f *spec.Field) bool { return f.Name.Value == name })
+	if j < 0 {
+		return ir.Term{}, false
+	}
+	f, x := h.h.Fields[j], h.vals[name]
+	if x == nil && h.old != nil {
+		x = h.old.fields[name].load
+	}
+	if x == nil {
+		return ir.Term{}, false
+	}
+	if f.Kind == spec.FieldBytes {
+		return ir.Term{Value: x, Size: f.Bytes}, true
+	}
+	limit := uint64(1)<<62 - 1
+	if f.Kind == spec.FieldUint {
+		limit = maxOf(f.Bits)
+	}
+	return pseudoTerm(val{t: ir.UintType(64), x: x, max: limit}), true
 }
 
 func pseudoTerm(v val) ir.Term {
 	switch v.t.Kind {
 	case ir.Uint:
-		if v.max <= 0xFFFF {
+		switch {
+		case v.max <= 0xFFFF:
 			return ir.Term{Value: v.x, Size: 2}
+		case v.max <= 0xFFFF_FFFF:
+			return ir.Term{Value: v.x, Size: 4}
 		}
-		return ir.Term{Value: v.x, Size: 4}
+		return ir.Term{Value: v.x, Size: 8}
 	}
 	size := v.t.Size
 	if v.place != nil && v.place.f.Kind == spec.FieldBytes {
@@ -373,7 +444,7 @@ func pseudoTerm(v val) ir.Term {
 // enclosing returns the nearest header in front of the i-th that a name stands for.
 func (w *rewriter) enclosing(i int, name string) *outHeader {
 	for j := i - 1; j >= 0; j-- {
-		if o := w.hdrs[j]; o.entry == name || o.h.Name.Value == name || w.inGroup(o.h, name) {
+		if o := w.hdrs[j]; o.h.Name.Value == name || w.inGroup(o.h, name) {
 			return o
 		}
 	}

@@ -392,6 +392,10 @@ func (r *run) forward(s *ir.Forward) {
 	out := *r.packet
 	addressed := s.Hop != nil && r.prog.ir.L2
 	if s.Rewrite != nil {
+		if slices.ContainsFunc(s.Rewrite.Sums, func(sum *ir.Sum) bool { return r.stuck(s.Rewrite, sum) }) {
+			r.up(s.NoRoom)
+			return
+		}
 		out = r.rewrite(s.Rewrite, addressed)
 	}
 	verdict := VerdictPass

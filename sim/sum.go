@@ -104,6 +104,18 @@ func (r *run) followed(s *ir.Sum) uint16 {
 	return r.written(s, sumNeg(new))
 }
 
+// stuck reports whether a checksum seems to be pending, where the kernel's helper couldn't finish it: at an odd offset.
+func (r *run) stuck(w *ir.Rewrite, s *ir.Sum) bool {
+	if !s.Offloaded || s.Fresh || r.offset(s.New)&1 == 0 {
+		return false
+	}
+	pseudo := r.terms(s.OldPseudo, s.Name)
+	if pseudo == 0 {
+		pseudo = modulus // a sum of summands that are not all zero
+	}
+	return r.old(s) == pseudo || r.packet.Pending || w.Resize == ir.InPlace && r.packet.GSO != 0
+}
+
 // written chooses the form of zero that a checksum is written in.
 func (r *run) written(s *ir.Sum, sum uint64) uint16 {
 	if sum == 0 && s.Optional {

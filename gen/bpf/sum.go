@@ -186,6 +186,14 @@ func (w *writer) checksum(s *sum) {
 			or = " || skb->gso_size" // the pseudo-header of a super-packet may have another length: the kernel knows
 		}
 		w.line("int %s = %s == fr_fold(%s)%s;", s.name("pending"), s.name("old"), s.name("was"), or)
+		switch at := w.offset(s.New); {
+		case s.New.Base != nil:
+			w.line("if (unlikely(%s) && (%s & 1)) /* bpf_l4_csum_replace takes even offsets only */", s.name("pending"), at)
+			w.line("\t%s", w.failed())
+		case s.New.Const&1 != 0:
+			w.line("if (unlikely(%s)) /* bpf_l4_csum_replace takes even offsets only */", s.name("pending"))
+			w.line("\t%s", w.failed())
+		}
 		wasPseudo, nowPseudo = []summand{{scalar{size: 4}, false, s.name("was")}}, []summand{{scalar{size: 4}, false, s.name("now")}}
 	} else if s.Swap == nil {
 		wasPseudo, nowPseudo = cancel(wasPseudo, nowPseudo)

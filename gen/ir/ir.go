@@ -432,7 +432,7 @@ type Sum struct {
 	Fresh     bool   // the header is new: new = ~(New + NewPseudo)
 	Absent    bool   // an old value of 0 means "no checksum" and stays
 	Optional  bool
-	Offloaded bool // may be pending
+	Offloaded bool // may be pending; where it seems to be, at an odd offset, the packet goes up (Forward.NoRoom): the kernel's helper can't finish it
 	OldTerms  []Term
 	NewTerms  []Term
 	OldPseudo []Term

@@ -105,6 +105,11 @@ func (w *rewriting) settable(r ref) bool {
 	}
 	i := slices.Index(w.stack, r.at)
 	for _, h := range r.at.alts {
+		for _, f := range r.flds {
+			if h.shapes(f) && !w.one(30) {
+				return false
+			}
+		}
 		for _, next := range w.stack[i+1:] {
 			for _, n := range next.alts {
 				for _, f := range r.flds {
@@ -195,7 +200,7 @@ func (w *rewriting) push() string {
 	}
 	var ways []way
 	for _, h := range candidates {
-		if !h.fixed || h.sums && !w.one(20) {
+		if !h.fixed || (h.sums || h.tail) && !w.one(20) {
 			continue
 		}
 		for at := 1; at <= len(w.now); at++ {

@@ -44,6 +44,14 @@ type header struct {
 	magic  bool // its first fields tell it from others
 	sums   bool // a checksum over all that follows
 	more   []string
+	tail   bool // a trailer
+}
+
+// shapes reports whether the size or presence of another field depends on a field.
+func (h *header) shapes(f *field) bool {
+	return slices.ContainsFunc(h.fields, func(g *field) bool {
+		return slices.Contains(strings.FieldsFunc(g.when+" "+g.size, func(r rune) bool { return strings.ContainsRune(" ()!,", r) }), f.name)
+	})
 }
 
 type part struct {
@@ -126,6 +134,7 @@ func (g *generator) header(name string) *header {
 	g.after(h)
 	g.parts(h, names)
 	if g.one(12) {
+		h.tail = true
 		h.more = append(h.more, fmt.Sprintf("trailer: %d", g.between(1, 16)))
 	} else if g.one(12) {
 		h.more = append(h.more, "closed: true")
@@ -247,7 +256,13 @@ func (g *generator) checksum(h *header, names *namer) {
 		members = append(members, "optional: true")
 	}
 	if g.one(4) {
-		members = append(members, fmt.Sprintf("pseudo: [%d, \"len(%s)\"]", g.IntN(300), h.name))
+		pseudo := []string{fmt.Sprint(g.integer(pick(g, []int{8, 16, 32, 48}))), fmt.Sprintf("%q", "len("+h.name+")")}
+		for _, f := range h.fields {
+			if g.one(3) && !f.variable {
+				pseudo = append(pseudo, fmt.Sprintf("%q", f.name))
+			}
+		}
+		members = append(members, "pseudo: ["+strings.Join(pseudo, ", ")+"]")
 	}
 	f.rest = ", checksum: " + g.braces(members)
 	h.fields = append(h.fields, f)

@@ -158,7 +158,7 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 		}
 		k.Close()
 	}
-	report, err := fuzz.Run(ctx, fuzz.Config{Spec: s, Plan: plan, Object: object, Seed: seed, Packets: p.Packets, Quick: true})
+	report, err := fuzz.Run(ctx, fuzz.Config{Spec: s, Plan: plan, Object: object, Seed: seed, Packets: p.Packets, Quick: true, Judge: newJudge(s).complete})
 	if err != nil {
 		return Result{Stage: Packets, Text: err.Error(), Log: err.Error() + "\n" + c}
 	}

@@ -211,6 +211,10 @@ func (g *generator) stack(names *namer) []*entry {
 	add(g.entry(names, false, stdEth))
 	if g.one(7) {
 		add(g.entry(names, !g.one(3), stdVLAN))
+		if g.one(6) { // a tag in a tag
+			n := names.next()
+			add(&entry{name: n, text: fmt.Sprintf("{%s: \"vlan\"}", label(n)), alts: []*header{stdVLAN}})
+		}
 	}
 	switch g.IntN(16) {
 	case 0: // nothing but what follows Ethernet

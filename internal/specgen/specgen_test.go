@@ -28,12 +28,17 @@ var (
 	flagShow    = flag.Bool("show", false, "print the spec of the seed, and nothing else")
 )
 
-// A spec of a seed is always the same, and different seeds make different specs.
-func TestReproducible(t *testing.T) {
+func TestMain(m *testing.M) {
+	flag.Parse()
 	if *flagShow {
 		fmt.Printf("%s", specgen.Generate(*flagSeed))
 		os.Exit(0)
 	}
+	os.Exit(m.Run())
+}
+
+// A spec of a seed is always the same, and different seeds make different specs.
+func TestReproducible(t *testing.T) {
 	for seed := range uint64(50) {
 		a, b := specgen.Generate(seed), specgen.Generate(seed)
 		if !bytes.Equal(a, b) {

@@ -29,7 +29,7 @@ var (
 		{name: "dst", kind: bytesField, bytes: 6, typ: "mac"}, {name: "src", kind: bytesField, bytes: 6, typ: "mac"}, bits("type", 16),
 	}, nil)
 	stdVLAN = std("vlan", []*field{bits("pcp", 3), bits("dei", 1), bits("vid", 12), bits("type", 16)}, nil,
-		&after{"eth", []string{"type"}, nil})
+		&after{"eth", []string{"type"}, nil}, &after{"vlan", []string{"type"}, nil})
 	stdIPv4 = std("ipv4", []*field{
 		fixedBits("version", 4, 4), bits("dscp", 6), bits("ecn", 2), derived("total_length"), bits("id", 16), bits("df", 1),
 		bits("ttl", 8), bits("protocol", 8), derived("checksum"), addr("src", 4), addr("dst", 4),

@@ -1,0 +1,226 @@
+package specgen
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// judge holds packets that left to the spec itself, without the plan: what left has to be what one of the rules makes of what
+// came, with all lengths and checksums right, the payload as it was, and no field changed that the rule doesn't speak of. It
+// shares nothing with the compiler, and so finds what the model and the C do wrong together.
+type judge struct {
+	spec     *spec.Spec
+	headers  *packet.Headers
+	programs map[string]*spec.Program
+}
+
+func newJudge(s *spec.Spec) *judge {
+	j := &judge{s, packet.NewHeaders(s), map[string]*spec.Program{}}
+	for _, p := range s.Programs {
+		j.programs[p.Name.Value] = p
+	}
+	return j
+}
+
+// layer is a header in a packet that leaves: from is its index in the packet that came, or -1.
+type layer struct {
+	entry string
+	h     *spec.Header
+	from  int
+	other bool // made in place of one of another family
+}
+
+// complete says what is wrong with a packet that left, or "".
+func (j *judge) complete(program string, came, left []byte) string {
+	p := j.programs[program]
+	worst := ""
+	for _, path := range j.paths(p.Stack) {
+		if _, problems := j.headers.Parse(came, headersOf(path), packet.Options{}); len(problems) > 0 || !j.announced(came, path) {
+			continue
+		}
+		for _, r := range p.Rules {
+			for _, out := range j.after(path, r) {
+				text := j.compare(came, left, path, out, r)
+				if text == "" {
+					return ""
+				}
+				if worst == "" || len(text) < len(worst) {
+					worst = text
+				}
+			}
+		}
+	}
+	return worst
+}
+
+func headersOf(path []layer) []*spec.Header {
+	var out []*spec.Header
+	for _, l := range path {
+		out = append(out, l.h)
+	}
+	return out
+}
+
+// paths are the sequences of headers that a stack stands for.
+func (j *judge) paths(stack []*spec.StackEntry) [][]layer {
+	paths := [][]layer{nil}
+	for _, e := range stack {
+		var next [][]layer
+		for _, p := range paths {
+			if e.Optional {
+				next = append(next, p)
+			}
+			for _, n := range e.Headers {
+				for _, h := range j.headers.Group(n.Value) {
+					next = append(next, append(slices.Clone(p), layer{e.Var.Value, h, len(p), false}))
+				}
+			}
+		}
+		paths = next
+	}
+	return paths
+}
+
+// announced reports whether each header of a path is one that the header in front of it announces, or needs no announcement.
+func (j *judge) announced(frame []byte, path []layer) bool {
+	spans, _ := j.headers.Parse(frame, headersOf(path), packet.Options{})
+	for i, sp := range spans[1:] {
+		parent := spans[i]
+		if len(sp.Header.After) > 0 && !slices.ContainsFunc(sp.Header.After, func(a *spec.After) bool {
+			return a.Parent.Value == parent.Name() && !slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool {
+				p := parent.Place(m.Field.Path[0].Value)
+				return p == nil || !packet.Allows(m.Is, p.Field, p.Get(frame))
+			})
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// after is what a rule makes of a path: one sequence of headers, or one for each family.
+func (j *judge) after(path []layer, r *spec.Rule) [][]layer {
+	out := slices.Clone(path)
+	named := func(name string) int {
+		return slices.IndexFunc(out, func(l layer) bool {
+			return l.from >= 0 && (l.entry == name || l.h.Name.Value == name || slices.Contains(j.headers.Group(name), l.h))
+		})
+	}
+	for _, a := range r.Do {
+		switch a.Kind {
+		case spec.ActPop:
+			if i := named(a.Header.Value); i >= 0 {
+				out = slices.Delete(out, i, i+1)
+			}
+		case spec.ActPush:
+			at := len(out)
+			if a.Before != nil {
+				at = named(a.Before.Value)
+			}
+			if at >= 0 {
+				out = slices.Insert(out, at, layer{a.Header.Value, j.headers.Header(a.Header.Value), -1, false})
+			}
+		case spec.ActSend:
+			out = slices.DeleteFunc(out, func(l layer) bool { return l.h.Metadata == "vlan" && l.from >= 0 })
+		}
+	}
+	all := [][]layer{out}
+	if send := r.Do[len(r.Do)-1]; send.Kind == spec.ActSend && send.From != nil {
+		for i, l := range out {
+			if l.h.Name.Value != "ipv4" && l.h.Name.Value != "ipv6" {
+				continue
+			}
+			other := slices.Clone(out)
+			other[i].h, other[i].other = j.headers.Header(map[string]string{"ipv4": "ipv6", "ipv6": "ipv4"}[l.h.Name.Value]), true
+			all = append(all, other)
+			break
+		}
+	}
+	return all
+}
+
+// compare holds a packet that left against one possibility.
+func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) string {
+	was, _ := j.headers.Parse(came, headersOf(path), packet.Options{})
+	now, problems := j.headers.Parse(left, headersOf(out), packet.Options{})
+	if len(problems) > 0 {
+		return "what left is not right: " + problems[0].String()
+	}
+	a, b := was[len(was)-1], now[len(now)-1]
+	if got, want := left[b.End:b.Payload()], came[a.End:a.Payload()]; !bytes.Equal(got, want) {
+		return fmt.Sprintf("a payload of %d bytes came, one of %d left, or its bytes changed", len(want), len(got))
+	}
+	told := j.told(r)
+	for i, l := range out {
+		if l.from < 0 || l.other {
+			continue
+		}
+		for _, f := range l.h.Fields {
+			x, y := was[l.from].Place(f.Name.Value), now[i].Place(f.Name.Value)
+			if f.Counts != nil || f.Checksum != nil || x == nil || y == nil || told[f.Name.Value] || j.tells(l.h, f.Name.Value) && changesBehind(out, i) {
+				continue
+			}
+			if v, w := x.Get(came), y.Get(left); x.There != y.There || v.Int != w.Int || !bytes.Equal(v.Bytes, w.Bytes) {
+				return fmt.Sprintf("field %s.%s changed, of which the rule doesn't speak", l.h.Name.Value, f.Name.Value)
+			}
+		}
+	}
+	return ""
+}
+
+// changesBehind reports whether the i-th header has another one behind it than when it came.
+func changesBehind(out []layer, i int) bool {
+	return i+1 >= len(out) || out[i+1].from != out[i].from+1 || out[i+1].other
+}
+
+// tells reports whether a field of a header may say which header follows.
+func (j *judge) tells(h *spec.Header, field string) bool {
+	return slices.ContainsFunc(j.spec.Headers, func(n *spec.Header) bool {
+		return slices.ContainsFunc(n.After, func(a *spec.After) bool {
+			return a.Parent.Value == h.Name.Value && slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool { return m.Field.Path[0].Value == field })
+		})
+	})
+}
+
+// told are the names of the fields that a rule may change.
+func (j *judge) told(r *spec.Rule) map[string]bool {
+	out := map[string]bool{}
+	var name func(e *spec.Expr)
+	name = func(e *spec.Expr) {
+		for _, n := range e.Path {
+			out[n.Value] = true
+		}
+	}
+	for _, a := range r.Do {
+		switch a.Kind {
+		case spec.ActSet, spec.ActMark:
+			for _, s := range a.Set {
+				name(s.Target)
+			}
+		case spec.ActSend:
+			for _, n := range []string{"ttl", "hop_limit", "id", "df", "flow_label", "dst", "src"} {
+				out[n] = true
+			}
+			if a.Via == nil {
+				out["src_port"], out["dst_port"] = true, true
+			}
+		}
+	}
+	for _, h := range j.spec.Headers {
+		for _, p := range h.Parts {
+			if !out[p.Name.Value] {
+				continue
+			}
+			for _, e := range []*spec.Expr{p.Addr, p.Port, p.Alias} {
+				if e != nil {
+					name(e)
+				}
+			}
+		}
+	}
+	return out
+}
