@@ -215,6 +215,10 @@ func whole(u *unit, off ir.Off, old *inst, moved int) []piece {
 	return out
 }
 
+// maxFront is how many bytes of headers are written again at most: all of them are read before the first one is written, and
+// a program has no room for more on its stack (512 bytes for everything).
+const maxFront = 112
+
 // cells returns what has to be written: all of the front, or what changes.
 func (w *rewriter) cells(full, sent bool) ([]ir.Cell, bool) {
 	var out []ir.Cell
@@ -236,6 +240,10 @@ func (w *rewriter) cells(full, sent bool) ([]ir.Cell, bool) {
 			}
 			out = append(out, ir.Cell{Off: p.off, Size: p.size, Little: p.little, Value: p.now, Note: o.h.Name.Value + ": " + p.note, Pos: p.field.Name.Pos})
 		}
+	}
+	if n := w.hdrs[len(w.hdrs)-1].end.Const; full && n > maxFront {
+		w.fail(codeResize, w.pos, "%d bytes of headers would have to be written again; %d is the most", n, maxFront)
+		return nil, false
 	}
 	if full {
 		slices.SortFunc(out, func(a, b ir.Cell) int { return cmp.Compare(a.Off.Const, b.Off.Const) })

@@ -185,7 +185,7 @@ func names(e *spec.Expr, f *spec.Field) bool {
 // announces reports whether the field says which header of the path follows its own.
 func (w *rewriter) announces(pl *place) bool {
 	i := slices.IndexFunc(w.path, func(in *inst) bool { return in.entry == pl.parent.entry })
-	return i >= 0 && i+1 < len(w.path) && announcer(pl.parent, w.path[i+1].h) == pl
+	return i >= 0 && i+1 < len(w.path) && announcer(pl.parent, w.path[i+1].h) == pl && (w.path[i+1].meta || w.header(w.path[i+1]) != nil)
 }
 
 func (w *rewriter) mark(a *spec.Action) {
@@ -404,14 +404,21 @@ func announced(parent, next *spec.Header, f *spec.Field) ir.Expr {
 
 // announce makes neighbours that are new to each other fit: the field in front says what follows. Where nothing in the spec
 // tells what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of what it is
-// in front of.
+// in front of. (A port may stay: what it stands for is a matter of the endpoints.)
 func (w *rewriter) announce() bool {
 	for i, a := range w.hdrs {
 		known := i+1 < len(w.hdrs) && (len(w.hdrs[i+1].h.After) > 0 || w.hdrs[i+1].old == nil)
 		if gone := w.takenOut(i); gone != nil && !known {
 			if pl := announcer(a.old, w.path[a.index+1].h); pl != nil {
-				if same := gone.fields[pl.f.Name.Value]; same != nil && same.f.Kind == spec.FieldUint && same.f.Bits == pl.f.Bits {
+				same := gone.fields[pl.f.Name.Value]
+				switch {
+				case a.vals[pl.f.Name.Value] != nil || isPort(a.h, pl.f):
+				case same != nil && same.f.Kind == spec.FieldUint && same.f.Bits == pl.f.Bits:
 					a.vals[pl.f.Name.Value] = same.load
+				default:
+					w.fail(codePush, w.pos, "header %q can't be popped: %s.%s would still say that it follows", gone.entry, a.entry, pl.f.Name.Value).
+						WithRelated(gone.h.Name.Pos, "the header is declared here").WithHint("set it behind the pop, if it is known what follows then")
+					return false
 				}
 			}
 		}
@@ -439,6 +446,11 @@ func (w *rewriter) announce() bool {
 		}
 	}
 	return true
+}
+
+// isPort reports whether a field is the port of one of its header's endpoints.
+func isPort(h *spec.Header, f *spec.Field) bool {
+	return slices.ContainsFunc(h.Parts, func(p *spec.Part) bool { return p.Port != nil && p.Port.Path[0].Value == f.Name.Value })
 }
 
 // takenOut returns the last header of the frame that was taken out between the i-th one that leaves and what follows it, or nil.

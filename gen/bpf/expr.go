@@ -52,7 +52,7 @@ func (f *function) expr(e ir.Expr) string {
 	case *ir.SettingRef:
 		return "set_" + ident(e.Setting.Name)
 	case *ir.RowHas:
-		return "(" + f.row(e.Row) + " != NULL)"
+		return "fr_has(" + f.row(e.Row) + ")"
 	case *ir.RowMember:
 		s := f.row(e.Row) + "->" + member(e.Member)
 		if e.Part == ir.PartPort {

@@ -606,7 +606,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 		/* spec.cue:21: {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "float"}]}, */
 #line 21 "spec.cue"
-		if ((row_package != NULL) && (row_package->m_static > 1)) { /* rule */
+		if (fr_has(row_package) && (row_package->m_static > 1)) { /* rule */
 #line 21 "spec.cue"
 			fr_shared_add(row_package->m_error, 1);
 #line 21 "spec.cue"
@@ -761,7 +761,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 		/* spec.cue:21: {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "float"}]}, */
 #line 21 "spec.cue"
-		if ((row_package_2 != NULL) && (row_package_2->m_static > 1)) { /* rule */
+		if (fr_has(row_package_2) && (row_package_2->m_static > 1)) { /* rule */
 #line 21 "spec.cue"
 			fr_shared_add(row_package_2->m_error, 1);
 #line 21 "spec.cue"

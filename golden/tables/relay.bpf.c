@@ -348,7 +348,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
 #line 16 "spec.cue"
-		if ((row_b != NULL) && (row_b->m_why > 1)) { /* rule */
+		if (fr_has(row_b) && (row_b->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
 #line 355 "relay.bpf.c"
@@ -366,7 +366,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
 #line 18 "spec.cue"
-		if ((row_rate != NULL) && (row_rate->m_budget == 0)) { /* rule */
+		if (fr_has(row_rate) && (row_rate->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
 #line 373 "relay.bpf.c"
@@ -374,7 +374,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
 #line 19 "spec.cue"
-		if ((row_r != NULL) && (((__u64)row_r->m_flags & 1) == 1)) { /* rule */
+		if (fr_has(row_r) && (((__u64)row_r->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write1(skb, data);
 #line 381 "relay.bpf.c"
@@ -478,7 +478,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
 #line 16 "spec.cue"
-		if ((row_b_2 != NULL) && (row_b_2->m_why > 1)) { /* rule */
+		if (fr_has(row_b_2) && (row_b_2->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
 #line 485 "relay.bpf.c"
@@ -496,7 +496,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
 #line 18 "spec.cue"
-		if ((row_rate_2 != NULL) && (row_rate_2->m_budget == 0)) { /* rule */
+		if (fr_has(row_rate_2) && (row_rate_2->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
 #line 503 "relay.bpf.c"
@@ -504,7 +504,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
 #line 19 "spec.cue"
-		if ((row_r_2 != NULL) && (((__u64)row_r_2->m_flags & 1) == 1)) { /* rule */
+		if (fr_has(row_r_2) && (((__u64)row_r_2->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write3(skb, data);
 #line 511 "relay.bpf.c"

@@ -167,6 +167,11 @@ func (w *rewriting) pop() string {
 		ok := last || w.now[i+1].all(func(n *header) bool { return w.now[i-1].all(func(p *header) bool { return n.follows(p) }) })
 		tag := e.alts[0] == stdVLAN
 		user := !e.alts[0].std
+		if last && !tag && slices.ContainsFunc(e.alts, func(h *header) bool {
+			return slices.ContainsFunc(h.after, func(a *after) bool { return a.parent != "udp" && a.parent != "tcp" })
+		}) && !w.one(20) {
+			continue // nothing would say what follows
+		}
 		if ok && (tag || user && w.resizable(i, last) || w.one(30)) {
 			can = append(can, i)
 		}

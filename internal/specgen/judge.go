@@ -39,7 +39,14 @@ func (j *judge) complete(program string, came, left []byte) string {
 	p := j.programs[program]
 	worst := ""
 	for _, path := range j.paths(p.Stack) {
-		if _, problems := j.headers.Parse(came, headersOf(path), packet.Options{}); len(problems) > 0 || !j.announced(came, path) {
+		_, problems := j.headers.Parse(came, headersOf(path), packet.Options{})
+		if !j.announced(came, path) {
+			continue
+		}
+		if len(problems) > 0 {
+			if j.onlySums(path, problems) {
+				return "" // a program doesn't look at checksums: this may be the path that it took
+			}
 			continue
 		}
 		for _, r := range p.Rules {
@@ -83,6 +90,17 @@ func (j *judge) paths(stack []*spec.StackEntry) [][]layer {
 		paths = next
 	}
 	return paths
+}
+
+// onlySums reports whether nothing is wrong with a packet but checksums.
+func (j *judge) onlySums(path []layer, problems []packet.Problem) bool {
+	sum := map[string]bool{}
+	for _, l := range path {
+		for _, f := range l.h.Fields {
+			sum[l.h.Name.Value+"."+f.Name.Value] = f.Checksum != nil
+		}
+	}
+	return !slices.ContainsFunc(problems, func(p packet.Problem) bool { return !sum[p.Field] })
 }
 
 // announced reports whether each header of a path is one that the header in front of it announces, or needs no announcement.

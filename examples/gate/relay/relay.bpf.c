@@ -230,7 +230,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
 #line 20 "spec.cue"
-		if (!(row_conn != NULL) && (fr_shared_get(row_src->m_connections) >= set_quota)) { /* rule */
+		if (!fr_has(row_conn) && (fr_shared_get(row_src->m_connections) >= set_quota)) { /* rule */
 #line 20 "spec.cue"
 			fr_shared_add(row_src->m_refused, 1);
 #line 20 "spec.cue"
@@ -323,7 +323,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
 #line 20 "spec.cue"
-		if (!(row_conn_2 != NULL) && (fr_shared_get(row_src_2->m_connections) >= set_quota)) { /* rule */
+		if (!fr_has(row_conn_2) && (fr_shared_get(row_src_2->m_connections) >= set_quota)) { /* rule */
 #line 20 "spec.cue"
 			fr_shared_add(row_src_2->m_refused, 1);
 #line 20 "spec.cue"

@@ -201,6 +201,18 @@ static __always_inline __u64 be32(const void *p) { return bpf_htonl(ld32(p)); }
 static __always_inline __u64 be64(const void *p) { return bpf_cpu_to_be64(ld64(p)); }
 
 /*
+ * Whether a lookup has found a row, as a number. Clang would make one question about two pointers at once of two questions,
+ * and the verifier prohibits that.
+ */
+static __always_inline __u32 fr_has(const void *row)
+{
+	__u32 has = row != NULL;
+
+	barrier_var(has);
+	return has;
+}
+
+/*
  * A variable offset, for use in packet access. The mask is one less than a power of two, and the value never exceeds it; but
  * a kernel forgets the bounds of a value that it had to put on the stack.
  */
