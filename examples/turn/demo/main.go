@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime"
 	"text/tabwriter"
@@ -104,14 +105,35 @@ func report(w io.Writer, results map[turnlab.Variant]turnlab.Result) {
 	fmt.Fprintln(t, "\tpackets/s\tCPU a packet\tdelay p50\tp99\t")
 	row := func(name string, v turnlab.Variant) turnlab.Result {
 		r := results[v]
-		fmt.Fprintf(t, "%s\t%s\t%.2f µs\t%.0f µs\t%.0f µs\t\n", name, thousands(r.Peak), r.CPU/1e3, r.P50, r.P99)
+		cpu := busyMachine
+		if measured(r.CPU) {
+			cpu = fmt.Sprintf("%.2f µs", r.CPU/1e3)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%.0f µs\t%.0f µs\t\n", name, thousands(r.Peak), cpu, r.P50, r.P99)
 		return r
 	}
 	user := row("user space", turnlab.UserSpace)
 	kernel := row("kernel", turnlab.InKernel)
-	fmt.Fprintf(t, "\t%.1f times\t%.1f times less\t%.1f times less\t\t\n", kernel.Peak/user.Peak, user.CPU/kernel.CPU, user.P50/kernel.P50)
+	fmt.Fprintf(t, "\t%s\t%s\t%s\t\t\n", times(kernel.Peak, user.Peak, "times"), times(user.CPU, kernel.CPU, "times less"),
+		times(user.P50, kernel.P50, "times less"))
 	row("plain router", turnlab.Forwarding)
 	t.Flush()
+}
+
+const busyMachine = "not measurable: the machine is busy"
+
+// measured reports whether a figure is one. What a packet costs is a difference between two shares of a processor: other
+// work on that processor makes it any number, and none that means anything below the least a packet can cost.
+func measured(f float64) bool { return f >= leastCost && !math.IsInf(f, 1) }
+
+const leastCost = 5 // ns: less than a single line of memory that isn't in the cache takes
+
+// times says how many times less is in more, or nothing where one of them could not be measured.
+func times(more, less float64, unit string) string {
+	if !measured(more) || !measured(less) {
+		return "–"
+	}
+	return fmt.Sprintf("%.1f %s", more/less, unit)
 }
 
 // thousands writes a whole number with commas.

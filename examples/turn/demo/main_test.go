@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -17,6 +18,23 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{"200,000", "1,000,000", "5.0 times", "10.0 times less", "2.0 times less"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the report doesn't say %q:\n%s", want, b.String())
+		}
+	}
+}
+
+// A figure that other work on the machine hid is said to be none, and nothing is compared with it.
+func TestReportOfABusyMachine(t *testing.T) {
+	for _, cpu := range []float64{0, -40, math.Inf(1)} {
+		var b strings.Builder
+		report(&b, map[turnlab.Variant]turnlab.Result{
+			turnlab.UserSpace:  {Peak: 200_000, CPU: 5000, P50: 90, P99: 200},
+			turnlab.InKernel:   {Peak: 1_000_000, CPU: cpu, P50: 45, P99: 100},
+			turnlab.Forwarding: {Peak: 1_000_000, CPU: 500, P50: 45, P99: 100},
+		})
+		text := b.String()
+		if !strings.Contains(text, "not measurable: the machine is busy") || strings.Contains(text, "Inf") || strings.Contains(text, "0.00") ||
+			strings.Count(text, "times less") != 1 {
+			t.Errorf("with %v ns:\n%s", cpu, text)
 		}
 	}
 }

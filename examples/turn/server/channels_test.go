@@ -145,3 +145,22 @@ func TestAllowPeer(t *testing.T) {
 		}
 	}
 }
+
+// An event of a listener that the server doesn't know leaves that allocation in user space, and the server running.
+func TestUnknownListener(t *testing.T) {
+	c, k := newTest()
+	var log strings.Builder
+	s := &Server{channels: c, log: slog.New(slog.NewTextHandler(&log, nil))}
+	udp := func(a string) net.Addr { return net.UDPAddrFromAddrPort(netip.MustParseAddrPort(a)) }
+	client, listener, relayed, peer := udp("192.0.2.2:4000"), udp("192.0.2.1:9"), udp("203.0.113.1:5000"), udp("203.0.113.2:6000")
+	on := s.events()
+	on.OnAllocationCreated(client, listener, "udp", "user", "realm", relayed, 0)
+	on.OnChannelCreated(client, listener, "udp", "user", "realm", relayed, peer, 0x4000)
+	on.OnAllocationDeleted(client, listener, "udp", "user", "realm")
+	if !strings.Contains(log.String(), "192.0.2.1:9") {
+		t.Errorf("the log doesn't name the listener: %s", log.String())
+	}
+	if n, channels, _ := c.counts(); n != 0 || channels != 0 || len(k.open) != 0 {
+		t.Errorf("%d allocations, %d channels, %d sessions", n, channels, len(k.open))
+	}
+}

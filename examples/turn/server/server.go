@@ -155,13 +155,18 @@ func allowPeer(_ net.Addr, ip net.IP) bool {
 func (s *Server) events() turn.EventHandler {
 	return turn.EventHandler{
 		OnAllocationCreated: func(client, listener net.Addr, _, user, _ string, relayed net.Addr, _ int) {
-			local := s.socketOf(listener).pin(addrPort(client))
-			s.channels.allocationCreated(addrPort(client), local, addrPort(listener), addrPort(relayed))
+			sock, err := s.socketOf(listener)
+			if err != nil { // its channels stay in user space
+				s.log.Error("allocation not followed", "client", client, "relayed", relayed, "error", err)
+				return
+			}
+			s.channels.allocationCreated(addrPort(client), sock.pin(addrPort(client)), addrPort(listener), addrPort(relayed))
 			s.log.Debug("allocation created", "client", client, "relayed", relayed, "user", user)
 		},
 		OnAllocationDeleted: func(client, listener net.Addr, _, user, _ string) {
-			if last := s.channels.allocationDeleted(addrPort(client), addrPort(listener)); last {
-				s.socketOf(listener).unpin(addrPort(client))
+			last := s.channels.allocationDeleted(addrPort(client), addrPort(listener))
+			if sock, err := s.socketOf(listener); err == nil && last {
+				sock.unpin(addrPort(client))
 			}
 			s.log.Debug("allocation deleted", "client", client, "user", user)
 		},
@@ -174,14 +179,14 @@ func (s *Server) events() turn.EventHandler {
 	}
 }
 
-func (s *Server) socketOf(listener net.Addr) *socket {
+func (s *Server) socketOf(listener net.Addr) (*socket, error) {
 	addr := addrPort(listener)
 	for _, sock := range s.sockets {
 		if sock.addr == addr {
-			return sock
+			return sock, nil
 		}
 	}
-	panic(fmt.Sprintf("turn server: an event for %v, which is not one of its sockets", listener))
+	return nil, fmt.Errorf("turn server: an event for %v, which is not one of its sockets", listener)
 }
 
 // wire gives a relayed transport address as clients know it the form that it has on the wire here.
