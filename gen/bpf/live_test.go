@@ -50,14 +50,26 @@ func put(t *testing.T, m *ebpf.Map, key, value any) {
 // open opens the lease and a channel.
 func (r *turn) open(t *testing.T, client, server, relayed, peer netip.AddrPort, toPeer, toClient []byte) {
 	t.Helper()
-	number := []byte{0x01, 0x40, 0, 0}
 	put(t, r.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), make([]byte, 8)...))
-	put(t, r.Maps["fr_slots"], uint32(7), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), 1, 0, 0, 0, 0, 0, 0, 0))
-	slot := []byte{7, 0, 0, 0, 1, 0, 0, 0}
-	put(t, r.Maps["tbl_by_channel"], bytes.Join([][]byte{endpoint(client), endpoint(server), number}, nil),
-		bytes.Join([][]byte{endpoint(relayed), endpoint(peer), toPeer, slot}, nil))
-	put(t, r.Maps["tbl_by_peer"], bytes.Join([][]byte{endpoint(peer), endpoint(relayed)}, nil),
-		bytes.Join([][]byte{endpoint(client), endpoint(server), number, toClient, slot, make([]byte, 4)}, nil))
+	put(t, r.Maps["fr_slots"], uint32(channelSlot), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), 1, 0, 0, 0, 0, 0, 0, 0))
+	for table, row := range channelRows(client, server, relayed, peer, toPeer, toClient) {
+		put(t, r.Maps["tbl_"+table], row.key, row.value)
+	}
+}
+
+// channelSlot is the slot of the sessions that channelRows belong to; its generation is 1.
+const channelSlot = 7
+
+type row struct{ key, value []byte }
+
+// channelRows are the rows of channel 0x4001, by table.
+func channelRows(client, server, relayed, peer netip.AddrPort, toPeer, toClient []byte) map[string]row {
+	number, slot := []byte{0x01, 0x40, 0, 0}, []byte{channelSlot, 0, 0, 0, 1, 0, 0, 0}
+	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	return map[string]row{
+		"by_channel": {join(endpoint(client), endpoint(server), number), join(endpoint(relayed), endpoint(peer), toPeer, slot)},
+		"by_peer":    {join(endpoint(peer), endpoint(relayed)), join(endpoint(client), endpoint(server), number, toClient, slot, make([]byte, 4))},
+	}
 }
 
 // counts returns the packets of each reason of a program, by name.

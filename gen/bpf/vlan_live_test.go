@@ -26,16 +26,7 @@ func TestTagsOnDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	desc := glue.Desc(u.plan)
-	var relay *runtime.Relay
-	err = line.Relay.Do(func() (err error) {
-		relay, err = runtime.Load(&desc, u.object, runtime.Options{Lease: time.Minute})
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer relay.Close()
+	relay := loadRelay(t, u, line.Relay)
 	model, err := sim.New(u.plan, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -95,18 +86,7 @@ func TestTagsOnDevices(t *testing.T) {
 				if err := line.ClientDev.Inject(frame); err != nil {
 					t.Fatal(err)
 				}
-				var got []string
-				if err := testnet.Until(2*time.Second, "the packet is counted", func() bool {
-					got = got[:0]
-					for name, n := range reasons(program) {
-						if n > before[name] {
-							got = append(got, name)
-						}
-					}
-					return slices.Contains(got, want.Reason)
-				}); err != nil {
-					t.Fatalf("%v: the model says %s, the kernel %v", err, want.Reason, got)
-				}
+				awaitReason(t, t.Name(), program, before, want.Reason)
 				if want.Verdict != sim.VerdictSent {
 					return
 				}
@@ -136,4 +116,37 @@ func reasons(p *runtime.Program) map[string]uint64 {
 		all[r.Name] += n.Packets
 	}
 	return all
+}
+
+// awaitReason waits until a program has counted one more packet of a reason than before.
+func awaitReason(t *testing.T, what string, p *runtime.Program, before map[string]uint64, reason string) {
+	t.Helper()
+	var got []string
+	if err := testnet.Until(2*time.Second, "the packet is counted", func() bool {
+		got = got[:0]
+		for name, n := range reasons(p) {
+			if n > before[name] {
+				got = append(got, name)
+			}
+		}
+		return slices.Contains(got, reason)
+	}); err != nil {
+		t.Fatalf("%s: %v: it should be %s, the kernel says %v", what, err, reason, got)
+	}
+}
+
+// loadRelay loads a relay by the runtime, on a host.
+func loadRelay(t *testing.T, u *unit, host *testnet.Host) *runtime.Relay {
+	t.Helper()
+	desc := glue.Desc(u.plan)
+	var relay *runtime.Relay
+	err := host.Do(func() (err error) {
+		relay, err = runtime.Load(&desc, u.object, runtime.Options{Lease: time.Minute})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { relay.Close() })
+	return relay
 }
