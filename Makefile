@@ -4,6 +4,7 @@ GO       ?= go
 BIN      := bin/fastrelay-gen
 EXAMPLES := turn gate paths
 TIME     ?= 60s
+BYTES    ?= 20s
 N        ?= 500
 SEED     ?= 1
 
@@ -50,9 +51,10 @@ demo: build ## the same traffic through user space, and through the kernel
 	@tools/ensure root
 	@$(GO) run ./examples/turn/demo
 
-fuzz: build ## random packets through the model and the kernel for TIME=60s
+fuzz: build ## random packets through the model and the kernel for TIME=60s, then random bytes for BYTES=20s
 	@tools/ensure root
 	@$(GO) test -count=1 -v -timeout 0 -run '^TestKernelAgrees$$' ./internal/fuzz -args -time $(TIME)
+	@$(GO) test -timeout 0 -run '^$$' -fuzz '^FuzzBytes$$' -fuzztime $(BYTES) ./internal/fuzz
 
 fuzz-specs: build ## N=500 random specs from SEED=1 on, compiled and compared
 	@tools/ensure root

@@ -169,30 +169,48 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// FuzzBytes runs raw bytes through TURN, in both directions, in the model and the kernel.
+// FuzzBytes runs raw bytes through every spec, in all its programs, in the model and the kernel. The first argument is the
+// place of the spec in the corpus.
 func FuzzBytes(f *testing.F) {
 	needsRoot(f)
-	c := compile(f, "../../examples/turn/spec.cue")
-	hs := packet.NewHeaders(c.spec)
-	for _, t := range c.spec.Tests {
-		f.Add(hs.Make(t.Packet, &diag.List{}), uint64(1), uint32(0))
+	files := corpus()
+	for i, file := range files {
+		s, diags := spec.LoadFile(file)
+		if err := diags.Err(); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(uint8(i), make([]byte, 64), uint64(1), uint32(0)) // some have no tests
+		hs := packet.NewHeaders(s)
+		for _, t := range s.Tests {
+			f.Add(uint8(i), hs.Make(t.Packet, &diag.List{}), uint64(1), uint32(0))
+		}
 	}
-	pair, err := fuzz.NewPair(c.plan, c.object)
-	if err != nil {
-		f.Fatal(err)
-	}
-	defer pair.Close()
-	f.Fuzz(func(t *testing.T, frame []byte, seed uint64, gso uint32) {
+	pairs := map[string]*fuzz.Pair{} // made where they are needed: a spec takes clang a while
+	defer func() {
+		for _, p := range pairs {
+			p.Close()
+		}
+	}()
+	f.Fuzz(func(t *testing.T, which uint8, frame []byte, seed uint64, gso uint32) {
 		p := sim.Packet{Data: frame, GSO: gso % 65536}
 		if testrun.Shows(&p) != "" {
 			return
 		}
-		text, err := pair.One(seed, p)
+		file := files[int(which)%len(files)]
+		if pairs[file] == nil {
+			c := compile(t, file)
+			pair, err := fuzz.NewPair(c.plan, c.object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pairs[file] = pair
+		}
+		text, err := pairs[file].One(seed, p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if text != "" {
-			t.Error(text)
+			t.Errorf("%s: %s", file, text)
 		}
 	})
 }
