@@ -51,7 +51,7 @@ type Relay struct {
 // lease is valid for ever. It needs the right to load programs (root).
 func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
-		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
+		return nil, refused(fmt.Errorf("raise the limit of locked memory: %w", err))
 	}
 	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
 	if err != nil {
@@ -77,7 +77,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 	}
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
-		return nil, fmt.Errorf("load the object: %w", err)
+		return nil, refused(fmt.Errorf("load the object: %w", err))
 	}
 	r := &Relay{
 		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{}, lease: coll.Maps["fr_lease"],
@@ -98,6 +98,15 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 		return nil, err
 	}
 	return r, nil
+}
+
+// refused names the rights that a process lacks. One that has none fails at the limit of locked memory already.
+func refused(err error) error {
+	if !errors.Is(err, unix.EPERM) {
+		return err
+	}
+	return fmt.Errorf("this process may not load BPF programs: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON "+
+		"(before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE as well): %w", err)
 }
 
 // Close unloads the object.
