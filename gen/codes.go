@@ -64,5 +64,7 @@ var (
 	codeUnused = diag.Define("FR0221", "declared in vain",
 		"A rule behind one without conditions can never run.", `rules: [{do: ["pass"]}, {do: [{drop: "late"}]}]`, `rules: [{do: ["pass"]}]`)
 	codeInternal = diag.Define("FR0299", "a fault of the compiler",
-		"The compiler made a plan that it can't vouch for. This is never the spec's fault; a report with the spec helps.", "", "")
+		"The compiler made a plan that it can't vouch for. This is never the spec's fault; a report with the spec helps.",
+		"$ fastrelay-gen build spec.cue     # whatever the spec says, this is not the answer to expect",
+		"$ fastrelay-gen version            # with the spec and the message, all that a report needs")
 )

@@ -4,7 +4,8 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 
 var (
 	codeShape = diag.Define("FR0100", "not a spec",
-		"The file is CUE, but its members don't have the shape of a spec. See the language reference, docs/language.md.", "", "")
+		"The file is CUE, but its members don't have the shape of a spec. See the language reference, docs/language.md.",
+		`["turn"]`, `name: "turn"`)
 	codeSyntax = diag.Define("FR0101", "not CUE",
 		"The file can't be read as CUE: a bracket, a comma or a quotation mark is missing, or there is one too many. The place is where CUE\nnoticed it; the cause may be a line further up.",
 		`programs: to_peer: {hook: "tc/ingress"`, `programs: to_peer: {hook: "tc/ingress"}`)
@@ -27,7 +28,7 @@ var (
 		"A spec is one file, and what it means depends on nothing else. Of CUE's standard library the packages that only compute may be imported:\nencoding/hex, list, math, math/bits, strconv, strings.",
 		`import "tool/exec"`, `import "strings"`)
 	codeLater = diag.Define("FR0108", "not in this version",
-		"The word belongs to the language, but this version of fastrelay-gen doesn't compile it.", `do: [{fan_out: {}}]`, "")
+		"The word belongs to the language, but this version of fastrelay-gen doesn't compile it.", `do: [{fan_out: {}}]`, `do: [{send: {via: "route"}}]`)
 	codeName = diag.Define("FR0109", "not a name",
 		"Names are small letters, digits and _, begin with a letter, and have at most 31 characters. Some words have a meaning of their own in\nexpressions and can't be names there.",
 		`tables: ByPeer: {key: peer: "endpoint", value: n: "u8"}`, `tables: by_peer: {key: peer: "endpoint", value: n: "u8"}`)
@@ -56,7 +57,10 @@ var (
 		"CUE can hold types and ranges where nothing is decided yet. Here the spec has to decide.",
 		`tables: t: {key: a: "ip", value: n: "u32", size: >1000}`, `tables: t: {key: a: "ip", value: n: "u32", size: 1024}`)
 	codeLimit = diag.Define("FR0118", "too large",
-		"The spec is larger than any relay needs, or computing it takes more time or memory than it may.", "", "")
+		"The spec is larger than any relay needs, or computing it takes more time or memory than it may.",
+		`headers: tag: fields: [for i in list.Range(0, 1000, 1) {name: "f\(i)", bytes: 4}]`,
+		`headers: tag: fields: [for i in list.Range(0, 4, 1) {name: "f\(i)", bytes: 4}]`)
 	codeFile = diag.Define("FR0119", "the file can't be read",
-		"The operating system refuses to read the spec.", "", "")
+		"The operating system refuses to read the spec: it isn't there, is a folder, or this user may not read it.",
+		"$ fastrelay-gen build relays/", "$ fastrelay-gen build relays/spec.cue")
 )

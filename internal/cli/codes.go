@@ -48,5 +48,6 @@ var (
 
 	codeFailure = diag.Define("FR0518", "something failed",
 		"The operating system, a tool or fastrelay-gen itself failed in a way that has no code of its own. The message says what is known.",
-		"", "")
+		"$ fastrelay-gen build spec.cue     # the disk is full",
+		"$ df . && fastrelay-gen doctor     # what the machine lacks")
 )
