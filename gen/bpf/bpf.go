@@ -5,6 +5,7 @@ import (
 	"path"
 	"strings"
 	"text/template"
+	"unicode"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -183,7 +184,7 @@ func comment(s string) string {
 		switch {
 		case c == '\t':
 			return ' '
-		case c < ' ' || c == 0x7f || c == '\\' || c == 0x2028 || c == 0x2029:
+		case c == '\\' || !unicode.IsPrint(c): // among others what changes the direction of text, or can't be seen
 			return '?'
 		}
 		return c

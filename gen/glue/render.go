@@ -346,7 +346,7 @@ func imports(f *file) []string {
 	return out
 }
 
-// oneLine makes a text of the spec fit for a comment.
+// oneLine makes a text of the spec fit for a comment, and not for one that tools listen to ("+build").
 func oneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || !unicode.IsPrint(r) && !unicode.IsSpace(r) {
@@ -354,5 +354,5 @@ func oneLine(s string) string {
 		}
 		return r
 	}, s)
-	return strings.Join(strings.Fields(s), " ")
+	return strings.TrimLeft(strings.Join(strings.Fields(s), " "), "+ ")
 }
