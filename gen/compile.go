@@ -7,7 +7,7 @@
 //	expr.go     expressions: names, types, ranges
 //	match.go    constraints as conditions
 //	rules.go    lookups, rules, actions
-//	rewrite.go  the packet that leaves: lengths, checksums, cells
+//	rewrite.go  the packet that leaves: headers, lengths; with send.go, resize.go, sums.go and cells.go
 //	check.go    what the plan needs of a kernel, and the invariants of its shape
 //
 // A pass that finds a mistake in the spec reports it and goes on with the next independent piece, so that a person sees all

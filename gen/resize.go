@@ -1,0 +1,108 @@
+package gen
+
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass decides how room is made or closed in a packet whose headers change.
+
+// resizeKind decides how room is made. The kernel remembers where a pending checksum begins (csum_start), and that doesn't
+// follow a header that moves inside the packet; so a header whose checksum may be pending stays where it is.
+func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
+	grown := rw.NewFront.Const - rw.OldFront.Const
+	switch {
+	case w.family == 4:
+		grown += 20
+	case w.family == 6:
+		grown -= 20
+	}
+	if w.popInner {
+		grown += 4
+	}
+	if rw.NewFront.Base == rw.OldFront.Base && grown == 0 {
+		if w.family != 0 {
+			rw.Resize = ir.MoveHeaders
+		}
+		return true
+	}
+	change := len(w.hdrs) // index of the first header that is not one of the packet that came, or that others in front of it left
+	last := -1
+	for i, o := range w.hdrs {
+		if w.skipsOnlyTags(last, o.index) {
+			last = o.index - 1
+		}
+		if o.index != last+1 {
+			change = i
+			break
+		}
+		last = o.index
+	}
+	pending, static := false, true
+	for _, o := range w.hdrs[:change] {
+		if slices.ContainsFunc(o.h.Fields, func(f *spec.Field) bool { return f.Checksum != nil && f.Checksum.Offloaded }) {
+			pending = true
+		}
+		static = static && o.size >= 0
+	}
+	for _, o := range w.hdrs {
+		static = static && o.size >= 0
+	}
+	stays := slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return isIP(o.h) })
+	outer := w.outermost()
+	headers := isIP(outer) && stays && static
+	switch {
+	case outer != nil && outer.Metadata == "vlan" && !(pending && w.family == 0 && change == len(w.hdrs)):
+		emit(w.blk, &ir.Up{Reason: w.went("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos), Pos: pos})
+		return false
+	case pending && headers:
+		rw.Resize = ir.MoveEither
+	case pending && w.family == 0 && !w.popInner && change == len(w.hdrs):
+		rw.Resize = ir.MovePayload
+	case !pending && headers:
+		rw.Resize = ir.MoveHeaders
+	default:
+		why := "no transport header whose checksum the spec knows is in front of the change"
+		if !static {
+			why = "a header of variable length is in front of the change or behind it"
+		} else if !isIP(outer) || !stays {
+			why = "the packet is not IP"
+		}
+		w.fail(codeResize, pos, "the packet can't be resized safely here: %s", why)
+		return false
+	}
+	return true
+}
+
+// isIP reports whether a header is one that the kernel resizes packets behind.
+func isIP(h *spec.Header) bool {
+	return h != nil && h.Std && (h.Name.Value == "ipv4" || h.Name.Value == "ipv6")
+}
+
+// outermost is the header that the kernel takes a packet for when it resizes it: the first one in the frame behind the
+// link-layer header, once a tag that goes away has gone.
+func (w *rewriter) outermost() *spec.Header {
+	for i, in := range w.path {
+		if in.meta || i == 0 && w.out.L2 || w.popInner && in.h.Metadata == "vlan" {
+			continue
+		}
+		return in.h
+	}
+	return nil
+}
+
+// skipsOnlyTags reports whether all headers of the path between two indices are tags that have gone away by other means.
+func (w *rewriter) skipsOnlyTags(from, to int) bool {
+	if from < 0 || to <= from+1 {
+		return false
+	}
+	for _, in := range w.path[from+1 : to] {
+		if in.h.Metadata != "vlan" || !(in.meta || w.popInner) {
+			return false
+		}
+	}
+	return true
+}
