@@ -3,25 +3,48 @@ package build
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
 )
 
-const example = "../../examples/paths/spec.cue"
+// A fault is planted in the C of a spec: what is old in it becomes new.
+type fault struct {
+	spec     string
+	old, new string
+	line     int    // of the spec, that the message has to name
+	message  string // a part of it
+	words    string // the hint, in plain language
+}
 
-func spoiled(t *testing.T) *Result {
+const (
+	paths    = "../../examples/paths/spec.cue"
+	checksum = "../../golden/checksum/spec.cue"
+	tables   = "../../golden/tables/spec.cue"
+)
+
+func (f fault) plant(t *testing.T) *Result {
 	t.Helper()
-	r, list, err := Spec(context.Background(), example, Options{})
+	r, list, err := Spec(context.Background(), f.spec, Options{})
 	if err != nil || list.Len() > 0 {
 		t.Fatal(err, list.Err())
 	}
+	text := string(r.Files[SourceName])
+	if !strings.Contains(text, f.old) {
+		t.Fatalf("%s: the C has no %q any more", f.spec, f.old)
+	}
+	r.Files[SourceName] = []byte(strings.Replace(text, f.old, f.new, 1))
 	return r
 }
 
-// check wants a refusal with this code, whose folder has these files.
-func check(t *testing.T, err error, code string, files ...string) {
+// check wants a refusal with this code, whose folder has these files, and this log, all of it.
+func (f fault) check(t *testing.T, err error, code string, log func(*Refusal) string, files ...string) {
 	t.Helper()
 	var refusal *Refusal
 	if !errors.As(err, &refusal) {
@@ -32,33 +55,74 @@ func check(t *testing.T, err error, code string, files ...string) {
 	if string(d.Code) != code {
 		t.Errorf("code %s, not %s: %s", d.Code, code, d.Message)
 	}
-	if d.Pos.File != example || !d.Pos.IsValid() {
-		t.Errorf("the message has no place in the spec: %v: %s", d.Pos, d.Message)
+	if d.Pos.File != f.spec || d.Pos.Line != f.line {
+		t.Errorf("the message is at %v, not at %s:%d: %s", d.Pos, f.spec, f.line, d.Message)
 	}
-	for _, name := range files {
-		if _, err := os.Stat(filepath.Join(dir, "fastrelay-failure", name)); err != nil {
-			t.Error(err)
+	if !strings.Contains(d.Message, f.message) {
+		t.Errorf("the message doesn't say %q: %s", f.message, d.Message)
+	}
+	for _, want := range []string{f.words, "this is a fault of fastrelay-gen"} {
+		if !strings.Contains(d.Hint, want) {
+			t.Errorf("the hint doesn't say %q: %s", want, d.Hint)
 		}
 	}
-	if !strings.Contains(d.Hint, "this is a fault of fastrelay-gen") {
-		t.Errorf("hint: %s", d.Hint)
+	folder := filepath.Join(dir, "fastrelay-failure")
+	for _, name := range files {
+		if info, err := os.Stat(filepath.Join(folder, name)); err != nil || info.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
-}
-
-// A fault planted in the generated C: clang refuses it, and the message is at the spec's line.
-func TestClangRefuses(t *testing.T) {
-	r := spoiled(t)
-	r.Files[SourceName] = []byte(strings.Replace(string(r.Files[SourceName]), "(be8(data + 22) <= 1)", "(be8(dato + 22) <= 1)", 1))
-	check(t, r.compile(context.Background()), "FR0901", "relay.bpf.c", "fastrelay.h", "plan.txt", "log.txt")
-}
-
-// The verifier refuses a read behind what was checked. This loads a program: it needs root.
-func TestVerifierRefuses(t *testing.T) {
-	r := spoiled(t)
-	r.Files[SourceName] = []byte(strings.Replace(string(r.Files[SourceName]), "(be8(data + 22) <= 1)", "(be8(data + 2200) <= 1)", 1))
-	if err := r.compile(context.Background()); err != nil {
+	kept, err := os.ReadFile(filepath.Join(folder, "log.txt"))
+	if err != nil {
 		t.Fatal(err)
 	}
-	_, err := Verify(r)
-	check(t, err, "FR0902", "relay.bpf.c", "relay.o", "plan.txt", "log.txt")
+	if want := log(refusal); string(kept) != want {
+		t.Errorf("log.txt has %d bytes, the log %d", len(kept), len(want))
+	}
+}
+
+// clang refuses the C, and the message is at the spec's line.
+func TestClangRefuses(t *testing.T) {
+	for _, f := range []fault{
+		{spec: paths, old: "(be8(data + 22) <= 1)", new: "(be8(dato + 22) <= 1)", line: 10, message: "dato"},
+		{spec: tables, old: "be16(data + 36) >= 0x4000", new: "be16(dato + 36) >= 0x4000", line: 13, message: "dato"},
+		{spec: tables, old: "if (!row_p)", new: "if (!row_q)", line: 14, message: "row_q"},
+	} {
+		t.Run(f.new, func(t *testing.T) {
+			f.check(t, f.plant(t).compile(context.Background()), "FR0901", func(r *Refusal) string {
+				var e *clang.Error
+				if !errors.As(r.Err, &e) || e.Log == "" {
+					t.Fatalf("no log: %v", r.Err)
+				}
+				return e.Log
+			}, "relay.bpf.c", "fastrelay.h", "plan.txt")
+		})
+	}
+}
+
+// The verifier refuses the program, and the message says in plain language what it is about. This loads programs: it needs
+// root.
+func TestVerifierRefuses(t *testing.T) {
+	for _, f := range []fault{
+		{spec: paths, old: "(be8(data + 22) <= 1)", new: "(be8(data + 2200) <= 1)", line: 10,
+			message: "invalid access to packet", words: "1 bytes at offset 2200 are read or written, but only"},
+		{spec: checksum, old: "((be8(data + 43) - 1) & 255)", new: "((be8(data + 4300) - 1) & 255)", line: 7,
+			message: "invalid access to packet", words: "1 bytes at offset 4300 are read or written, but only 50 bytes were checked on this path"},
+		{spec: tables, old: "if (!row_p)", new: "if (0)", line: 17, message: "map_value_or_null", words: "a row is used that may not be there"},
+	} {
+		t.Run(f.new, func(t *testing.T) {
+			r := f.plant(t)
+			if err := r.compile(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Verify(r)
+			f.check(t, err, "FR0902", func(r *Refusal) string {
+				var e *ebpf.VerifierError
+				if !errors.As(r.Err, &e) || len(e.Log) < 50 {
+					t.Fatalf("not the whole log: %v", r.Err)
+				}
+				return fmt.Sprintf("%v\n\n%s\n", r.Err, strings.Join(e.Log, "\n"))
+			}, "relay.bpf.c", "relay.o", "plan.txt")
+		})
+	}
 }
