@@ -108,6 +108,33 @@ func TestLinks(t *testing.T) {
 	}
 }
 
+// The tests that tests.md names are there, and so are the cases that it names in quotation marks.
+func TestTestsAreThere(t *testing.T) {
+	text, err := os.ReadFile("tests.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := regexp.MustCompile("\\[`(\\w+)`\\]\\(([^)]+)\\)([^\\[|]*)").FindAllSubmatch(text, -1)
+	if len(links) == 0 {
+		t.Fatal("tests.md names no test")
+	}
+	for _, m := range links {
+		src, err := os.ReadFile(string(m[2]))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if !bytes.Contains(src, fmt.Appendf(nil, "\nfunc %s(", m[1])) {
+			t.Errorf("%s has no %s", m[2], m[1])
+		}
+		for _, name := range regexp.MustCompile(`"[^"]+"`).FindAll(m[3], -1) {
+			if !bytes.Contains(src, name) {
+				t.Errorf("%s: %s has no case %s", m[2], m[1], name)
+			}
+		}
+	}
+}
+
 // The Go that the README shows compiles against the package that stands in the tree.
 func TestReadmeGoCompiles(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
