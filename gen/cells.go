@@ -215,9 +215,12 @@ func whole(u *unit, off ir.Off, old *inst, moved int) []piece {
 	return out
 }
 
-// maxFront is how many bytes of headers are written again at most: all of them are read before the first one is written, and
-// a program has no room for more on its stack (512 bytes for everything).
-const maxFront = 112
+// What is written again at most: all of it is read or computed before the first byte is written, and a program has no room for
+// more on its stack (512 bytes for everything).
+const (
+	maxFront = 104 // bytes of headers
+	maxSums  = 4   // checksums
+)
 
 // cells returns what has to be written: all of the front, or what changes.
 func (w *rewriter) cells(full, sent bool) ([]ir.Cell, bool) {
@@ -243,6 +246,10 @@ func (w *rewriter) cells(full, sent bool) ([]ir.Cell, bool) {
 	}
 	if n := w.hdrs[len(w.hdrs)-1].end.Const; full && n > maxFront {
 		w.fail(codeResize, w.pos, "%d bytes of headers would have to be written again; %d is the most", n, maxFront)
+		return nil, false
+	}
+	if n := len(w.computed); full && n > maxSums {
+		w.fail(codeResize, w.pos, "%d checksums would have to be computed at once; %d is the most", n, maxSums)
 		return nil, false
 	}
 	if full {
