@@ -26,6 +26,9 @@ func Generate(seed uint64) []byte {
 	g.state = g.namer()
 	var w strings.Builder
 	fmt.Fprintf(&w, "name: %q\n", g.namer().next())
+	if g.one(8) {
+		fmt.Fprintf(&w, "kernel: %q\n", pick(g, []string{"5.10", "5.15", "6.1"}))
+	}
 	names := g.namer()
 	for range g.IntN(4) {
 		g.headers = append(g.headers, g.header(names.next()))

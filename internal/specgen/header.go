@@ -132,6 +132,7 @@ func (g *generator) header(name string) *header {
 		g.bitRun(h, names, false)
 	}
 	g.after(h)
+	g.sumDetails(h)
 	g.parts(h, names)
 	if g.one(12) {
 		h.tail = true
@@ -266,6 +267,32 @@ func (g *generator) checksum(h *header, names *namer) {
 	}
 	f.rest = ", checksum: " + g.braces(members)
 	h.fields = append(h.fields, f)
+}
+
+// sumDetails adds to a checksum what depends on the headers that stand in front.
+func (g *generator) sumDetails(h *header) {
+	inIP := len(h.after) > 0
+	var parents []string
+	for _, a := range h.after {
+		inIP = inIP && slices.Contains([]string{"udp", "tcp", "ipv4", "ipv6"}, a.parent)
+		parents = append(parents, a.parent)
+	}
+	for _, f := range h.fields {
+		if !strings.Contains(f.rest, "checksum") || !inIP {
+			continue
+		}
+		more := ""
+		if g.one(2) && !strings.Contains(f.rest, "pseudo") {
+			more += `, pseudo: ["ip.src", "ip.dst", "len(` + h.name + `)", 253]`
+		}
+		if g.one(3) {
+			more += fmt.Sprintf(`, absent: [%q]`, pick(g, parents))
+		}
+		if more != "" {
+			f.rest = strings.Replace(strings.Replace(f.rest, "checksum: covers", "checksum: {covers", 1), "\"header\"}", "\"header\"", 1)
+			f.rest = strings.TrimSuffix(f.rest, "}") + more + "}"
+		}
+	}
 }
 
 // variable adds a field of variable length or presence.

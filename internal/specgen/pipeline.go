@@ -78,7 +78,6 @@ type Pipeline struct {
 	Tool    *clang.Tool // nil: no objects, and the model runs alone
 	Packets int         // to compare for each spec
 	Go      *GoChecker  // nil: generated Go isn't checked
-	Warn    bool        // clang's warnings are failures
 }
 
 // Run takes one spec through all stages. seed chooses the packets.
@@ -108,7 +107,7 @@ func (p *Pipeline) Run(ctx context.Context, src []byte, seed uint64) (res Result
 	var object []byte
 	if p.Tool != nil {
 		var failed *clang.Error
-		object, _, err = clang.Compile(ctx, c.C, c.Header, clang.Options{Tool: p.Tool, Warn: p.Warn})
+		object, _, err = clang.Compile(ctx, c.C, c.Header, clang.Options{Tool: p.Tool})
 		if errors.As(err, &failed) {
 			return Result{Stage: Clang, Text: firstError(failed.Log), Log: failed.Log + "\n" + c.C}
 		} else if err != nil {

@@ -162,6 +162,10 @@ func (s *scope) headers_(e *entry, name string, hs []*header, need string) {
 		}
 		s.refs = append(s.refs, ref{text: text, t: fieldType(f, width), need: need, at: e, flds: flds})
 	}
+	if len(hs) == 2 && hs[0] != hs[1] && hs[0].field("dscp") != nil && hs[1].field("dscp") != nil { // a part of one, a field of the other
+		flds := []*field{stdIPv4.field("ttl"), stdIPv6.field("hop_limit")}
+		s.refs = append(s.refs, ref{text: name + ".hop_limit", t: typ{intKind, 8}, need: need, at: e, flds: flds})
+	}
 	for _, p := range hs[0].parts {
 		if slices.ContainsFunc(hs, func(h *header) bool {
 			return !slices.ContainsFunc(h.parts, func(q *part) bool { return q.name == p.name && q.alias == p.alias && q.addr == p.addr })

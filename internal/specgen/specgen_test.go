@@ -2,10 +2,11 @@ package specgen_test
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"flag"
 	"fmt"
+	"hash/fnv"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
 	"github.com/fastrelay/fastrelay-gen/internal/specgen"
 )
 
@@ -66,97 +70,216 @@ func TestSpecs(t *testing.T) {
 	}
 	p := &specgen.Pipeline{Tool: tool, Packets: *flagPackets, Go: golang}
 	start := time.Now()
-	var (
-		mu       sync.Mutex
-		refused  = map[string]int{}
-		failures = map[string][]uint64{}
-		done     int
-		packets  int
-		sent     int
-		reached  float64
-		next     atomic.Uint64
-		wg       sync.WaitGroup
-	)
+	tl := &tally{refused: map[diag.Code]int{}, failed: map[string][]uint64{}}
+	var next atomic.Uint64
+	var wg sync.WaitGroup
 	for range *flagJobs {
 		wg.Go(func() {
 			for {
 				n := next.Add(1) - 1
-				mu.Lock()
-				enough := len(failures) >= 3 && !*flagKeep
-				mu.Unlock()
-				if n >= uint64(*flagSpecs) || enough {
+				if n >= uint64(*flagSpecs) || !*flagKeep && tl.kinds() >= 3 {
 					return
 				}
 				seed := *flagSeed + n
 				src := specgen.Generate(seed)
 				r := p.Run(ctx, src, seed)
-				mu.Lock()
-				switch {
-				case r.Stage == specgen.Refused:
-					refused[string(r.Code)]++
-				case r.Failed():
-					key := fmt.Sprintf("%s %s %s", r.Stage, r.Code, r.Essence())
-					failures[key] = append(failures[key], seed)
-					if len(failures[key]) == 1 {
-						t.Errorf("seed %d: %s %s: %s", seed, r.Stage, r.Code, r.Text)
-						mu.Unlock()
-						save(t, p, src, seed, r)
-						mu.Lock()
-					}
-				default:
-					done++
-					packets += r.Packets
-					sent += r.Sent
-					reached += r.Reached
+				if tl.add(seed, r) {
+					t.Errorf("seed %d: %s %s: %s", seed, r.Stage, r.Code, r.Text)
+					report(t, p, src, seed, r)
 				}
-				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
-	total := 0
-	for _, code := range slices.Sorted(func(yield func(string) bool) {
-		for k := range refused {
-			if !yield(k) {
-				return
-			}
-		}
-	}) {
-		total += refused[code]
-		t.Logf("refused %s: %d", code, refused[code])
+	tl.check(t)
+	t.Logf("in %.0f s", time.Since(start).Seconds())
+}
+
+// tally sums up what became of many specs.
+type tally struct {
+	mu      sync.Mutex
+	tried   int
+	done    int
+	packets int
+	sent    int
+	reached float64
+	refused map[diag.Code]int
+	failed  map[string][]uint64 // seeds, by what seems to be one cause
+}
+
+// add reports whether the result is a failure of a new kind.
+func (tl *tally) add(seed uint64, r specgen.Result) bool {
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
+	tl.tried++
+	switch {
+	case r.Stage == specgen.Refused:
+		tl.refused[r.Code]++
+	case r.Failed():
+		key := fmt.Sprintf("%s %s %s", r.Stage, r.Code, r.Essence())
+		tl.failed[key] = append(tl.failed[key], seed)
+		return len(tl.failed[key]) == 1
+	default:
+		tl.done++
+		tl.packets += r.Packets
+		tl.sent += r.Sent
+		tl.reached += r.Reached
 	}
-	keys := make([]string, 0, len(failures))
-	for k := range failures {
-		keys = append(keys, k)
+	return false
+}
+
+func (tl *tally) kinds() int {
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
+	return len(tl.failed)
+}
+
+// check prints the sums. Too many refusals, or too few packets that are sent, would make the comparison worth little.
+func (tl *tally) check(t *testing.T) {
+	refused := 0
+	for _, code := range slices.Sorted(maps.Keys(tl.refused)) {
+		refused += tl.refused[code]
+		t.Logf("refused %s: %d", code, tl.refused[code])
 	}
-	slices.SortFunc(keys, func(a, b string) int { return cmp.Compare(len(failures[b]), len(failures[a])) })
-	for _, k := range keys {
-		t.Logf("%d × %s (seeds %v)", len(failures[k]), k, failures[k][:min(8, len(failures[k]))])
+	for _, kind := range slices.Sorted(maps.Keys(tl.failed)) {
+		seeds := tl.failed[kind]
+		t.Logf("%d × %s (seeds %v)", len(seeds), kind, seeds[:min(8, len(seeds))])
 	}
-	t.Logf("%d specs in %.0f s: %d compared on %d packets (%d sent, %.0f%% to the end of a rule), %d refused",
-		next.Load()-uint64(*flagJobs), time.Since(start).Seconds(), done, packets, sent, 100*reached/float64(max(1, done)), total)
-	if total*5 > *flagSpecs {
-		t.Errorf("%d of %d specs are refused: more than a fifth", total, *flagSpecs)
+	t.Logf("%d specs: %d compared on %d packets (%d sent, %.0f%% to the end of a rule), %d refused",
+		tl.tried, tl.done, tl.packets, tl.sent, 100*tl.reached/float64(max(1, tl.done)), refused)
+	if tl.tried < 100 {
+		return
+	}
+	if refused*5 > tl.tried {
+		t.Errorf("%d of %d specs are refused: more than a fifth", refused, tl.tried)
+	}
+	if tl.sent*50 < tl.packets {
+		t.Errorf("only %d of %d packets are sent", tl.sent, tl.packets)
 	}
 }
 
-// save makes a failing spec small and saves it.
-func save(t *testing.T, p *specgen.Pipeline, src []byte, seed uint64, r specgen.Result) {
-	if *flagFound == "" {
+// report makes a failing spec small, and prints or saves it.
+func report(t *testing.T, p *specgen.Pipeline, src []byte, seed uint64, r specgen.Result) {
+	if *flagKeep && *flagFound == "" {
 		return
+	}
+	small := specgen.Shrink(src, 600, func(text []byte) bool { return p.Run(context.Background(), text, seed).Same(r) })
+	if *flagFound == "" {
+		t.Logf("the spec of seed %d, made small:\n%s", seed, small)
+		return
+	}
+	if last := p.Run(context.Background(), small, seed); last.Failed() {
+		r = last
 	}
 	dir := filepath.Join(*flagFound, fmt.Sprintf("%s-%d", r.Stage, seed))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Error(err)
 		return
 	}
-	small := specgen.Shrink(src, 600, func(text []byte) bool { return p.Run(context.Background(), text, seed).Same(r) })
-	if last := p.Run(context.Background(), small, seed); last.Failed() {
-		r = last
-	}
 	for name, text := range map[string][]byte{"spec.cue": small, "whole.cue": src, "log.txt": []byte(r.Log)} {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// What is made small still has what it is about, and little else.
+func TestShrink(t *testing.T) {
+	for seed := range uint64(20) {
+		src := specgen.Generate(seed)
+		before, _, _ := specgen.Plan(src)
+		if before == nil {
+			continue
+		}
+		last := before.Programs[len(before.Programs)-1].Name.Value
+		small := specgen.Shrink(src, 2000, func(text []byte) bool {
+			s, plan, _ := specgen.Plan(text)
+			return plan != nil && len(s.Programs) > 0 && s.Programs[len(s.Programs)-1].Name.Value == last
+		})
+		after, _, _ := specgen.Plan(small)
+		if after == nil || len(after.Programs) != 1 || after.Programs[0].Name.Value != last {
+			t.Errorf("seed %d: the program %q is gone:\n%s", seed, last, small)
+			continue
+		}
+		if n := len(after.Programs[0].Stack); n != 1 || len(after.Tables)+len(after.Settings) > 0 {
+			t.Errorf("seed %d: more is left than the program needs:\n%s", seed, small)
+		}
+	}
+}
+
+// The judge, which knows nothing of plans, finds wrong checksums where they leave: each checksum of a plan is spoiled in turn,
+// and where that changes any packet, the judge says so.
+func TestJudge(t *testing.T) {
+	live, found := 0, 0
+	for seed := range uint64(150) {
+		s, plan, _ := specgen.Plan(specgen.Generate(seed))
+		if plan == nil {
+			continue
+		}
+		// left sums up the packets that left, and counts the ones that the judge objects to.
+		left := func() (sum uint64, wrong int) {
+			judge := specgen.Judge(s)
+			h := fnv.New64a()
+			_, err := fuzz.Run(context.Background(), fuzz.Config{Spec: s, Plan: plan, Seed: seed, Packets: 1024, Decode: 1 << 30, Judge: func(program string, came, left []byte) string {
+				h.Write(left)
+				if judge(program, came, left) != "" {
+					wrong++
+				}
+				return ""
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h.Sum64(), wrong
+		}
+		right, wrong := left()
+		if wrong > 0 {
+			t.Errorf("seed %d: the judge objects to %d packets that are right", seed, wrong)
+		}
+		for _, spoil := range spoilers(plan) {
+			undo := spoil()
+			spoiled, wrong := left()
+			undo()
+			if spoiled != right {
+				live++
+				if wrong > 0 {
+					found++
+				}
+			}
+		}
+	}
+	t.Logf("%d faults that change packets, %d found", live, found)
+	if live < 50 || found*5 < live*4 { // some only change packets that were wrong when they came
+		t.Errorf("of %d faults that change packets, the judge finds %d", live, found)
+	}
+}
+
+// spoilers are ways to spoil a plan: a checksum of a rewrite that goes wrong by one, and can be mended again.
+func spoilers(plan *ir.Plan) (out []func() (undo func())) {
+	var block func([]ir.Stmt)
+	block = func(stmts []ir.Stmt) {
+		for _, s := range stmts {
+			switch s := s.(type) {
+			case *ir.If:
+				block(s.Then)
+				block(s.Else)
+			case *ir.Forward:
+				if s.Rewrite == nil {
+					continue
+				}
+				for _, sum := range s.Rewrite.Sums {
+					out = append(out, func() func() {
+						was := sum.NewTerms
+						one := ir.Term{Value: &ir.Const{V: 1, T: ir.UintType(64)}, Size: 2}
+						sum.NewTerms = append(slices.Clone(was), one)
+						return func() { sum.NewTerms = was }
+					})
+				}
+			}
+		}
+	}
+	for _, p := range plan.Programs {
+		block(p.Body)
+	}
+	return out
 }
