@@ -46,7 +46,7 @@ const (
 	stepTime   = 100 * time.Millisecond
 	stepTries  = 4
 	lossFree   = 0.995
-	drainTime  = 20 * time.Millisecond // for what is still on its way
+	drainTime  = 20 * time.Millisecond // for what is still on its way, at most
 	spells     = 12
 	spellTime  = 80 * time.Millisecond
 	firstRate  = 60_000
@@ -220,9 +220,8 @@ func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result
 		if sent, err = sender.Send(LoadCPU, d, rate); err != nil {
 			return 0, 0, err
 		}
-		time.Sleep(drainTime)
-		after, err := to.Received()
-		return sent, int(after - before), err
+		delivered, err = arrived(to, before, sent)
+		return sent, delivered, err
 	}
 	if _, _, err := send(stepTime, steadyRate); err != nil { // warm up
 		return err
@@ -247,6 +246,20 @@ func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result
 	}
 	r.CPU, err = p.cost(to, sender, busy)
 	return err
+}
+
+// arrived returns how many packets a device has received since its counter was before: as soon as that are all that were
+// sent, or after drainTime, since what comes later was not delivered at the rate that it was sent at.
+func arrived(to *testnet.Dev, before uint64, sent int) (int, error) {
+	deadline := time.Now().Add(drainTime)
+	for {
+		late := !time.Now().Before(deadline)
+		now, err := to.Received()
+		if n := int(now - before); err != nil || late || n >= sent {
+			return n, err
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // cost returns the nanoseconds of the relay's processor that a packet takes at the steady rate: the median of several
