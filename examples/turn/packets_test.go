@@ -427,6 +427,9 @@ func TestMTU(t *testing.T) {
 				buf := make([]byte, 2048)
 				check(t, b.peer.SetReadDeadline(time.Now().Add(wait)))
 				n, err := b.peer.Read(buf)
+				for err == nil && bytes.Equal(buf[:n], make([]byte, 1300-headers+1)) { // a late one of those that asked for the size
+					n, err = b.peer.Read(buf)
+				}
 				if err != nil || !bytes.Equal(buf[:n], payload) {
 					t.Fatalf("%d bytes: %d arrived: %v\n%v", c.size, n, err, b.stats())
 				}
