@@ -216,14 +216,15 @@ func whole(u *unit, off ir.Off, old *inst, moved int) []piece {
 }
 
 // What is written again at most: all of it is read or computed before the first byte is written, and a program has no room for
-// more on its stack (512 bytes for everything).
+// more on its stack (512 bytes for everything). A checksum and a route lookup take as much as so many bytes of headers.
 const (
-	maxFront = 104 // bytes of headers
-	maxSums  = 4   // checksums
+	maxFront   = 172
+	sumCosts   = 20
+	routeCosts = 30
 )
 
 // cells returns what has to be written: all of the front, or what changes.
-func (w *rewriter) cells(full, sent bool) ([]ir.Cell, bool) {
+func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Cell, bool) {
 	var out []ir.Cell
 	for _, o := range w.hdrs {
 		if full && o.size < 0 {
@@ -238,18 +239,19 @@ func (w *rewriter) cells(full, sent bool) ([]ir.Cell, bool) {
 			switch {
 			case p.now == nil || !(full || p.changed || moved):
 				continue
-			case sent && p.link && p.off.Base == nil && p.off.Const < 12:
+			case hop != nil && p.link && p.off.Base == nil && p.off.Const < 12:
 				continue
 			}
 			out = append(out, ir.Cell{Off: p.off, Size: p.size, Little: p.little, Value: p.now, Note: o.h.Name.Value + ": " + p.note, Pos: p.field.Name.Pos})
 		}
 	}
-	if n := w.hdrs[len(w.hdrs)-1].end.Const; full && n > maxFront {
-		w.fail(codeResize, w.pos, "%d bytes of headers would have to be written again; %d is the most", n, maxFront)
-		return nil, false
+	n := w.hdrs[len(w.hdrs)-1].end.Const
+	costs := n + sumCosts*max(len(w.computed), 3)
+	if hop != nil && hop.Row == nil {
+		costs += routeCosts
 	}
-	if n := len(w.computed); full && n > maxSums {
-		w.fail(codeResize, w.pos, "%d checksums would have to be computed at once; %d is the most", n, maxSums)
+	if full && costs > maxFront {
+		w.fail(codeResize, w.pos, "%d bytes of headers with %d checksums would have to be written again: a program's stack doesn't hold as much", n, len(w.computed))
 		return nil, false
 	}
 	if full {

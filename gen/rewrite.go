@@ -552,7 +552,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	}
 	rw.Sums = sums
 	full := rw.Resize == ir.MoveHeaders || rw.Resize == ir.MoveEither || w.family != 0 || w.popInner
-	cells, ok := w.cells(full, hop != nil)
+	cells, ok := w.cells(full, hop)
 	if !ok {
 		return
 	}
