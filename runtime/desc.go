@@ -22,6 +22,13 @@ type Desc struct {
 	Slots    int
 	Usages   int
 	Shared   int
+
+	Levels       int // of priority; 0: none
+	Groups       []GroupDesc
+	Events       []EventDesc // by ID, from 1 on
+	Receivers    int         // entries of fr_receivers
+	Credits      int         // entries of fr_credits
+	Translations int         // rows of fr_translate
 }
 
 // Kind is the kind of a value in a setting, a key or a value.
@@ -30,16 +37,19 @@ type Kind uint8
 // The Go type of a value of each kind is in parentheses. Integers are stored in host order, addresses as 16 bytes in
 // network order (IPv4 mapped into IPv6).
 const (
-	KindUint     Kind = iota // uint64; Size 1, 2, 4 or 8 bytes
-	KindBool                 // bool; 1 byte
-	KindBytes                // []byte of Size bytes
-	KindMac                  // net.HardwareAddr; 6 bytes
-	KindAddr                 // netip.Addr; 16 bytes
-	KindEndpoint             // netip.AddrPort; 18 bytes: address, port in host order
-	KindPrefix               // netip.Prefix; 20 bytes: u32 length of the mapped prefix in host order, address
-	KindNextHop              // netip.Addr; 36 bytes: a hop, then the address
-	KindHop                  // hidden; 20 bytes, see hop.go
-	KindCounter              // *Counter; u32 index into the shared counters, 0 for none
+	KindUint        Kind = iota // uint64; Size 1, 2, 4 or 8 bytes
+	KindBool                    // bool; 1 byte
+	KindBytes                   // []byte of Size bytes
+	KindMac                     // net.HardwareAddr; 6 bytes
+	KindAddr                    // netip.Addr; 16 bytes
+	KindEndpoint                // netip.AddrPort; 18 bytes: address, port in host order
+	KindPrefix                  // netip.Prefix; 20 bytes: u32 length of the mapped prefix in host order, address
+	KindNextHop                 // netip.Addr; 36 bytes: a hop, then the address
+	KindHop                     // hidden; 20 bytes, see hop.go
+	KindCounter                 // *Counter; u32 index into the shared counters, 0 for none
+	KindCredit                  // *Credit or []*Credit (by priority); u32 index into the credits, 0 for none; Bits is how many
+	KindBucket                  // *Bucket or []*Bucket; likewise
+	KindTranslation             // *Translation; u32 namespace, 0 for none
 )
 
 // SettingDesc describes a setting. The object's variable is "set_" + Name.
@@ -76,6 +86,27 @@ type TableDesc struct {
 	Value     []MemberDesc
 	ValueSize int
 	Session   int // index into Desc.Sessions of the session whose rows these are; -1: a table of its own
+}
+
+// GroupDesc describes a kind of group. The object's maps are "grp_" + Name and "rcv_" + Name (docs/abi.md).
+type GroupDesc struct {
+	Name         string
+	Key          []MemberDesc
+	KeySize      int
+	Receiver     []MemberDesc // of a receiver's row; hidden: "receiver" (its identity, KindUint of 4 bytes) and hops
+	ReceiverSize int
+	Max          int // receivers in one group
+	Rows         int // receivers in all groups; the array of rows has Rows + Max
+	Size         int // groups
+	Base         int // the first identity of a receiver
+}
+
+// EventDesc describes an event.
+type EventDesc struct {
+	Name     string
+	Fields   []MemberDesc // offsets count from the first byte of the record
+	Size     int          // bytes of the record
+	Required bool
 }
 
 // SessionDesc describes a kind of session.
@@ -125,6 +156,6 @@ func (d *ProgramDesc) Reason(i int) ReasonDesc {
 // ReasonDesc describes a reason: what becomes of the packets that it counts.
 type ReasonDesc struct {
 	Name string
-	Kind string // "sent", "pass", "drop", "up", "fault"
+	Kind string // "sent", "pass", "drop", "up", "fault", "copy", "declined"
 	Doc  string
 }

@@ -23,8 +23,40 @@ type Spec struct {
 	Settings []*Setting
 	Tables   []*Table
 	Sessions []*Session
+	Priority *Priority   // of packets, for all programs that don't have one of their own; or nil
+	FanOuts  []*FanGroup // groups of receivers (`groups`)
+	Events   []*Event
 	Programs []*Program
 	Tests    []*Test
+
+	Ring         int // bytes of the ring buffer of events (`ring`); 0: the default
+	Translations int // rows of the table of translations (`translations`); 0: the default
+}
+
+// Priority says where the priority of a packet stands. Levels count from 0, the most urgent one; a value beyond the last level
+// means the last one.
+type Priority struct {
+	Levels int   // 1 to 64; 0 in Program.Priority
+	From   *Expr // nil where only programs say
+	High   bool  // the largest value is the most urgent one: value v is level Levels-1-v
+	Pos    diag.Pos
+}
+
+// FanGroup is a kind of group of receivers.
+type FanGroup struct {
+	Name     Name
+	Key      []*Member
+	Receiver []*Member // the values of a receiver's row
+	Max      int       // receivers in one group; 0: the default
+	Rows     int       // receivers in all groups (`receivers`); 0: the default
+	Size     int       // groups; 0: the default
+}
+
+// Event is a typed record to user space.
+type Event struct {
+	Name     Name
+	Fields   []*Member
+	Required bool // what can't be told to user space isn't sent
 }
 
 // Kernel is a kernel version that a spec demands, such as "5.15".
@@ -78,6 +110,7 @@ type Field struct {
 	Reason   *Name       // the reason counted where Is doesn't hold; nil: HEADER_FIELD
 	Counts   *Counts     // what the field, a length, counts; or nil
 	Checksum *Checksum   // what the field, an internet checksum (RFC 1071), covers; or nil
+	Elements []*Elements // FieldSized: the forms of the elements that the field is a list of; the first whose When holds counts
 
 	// Role tells `send` what the field is for: source, destination, hop_limit, link_source, link_destination; "" for none.
 	Role Name
@@ -102,6 +135,17 @@ type Checksum struct {
 	Optional  bool    // 0 has a meaning of its own, so that a computed 0 is written as all ones (UDP)
 	Offloaded bool    // the kernel may leave it to a device: the field may hold the pseudo-header's sum only
 	Pos       diag.Pos
+}
+
+// Elements is one form of the elements of a list: an identifier, a length, and length + Bias bytes of content (RFC 8285 §4.2, §4.3).
+type Elements struct {
+	When *Expr // over earlier fields of the header; nil: always
+	ID   int   // bits of the identifier, in front: 4 or 8
+	Len  int   // bits of the length behind it: as many
+	Bias int   // added to the length
+	Pad  int   // the identifier of a byte of padding; -1: none
+	Stop int   // the identifier that ends the list; -1: none
+	Pos  diag.Pos
 }
 
 // After ties a header to an enclosing one: all matches on the enclosing header's fields have to hold.
@@ -240,7 +284,9 @@ type Program struct {
 	When    *Expr
 	Lookups []*Lookup
 	Rules   []*Rule // `do` at the top level is one rule without conditions
-	Pos     diag.Pos
+
+	Priority *Priority // nil: the spec's
+	Pos      diag.Pos
 }
 
 // StackEntry is one place in the stack. Headers has one element, or the alternatives in the order they are tried; each may
@@ -289,6 +335,11 @@ const (
 	ActMark  ActionKind = "mark"
 	ActDrop  ActionKind = "drop"
 	ActPass  ActionKind = "pass"
+
+	ActLet    ActionKind = "let"
+	ActAdmit  ActionKind = "admit"
+	ActEmit   ActionKind = "emit"
+	ActFanOut ActionKind = "fan_out"
 )
 
 // Action is one action; the members that its Kind doesn't name are zero.
@@ -310,6 +361,23 @@ type Action struct {
 	By      *Expr // count: how much; nil: 1
 
 	Reason Name // drop
+
+	// let: names and their values are in Set. emit: the event's fields are, each Target an OpName of one element.
+	Event  Name    // emit
+	Credit *Expr   // admit: "r.credit", or "r.credit[priority]"
+	Cost   *Expr   // admit
+	Floor  *Expr   // admit: what has to remain; nil: nothing
+	Count  *Expr   // admit: a counter of a row that counts refused packets ("r.skipped"); nil: none
+	FanOut *FanOut // fan_out
+}
+
+// FanOut sends a copy to each receiver of a group. In its rules the receiver's row is called `r`.
+type FanOut struct {
+	Group Name
+	Key   []*Expr
+	Rules []*Rule // `each` is one rule without conditions
+	Drop  *Name   // `then: drop: REASON`: what becomes of the packet that came; nil (`then: "pass"`, the default): it goes on
+	Pos   diag.Pos
 }
 
 // Assign gives a target a value.
@@ -325,6 +393,7 @@ type Test struct {
 	Settings []*TestValue
 	Sessions []*TestSession
 	Rows     []*TestRow
+	Groups   []*TestGroup
 	Route    *TestRoute
 	Packet   *Packet
 	Expect   *Expect
@@ -341,6 +410,31 @@ type TestValue struct {
 type TestSession struct {
 	Session Name
 	Fields  []*TestValue
+}
+
+// TestGroup is a group with its receivers, in order. A counter's value is what it holds, a credit's its limit (of each of its
+// levels), a bucket's its burst (at a rate of 1 a second).
+type TestGroup struct {
+	Group     Name
+	Key       []*TestValue
+	Receivers [][]*TestValue
+	Pos       diag.Pos
+}
+
+// TestCopy is what one receiver has to get: a packet, or nothing under a reason.
+type TestCopy struct {
+	Packet   *Packet // compared like Expect.Packet; nil with no Reason: any copy
+	Reason   string  // declined: the reason; "" where a copy is sent
+	Declined bool    // no copy; Reason "" accepts any
+	Pos      diag.Pos
+}
+
+// TestEvent is a record that has to come out; only the fields given are compared.
+type TestEvent struct {
+	Event    Name
+	Receiver int // which receiver it names, counted from 0 in the order of TestGroup.Receivers; -1: not compared
+	Fields   []*TestValue
+	Pos      diag.Pos
 }
 
 // TestRow is a row of a table, before (in Test.Rows) or after (in Expect.Rows). Member names of key and value are distinct
@@ -390,6 +484,8 @@ type Expect struct {
 	Untouched bool
 	Rows      []*TestRow
 	Counters  []*TestValue // counters of the program by name
+	Copies    []*TestCopy  // one for each receiver, in order; nil: not compared
+	Events    []*TestEvent // all records, in order; nil: not compared
 	Via       *Literal     // sent: the next hop's address, where a rule routes
 	Pos       diag.Pos     // of the reason where there is one, else of the verdict
 }

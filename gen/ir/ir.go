@@ -4,9 +4,10 @@
 //
 // # Two phases
 //
-// A block is a list of statements that ends in exactly one terminal (Up, Drop, Forward) on every path. All statements
-// before a Forward only decide: they read the packet and may leave it with a reason, but don't change it. A Forward's
-// Rewrite is the only thing that writes to the packet. So "decide, then write" is a property of the shape.
+// A block is a list of statements that ends in exactly one terminal (Up, Drop, Forward, FanOut; inside a FanOut's Each: Copy,
+// Skip) on every path. All statements before a Forward or a Copy only decide: they read the packet and may leave it with a reason,
+// but don't change it. Their Rewrite is the only thing that writes to the packet. So "decide, then write" is a property of the
+// shape.
 //
 // # Values
 //
@@ -39,6 +40,14 @@ type Plan struct {
 	Slots    int // rows of the session slot array: the sum of the sessions' sizes; 0 where there are none
 	Usages   int // usage counters in a slot: the largest number of rows that a session has
 	Shared   int // entries of the array of counters that kernel and user space share; 0 where there are none
+
+	Levels       int // of priority, 0 being the most urgent; 0 where the spec has no priority
+	Groups       []*Group
+	Events       []*Event
+	Receivers    int // entries of the array of receivers' usage: 1 and the Rows of all groups; 0 where there are no groups
+	Credits      int // entries of the array of credits; entry 0 is never used; 0 where there are none
+	Translations int // rows of the table of translations; 0 where there are none
+	Ring         int // bytes of the ring buffer of events, a power of two; 0 where there are no events
 }
 
 // Version is a kernel version.
@@ -55,23 +64,26 @@ type Need struct {
 type Kind int
 
 const (
-	Uint     Kind = iota // Bits wide
-	Bool                 // 0 or 1
-	Bytes                // Size bytes
-	Mac                  // 6 bytes
-	Addr                 // 16 bytes, IPv4 mapped
-	Endpoint             // an Addr and a port: struct fr_endpoint
-	Prefix               // key of an LPM table: struct fr_prefix
-	NextHop              // struct fr_next_hop: a struct fr_hop and the Addr of a next hop
-	Hop                  // struct fr_hop: how a packet leaves; filled in by user space, hidden
-	Ctr                  // u32 index of a shared counter; 0 is none
+	Uint        Kind = iota // Bits wide
+	Bool                    // 0 or 1
+	Bytes                   // Size bytes
+	Mac                     // 6 bytes
+	Addr                    // 16 bytes, IPv4 mapped
+	Endpoint                // an Addr and a port: struct fr_endpoint
+	Prefix                  // key of an LPM table: struct fr_prefix
+	NextHop                 // struct fr_next_hop: a struct fr_hop and the Addr of a next hop
+	Hop                     // struct fr_hop: how a packet leaves; filled in by user space, hidden
+	Ctr                     // u32 index of a shared counter; 0 is none
+	Credit                  // u32 index of the first of Bits credits (1, or one for each level of priority); 0 is none
+	Bucket                  // likewise, of credits that refill by time
+	Translation             // u32 namespace in the table of translations; 0 is none
 )
 
 // Type is the type of a value. Size is in bytes, as stored in tables.
 type Type struct {
 	Kind Kind
-	Bits int // Uint
-	Size int // bytes in a table: Uint 1, 2, 4, 8; Endpoint 18; Prefix 20; Hop 20; NextHop 36
+	Bits int // Uint: width; Credit, Bucket: how many of them, 1 or Plan.Levels
+	Size int // bytes in a table: Uint 1, 2, 4, 8; Endpoint 18; Prefix 20; Hop 20; NextHop 36; Ctr, Credit, Bucket, Translation 4
 }
 
 // Setting is a value in read-only data, chosen at load. Only scalar types (Uint, Bool), Addr and Mac.
@@ -332,12 +344,14 @@ type Up struct {
 
 // Drop drops the packet.
 type Drop struct {
-	Reason int
-	Pos    diag.Pos
+	Effects // Emits that are not required, and Lets
+	Reason  int
+	Pos     diag.Pos
 }
 
 // Forward is the write phase. With Hop, the packet is sent; without, it goes on (reason of kind Passed).
 type Forward struct {
+	Effects
 	Rewrite *Rewrite // nil: nothing changes
 	Hop     *HopRef
 	Usage   []*Row // rows of sessions whose usage counters count the packet
@@ -347,18 +361,23 @@ type Forward struct {
 	Pos     diag.Pos
 }
 
-func (*NeedBytes) stmt()  {}
-func (*Let) stmt()        {}
-func (*Guard) stmt()      {}
-func (*If) stmt()         {}
-func (*ReadVarint) stmt() {}
-func (*Lookup) stmt()     {}
-func (*Count) stmt()      {}
-func (*Learn) stmt()      {}
-func (*CheckHop) stmt()   {}
-func (*Up) stmt()         {}
-func (*Drop) stmt()       {}
-func (*Forward) stmt()    {}
+func (*NeedBytes) stmt()   {}
+func (*Let) stmt()         {}
+func (*Guard) stmt()       {}
+func (*If) stmt()          {}
+func (*ReadVarint) stmt()  {}
+func (*Lookup) stmt()      {}
+func (*Count) stmt()       {}
+func (*Learn) stmt()       {}
+func (*CheckHop) stmt()    {}
+func (*Up) stmt()          {}
+func (*Drop) stmt()        {}
+func (*Forward) stmt()     {}
+func (*Translate) stmt()   {}
+func (*FindElement) stmt() {}
+func (*FanOut) stmt()      {}
+func (*Copy) stmt()        {}
+func (*Skip) stmt()        {}
 
 // Resize says how room is made or closed between the front and the payload.
 type Resize int
@@ -412,6 +431,7 @@ type Cell struct {
 	Off    Off
 	Size   int
 	Little bool
+	Width  *Var // the value is written as a QUIC variable-length integer of so many bytes (1, 2, 4, 8), which it fits; Size is 8
 	Value  Expr
 	Note   string // the fields in it, for a comment: "version ihl dscp ecn"
 	Pos    diag.Pos
@@ -591,6 +611,16 @@ type SumOK struct {
 	Len int
 }
 
+// Pick is Then where If holds, else Else: integers, or conditions. Only the one that is chosen is evaluated.
+type Pick struct{ If, Then, Else Expr }
+
+// VarintWord is the QUIC variable-length integer of X in Width bytes, as the upper bytes of a 64-bit integer whose other bits are
+// 0: what it adds to a checksum.
+type VarintWord struct {
+	X     Expr
+	Width *Var
+}
+
 var boolType = Type{Kind: Bool, Bits: 1, Size: 1}
 
 func (e *Const) Type() Type      { return e.T }
@@ -625,12 +655,14 @@ func (e *Bin) Type() Type {
 	}
 	return UintType(64)
 }
-func (e *Not) Type() Type      { return boolType }
-func (e *BytesEq) Type() Type  { return boolType }
-func (e *InPrefix) Type() Type { return boolType }
-func (e *IsV4) Type() Type     { return boolType }
-func (e *ByteAt) Type() Type   { return UintType(8) }
-func (e *SumOK) Type() Type    { return boolType }
+func (e *Not) Type() Type        { return boolType }
+func (e *BytesEq) Type() Type    { return boolType }
+func (e *InPrefix) Type() Type   { return boolType }
+func (e *IsV4) Type() Type       { return boolType }
+func (e *ByteAt) Type() Type     { return UintType(8) }
+func (e *SumOK) Type() Type      { return boolType }
+func (e *Pick) Type() Type       { return e.Then.Type() }
+func (e *VarintWord) Type() Type { return UintType(64) }
 
 // AddrType is the type of addresses.
 var AddrType = Type{Kind: Addr, Size: 16}

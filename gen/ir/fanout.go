@@ -1,0 +1,174 @@
+package ir
+
+import "github.com/fastrelay/fastrelay-gen/internal/diag"
+
+// This file has what one-to-many relays need: groups of receivers, copies, and the state that goes with a packet or a copy.
+
+// Group is a kind of fan-out group. A group has a key and a list of at most Max receivers; a receiver is a row of Receivers.
+// User space writes a receiver's row before it puts it into a list, and never changes it while a list has it: a change is a
+// new row, and a new list that takes the old one's place at once. So a packet sees one list, and rows that don't change.
+type Group struct {
+	Name      string
+	Key       Struct
+	Receivers *Table // Kind "receivers"; not in Plan.Tables
+	Max       int    // receivers in one group, at most MaxReceivers
+	Rows      int    // receivers in all groups of the kind. Receivers.Size is Rows + Max: a change needs room for both
+	Size      int    // groups of the kind
+	Base      int    // identities of the receivers are Base to Base+Rows-1; the smallest of all is 1
+	Pos       diag.Pos
+}
+
+// MaxReceivers is the largest number of receivers of a group.
+const MaxReceivers = 4096
+
+// Event is a typed record to user space. In the ring it is a header (struct fr_event: u64 time in nanoseconds of the monotonic
+// clock, u32 identity of the receiver or 0, u16 ID, u16 size of the record), then its fields: Member.Off counts from the
+// record's first byte.
+type Event struct {
+	Name     string
+	ID       int // from 1 on, in the order of Plan.Events
+	Fields   Struct
+	Required bool // what can't be told to user space isn't sent
+	Pos      diag.Pos
+}
+
+// EventHeader is the size of an event's header in bytes.
+const EventHeader = 16
+
+// Effects are the changes of state that go with a packet, or with one copy of it, that is about to leave. Their order is: every
+// record of Emits that is required is reserved (or the packet doesn't leave), all of Admits are spent (or none, and the packet
+// doesn't leave), Draws, Lets, the rewrite and the way out, Counts, and the records are filled in and handed over. What doesn't leave
+// after all (a clone that the kernel refuses) gets its credits back and has no records; its numbers are lost.
+type Effects struct {
+	Emits  []*Emit
+	Admits []*Admit
+	Draws  []*Draw
+	Lets   []*Let // may read what was drawn
+	Counts []*Count
+}
+
+// Emit is a record of an event. Where the ring has no room, a required one stops the packet or the copy under Full (of kind
+// Went, in a FanOut's Each of kind Declined); any other is counted as lost.
+type Emit struct {
+	Event  *Event
+	Row    *Row // the receiver that the record names; nil: none
+	Values []MemberValue
+	Full   int // -1 where the event is not required
+	Pos    diag.Pos
+}
+
+// Admit spends Cost of a credit of a row, or stops the packet or the copy under Refused.
+//
+// A credit (Kind Credit) has a limit, which user space moves, and what is spent: the packet is admitted where
+// spent + Cost + Floor <= limit (none of which wraps), and spent grows by Cost, by compare and swap.
+//
+// One that refills (Kind Bucket) has a rate in units a second, a burst in units, and the time (in nanoseconds) up to which it is
+// spent. With t = Cost * 1e9 / rate and room = (burst - Floor) * 1e9 / rate (0 where burst < Floor), the packet is admitted where
+// max(spent, now) + t - now <= room, and spent becomes max(spent, now) + t. Nothing is admitted at a rate of 0. Cost counts
+// as at most 2^32-1, burst as at most 2^33-1.
+//
+// A refused packet is counted in the credit's refused, by Level. A row without a credit (index 0) refuses.
+type Admit struct {
+	Row       *Row
+	Member    *Member // Kind Credit or Bucket
+	Level     Expr    // below Plan.Levels: which credit, where the member has several, and which counter of refused packets; nil: 0
+	Cost      Expr
+	Floor     Expr   // nil: 0
+	Count     *Count // what else counts a refused packet; nil: nothing
+	Refused   int
+	Contended int // reason: compare and swap failed AdmitTries times
+	Pos       diag.Pos
+}
+
+// AdmitTries bounds the attempts of a compare and swap.
+const AdmitTries = 16
+
+// Draw takes a number from the shared counter in a member of a row: Var is the counter's value, to which Step is added in the
+// same atomic operation. Where the index is 0, Var is 0.
+type Draw struct {
+	Var    *Var
+	Row    *Row
+	Member *Member // Kind Ctr
+	Step   uint64
+	Pos    diag.Pos
+}
+
+// Translate finds the value of Key in the namespace of a row's member, or makes it: whoever comes first inserts a row that is
+// pending, does Draws, computes Value and completes the row. Who finds a pending row stops under Pending; where the table is
+// full, under Full. It comes behind every Guard, Lookup and CheckHop of its path.
+type Translate struct {
+	Var     *Var
+	Row     *Row
+	Member  *Member // Kind Translation
+	Key     Expr
+	Draws   []*Draw
+	Value   Expr
+	Pending int
+	Full    int
+	Pos     diag.Pos
+}
+
+// FindElement searches a list of elements, each with an identifier and a length in front (such as RFC 8285), for the first one
+// with an identifier. The list is [At, At+Size); an element that doesn't fit into it ends the search, as do MaxElements of them,
+// padding included. Found is a Bool, Len the bytes of the element's content, Value the first 8 of them as a big endian
+// integer, zeros behind where there are fewer; both are 0 where it isn't found. The packet has the list's bytes.
+type FindElement struct {
+	Found, Len, Value *Var
+	At                Off
+	Size              Expr
+	SizeMax           int
+	Forms             []ElementForm // the first whose When holds counts; where none does, nothing is found
+	ID                Expr
+	Pos               diag.Pos
+}
+
+// MaxElements is how many elements of a list are looked at.
+const MaxElements = 32
+
+// ElementForm is the form of the elements: an identifier of IDBits and a length of LenBits, the identifier in the upper bits,
+// which fill one byte (4 + 4) or two (8 + 8); then length + Bias bytes of content.
+type ElementForm struct {
+	When    Expr // nil: always
+	IDBits  int
+	LenBits int
+	Bias    int
+	Pad     int // the identifier of a single byte of padding (its length, if any in that byte, is not looked at); -1: none
+	Stop    int // the identifier that ends the list; -1: none
+}
+
+// FanOut sends a copy of the packet to each receiver of a group, in the list's order, and ends the packet's way: it goes on as it
+// came (Reason of kind Passed), or is dropped. Each is a block that runs once a receiver, with Row, and ends in Copy or Skip on every
+// path. In it, values are those of the packet that came, whatever earlier copies wrote; a statement that stops ends that
+// receiver's turn, and its reason is of kind Declined.
+type FanOut struct {
+	Effects // before the first copy; Admits and required Emits send the packet up
+	Group   *Group
+	Key     []MemberValue
+	Miss    int // reason of kind Went: no such group
+	Row     *Row
+	Each    []Stmt
+	Front   Off // [0, Front) has all bytes that Each reads or writes
+	Drop    bool
+	Reason  int // Passed or Dropped
+	NoRoom  int // reason of kind Went: the kernel can't make the packet's headers its own, in front of the first copy
+	Fault   int // the packet can't be restored
+	Usage   []*Row
+	Pos     diag.Pos
+}
+
+// Copy sends the packet to a receiver: it is rewritten in place, cloned, and the clone redirected. The kernel doesn't resolve
+// neighbours for clones, so that the hop's state is HopDirect (CheckHop in Each takes no other).
+type Copy struct {
+	Effects
+	Rewrite *Rewrite // InPlace, no tag popped; nil: only the link-layer addresses change
+	Hop     *HopRef
+	Reason  int // kind Copied
+	Failed  int // kind Declined: bpf_clone_redirect returned anything but 0
+	Pos     diag.Pos
+}
+
+// Skip ends a receiver's turn without a copy.
+type Skip struct {
+	Reason int // kind Declined
+	Pos    diag.Pos
+}
