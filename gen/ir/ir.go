@@ -188,6 +188,10 @@ const (
 	Dropped                   // the spec drops it
 	Went                      // up, untouched: user space is the safety net
 	Fault                     // dropped because the kernel failed after the first change
+
+	// Of a receiver's turn in a fan-out; the packet that came has a reason of its own.
+	Copied   // the receiver got a copy
+	Declined // it got none
 )
 
 // Reason is a named counter of packets and bytes.
