@@ -13,9 +13,13 @@ import (
 type World struct {
 	Now           uint64 // jiffies
 	LeaseDeadline uint64 // jiffies; the lease is valid while Now is before it
+	Clock         uint64 // nanoseconds, the monotonic clock: what refills buckets
 	// Route is the kernel's route lookup, for hops that no row holds; addresses are in their 16-byte form; an
 	// invalid source is none. Nil: no routes.
 	Route func(from, to netip.Addr) Hop
+	// Refuses reports whether the kernel refuses the clone for the receiver that is the nth of its group, counted from 0. Nil:
+	// it takes all.
+	Refuses func(n int, h Hop) bool
 }
 
 // Relay is the state of a loaded relay.
@@ -27,8 +31,15 @@ type Relay struct {
 	Named   []uint64 // named counters
 	Reasons []Tally  // of all programs, in the order of the relay's array (Program.Base)
 
+	Receivers    []ReceiverUsage // by identity; entry 0 is none
+	Credits      []Credit        // entry 0 is none
+	Translations map[TranslationKey]Translation
+	Lost         []uint64 // by event, from 1 on: records for which the ring had no room
+	RingUsed     int      // bytes of the ring that records take which user space has not read yet (see RecordRoom)
+
 	plan     *ir.Plan
 	tables   map[*ir.Table]*Table
+	groups   map[string]*Group
 	byName   map[string]*Table
 	settings map[*ir.Setting][]byte
 	programs map[string]*program
@@ -62,9 +73,15 @@ func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
 	r := &Relay{
 		plan:     plan,
 		tables:   map[*ir.Table]*Table{},
+		groups:   map[string]*Group{},
 		byName:   map[string]*Table{},
 		settings: map[*ir.Setting][]byte{},
 		programs: map[string]*program{},
+
+		Receivers:    make([]ReceiverUsage, plan.Receivers),
+		Credits:      make([]Credit, plan.Credits),
+		Translations: map[TranslationKey]Translation{},
+		Lost:         make([]uint64, len(plan.Events)+1),
 	}
 	given := 0
 	for _, s := range plan.Settings {
@@ -86,6 +103,14 @@ func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
 		r.tables[t] = newTable(t)
 		r.byName[t.Name] = r.tables[t]
 	}
+	for _, g := range plan.Groups {
+		r.groups[g.Name] = newGroup(g)
+	}
+	levels := max(plan.Levels, 1)
+	refused := make([]uint64, plan.Credits*levels)
+	for i := range r.Credits {
+		r.Credits[i].Refused = refused[i*levels : (i+1)*levels : (i+1)*levels]
+	}
 	for _, p := range plan.Programs {
 		prog, err := prepare(plan, p)
 		if err != nil {
@@ -106,11 +131,23 @@ func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
 	return r, nil
 }
 
-// Reset empties tables and counters and closes all slots.
+// Reset empties tables, groups, counters and credits, and closes all slots.
 func (r *Relay) Reset() {
 	for _, t := range r.tables {
 		t.Clear()
 	}
+	for _, g := range r.groups {
+		g.Clear()
+	}
+	clear(r.Receivers)
+	for i := range r.Credits {
+		refused := r.Credits[i].Refused
+		clear(refused)
+		r.Credits[i] = Credit{Refused: refused}
+	}
+	clear(r.Translations)
+	clear(r.Lost)
+	r.RingUsed = 0
 	clear(r.Slots)
 	for i := range r.Usage {
 		r.Usage[i].Last = 0
@@ -121,12 +158,25 @@ func (r *Relay) Reset() {
 	clear(r.Reasons)
 }
 
-// CopyState makes the state of r (tables, slots, counters and the world) that of another relay with the same plan.
+// CopyState makes the state of r (tables, groups, slots, counters, credits and the world) that of another relay with the same
+// plan.
 func (r *Relay) CopyState(from *Relay) {
 	r.World = from.World
 	for t, table := range r.tables {
 		table.rows = maps.Clone(from.tables[t].rows) // values are replaced, never changed
 	}
+	for name, g := range r.groups {
+		g.lists = maps.Clone(from.groups[name].lists) // likewise
+	}
+	copy(r.Receivers, from.Receivers)
+	for i, c := range from.Credits {
+		refused := r.Credits[i].Refused
+		copy(refused, c.Refused)
+		r.Credits[i] = Credit{c.Limit, c.Spent, c.Burst, refused}
+	}
+	r.Translations = maps.Clone(from.Translations)
+	copy(r.Lost, from.Lost)
+	r.RingUsed = from.RingUsed
 	copy(r.Slots, from.Slots)
 	for i := range r.Usage {
 		r.Usage[i].Last = from.Usage[i].Last
@@ -139,6 +189,9 @@ func (r *Relay) CopyState(from *Relay) {
 
 // Table returns the table of that name, or nil.
 func (r *Relay) Table(name string) *Table { return r.byName[name] }
+
+// Group returns the groups of the kind of that name, or nil.
+func (r *Relay) Group(name string) *Group { return r.groups[name] }
 
 // Plan returns the plan that the relay runs.
 func (r *Relay) Plan() *ir.Plan { return r.plan }

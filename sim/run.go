@@ -61,6 +61,25 @@ type Result struct {
 	Packet   Packet // as it goes on; for VerdictDrop as it came
 	Hop      *Hop   // VerdictSent: how it leaves
 	Modified bool   // bytes or metadata differ from what came
+
+	Copies []Copy  // what became of each receiver's turn, in the order of the group
+	Events []Event // in the order of the ring
+}
+
+// Copy is what a receiver of a fan-out got.
+type Copy struct {
+	Receiver uint32 // identity
+	Reason   string
+	Sent     bool
+	Packet   Packet // Sent: the copy
+	Hop      *Hop   // Sent: how it leaves
+}
+
+// Event is a record for user space.
+type Event struct {
+	Event    *ir.Event
+	Receiver uint32 // identity; 0: it names none
+	Record   []byte // as it stands in the ring, but for its time, the first 8 bytes, which are 0
 }
 
 // value is an integer (or boolean) or a byte string.
