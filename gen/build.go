@@ -224,9 +224,12 @@ func isFrame(x ir.Expr) bool {
 func walk(blk []ir.Stmt, f func(ir.Stmt)) {
 	for _, s := range blk {
 		f(s)
-		if i, ok := s.(*ir.If); ok {
-			walk(i.Then, f)
-			walk(i.Else, f)
+		switch s := s.(type) {
+		case *ir.If:
+			walk(s.Then, f)
+			walk(s.Else, f)
+		case *ir.FanOut:
+			walk(s.Each, f)
 		}
 	}
 }

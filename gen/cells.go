@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -25,6 +26,9 @@ type piece struct {
 	link    bool // the link-layer's addresses
 	field   *spec.Field
 	note    string
+	pos     diag.Pos
+	width   *ir.Var // a variable-length integer: now and old are what it adds to a checksum, and
+	value   ir.Expr // its value
 }
 
 // unit is a field with its place: bits from the start of its base.
@@ -34,6 +38,7 @@ type unit struct {
 	from, to int    // bits, in the packet that leaves
 	now      ir.Expr
 	changed  bool
+	pos      diag.Pos
 }
 
 // atomic units are not put together with others.
@@ -56,7 +61,7 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 			if f.Kind == spec.FieldBytes {
 				n = f.Bytes * 8
 			}
-			runs[0] = append(runs[0], &unit{f: f, from: bits, to: bits + n, now: o.vals[f.Name.Value], changed: true})
+			runs[0] = append(runs[0], &unit{f: f, from: bits, to: bits + n, now: o.vals[f.Name.Value], changed: true, pos: o.at(f)})
 			bits += n
 		}
 		return cut(runs[0], o.off.Base, nil, 0)
@@ -64,6 +69,12 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 	var segments []int
 	bases := map[int]*ir.Var{}
 	for _, pl := range o.old.order {
+		if v := o.vals[pl.f.Name.Value]; v != nil && pl.width != nil {
+			out = append(out, piece{
+				off: plus(pl.off, shift/8), was: pl.off, size: 8, changed: true, field: pl.f, note: pl.f.Name.Value, pos: o.at(pl.f), width: pl.width, value: v,
+				now: &ir.VarintWord{X: v, Width: pl.width}, old: &ir.VarintWord{X: &ir.VarRef{Var: pl.value}, Width: pl.width},
+			})
+		}
 		if pl.segment < 0 {
 			continue
 		}
@@ -71,7 +82,7 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 		if pl.f.Kind == spec.FieldBytes {
 			n = pl.f.Bytes * 8
 		}
-		u := &unit{f: pl.f, pl: pl, from: pl.off.Const*8 + pl.bit + shift, now: pl.load}
+		u := &unit{f: pl.f, pl: pl, from: pl.off.Const*8 + pl.bit + shift, now: pl.load, pos: o.at(pl.f)}
 		u.to = u.from + n
 		if k := pl.f.Is; k != nil && k.Op == spec.IsEq && pl.f.Kind == spec.FieldUint && k.Value.Kind == spec.LitInt {
 			u.now = num(k.Value.Int) // checked when it came
@@ -143,6 +154,9 @@ func together(run []*unit, off ir.Off, size int, old *inst, moved int) piece {
 			continue
 		}
 		names = append(names, u.f.Name.Value)
+		if p.field == nil || u.changed && !p.changed {
+			p.pos = u.pos
+		}
 		p.changed = p.changed || u.changed
 		p.field = u.f
 		if u.now == nil {
@@ -173,7 +187,7 @@ func together(run []*unit, off ir.Off, size int, old *inst, moved int) piece {
 
 // whole makes pieces of one atomic field.
 func whole(u *unit, off ir.Off, old *inst, moved int) []piece {
-	p := piece{off: off, was: plus(off, -moved), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f, note: u.f.Name.Value}
+	p := piece{off: off, was: plus(off, -moved), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f, note: u.f.Name.Value, pos: u.pos}
 	p.link = strings.HasPrefix(u.f.Role.Value, "link_")
 	if old != nil {
 		p.old = u.pl.load
@@ -242,7 +256,11 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Cell, bool) {
 			case hop != nil && p.link && p.off.Base == nil && p.off.Const < 12:
 				continue
 			}
-			out = append(out, ir.Cell{Off: p.off, Size: p.size, Little: p.little, Value: p.now, Note: o.h.Name.Value + ": " + p.note, Pos: p.field.Name.Pos})
+			c := ir.Cell{Off: p.off, Size: p.size, Little: p.little, Width: p.width, Value: p.now, Note: o.h.Name.Value + ": " + p.note, Pos: p.pos}
+			if p.width != nil {
+				c.Value = p.value
+			}
+			out = append(out, c)
 		}
 	}
 	n := w.hdrs[len(w.hdrs)-1].end.Const

@@ -21,8 +21,32 @@ func (c *compiler) kernel() {
 	need(5, 10, "the oldest kernel that the runtime supports", c.plan.Pos)
 	for _, p := range c.plan.Programs {
 		walk(p.Body, func(s ir.Stmt) {
-			if f, ok := s.(*ir.Forward); ok && f.Hop != nil {
-				need(5, 10, "send (bpf_redirect_neigh)", f.Pos)
+			const atomics = "atomic operations that return a value"
+			var fx *ir.Effects
+			switch s := s.(type) {
+			case *ir.Forward:
+				if s.Hop != nil {
+					need(5, 10, "send (bpf_redirect_neigh)", s.Pos)
+				}
+				fx = &s.Effects
+			case *ir.Drop:
+				fx = &s.Effects
+			case *ir.Copy:
+				fx = &s.Effects
+			case *ir.FanOut:
+				need(5, 17, "fan_out (bpf_loop)", s.Pos)
+				fx = &s.Effects
+			case *ir.Translate:
+				need(5, 12, "translate ("+atomics+")", s.Pos)
+			}
+			if fx == nil {
+				return
+			}
+			for _, a := range fx.Admits {
+				need(5, 12, "admit ("+atomics+")", a.Pos)
+			}
+			for _, d := range fx.Draws {
+				need(5, 12, "alloc ("+atomics+")", d.Pos)
 			}
 		})
 	}
@@ -54,7 +78,7 @@ func less(a, b ir.Version) bool {
 // one. A plan that doesn't is a fault of this package, whatever the spec was; it is reported instead of handed on.
 func (c *compiler) checkShape() {
 	for _, p := range c.plan.Programs {
-		done, problem := ends(p.Body)
+		done, problem := ends(p.Body, false)
 		if problem == "" && !done {
 			problem = "a path has no end"
 		}
@@ -65,15 +89,31 @@ func (c *compiler) checkShape() {
 	}
 }
 
-// ends reports whether a block ends in a terminal on every path, and what is wrong with it.
-func ends(blk []ir.Stmt) (done bool, problem string) {
+// ends reports whether a block ends in a terminal on every path, and what is wrong with it. Each says that it is a fan-out's, which
+// has terminals of its own.
+func ends(blk []ir.Stmt, each bool) (done bool, problem string) {
 	for i, s := range blk {
 		switch s := s.(type) {
-		case *ir.Up, *ir.Drop, *ir.Forward:
+		case *ir.Up, *ir.Drop, *ir.Forward, *ir.FanOut, *ir.Copy, *ir.Skip:
 			done = true
+			switch s.(type) {
+			case *ir.Copy, *ir.Skip:
+				if !each {
+					return true, fmt.Sprintf("statement %T stands outside of a fan-out", s)
+				}
+			default:
+				if each {
+					return true, fmt.Sprintf("statement %T stands in a fan-out", s)
+				}
+			}
+			if f, ok := s.(*ir.FanOut); ok {
+				if done, problem := ends(f.Each, true); problem != "" || !done {
+					return true, "in a fan-out: a path has no end, or " + problem
+				}
+			}
 		case *ir.If:
-			then, p1 := ends(s.Then)
-			els, p2 := ends(s.Else)
+			then, p1 := ends(s.Then, each)
+			els, p2 := ends(s.Else, each)
 			if p1+p2 != "" {
 				return false, p1 + p2
 			}

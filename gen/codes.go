@@ -60,9 +60,29 @@ var (
 		`do: [{learn: seen: {key: ["udp.src"], value: ["udp.dst"]}}, "pass"]`)
 	codeVariable = diag.Define("FR0220", "a field without a fixed place",
 		"The field stands behind fields of variable length or is one itself, and this use needs a fixed place or size.",
-		`do: [{set: "msg.id": 3}, "pass"] // id is a varint`, `do: [{set: "msg.kind": 3}, "pass"]`)
+		`do: [{set: "msg.id": 3}, "pass"] // id has a condition`, `do: [{set: "msg.kind": 3}, "pass"]`)
 	codeUnused = diag.Define("FR0221", "declared in vain",
 		"A rule behind one without conditions can never run.", `rules: [{do: ["pass"]}, {do: [{drop: "late"}]}]`, `rules: [{do: ["pass"]}]`)
+	codeFanOut = diag.Define("FR0222", "a fan-out that can't be",
+		"A fan-out sends copies of a packet that itself goes on as it came: it runs at tc/ingress, ends its rule, and nothing in the rule changes the\npacket. Copies are rewritten in place, so that headers are neither pushed nor popped, and sent to an endpoint of the receiver's row `r`.",
+		`do: [{set: "ip.dscp": 46}, {fan_out: {group: viewers: ["udp.dst"], each: [{send: {from: "r.local", to: "r.remote"}}]}}]`,
+		`do: [{fan_out: {group: viewers: ["udp.dst"], each: [{set: "ip.dscp": 46}, {send: {from: "r.local", to: "r.remote"}}]}}]`)
+	codeAdmit = diag.Define("FR0223", "a credit that can't be spent so",
+		"`admit` spends a value of type credit or bucket, or one of several (credits, buckets): the one of the packet's priority. It stands in a rule\nwhose packet leaves or goes on.",
+		`do: [{admit: {credit: "r.credits", cost: 1}}, {send: {from: "r.local", to: "r.remote"}}]`,
+		`do: [{admit: {credit: "r.credits[priority]", cost: 1}}, {send: {from: "r.local", to: "r.remote"}}]`)
+	codeEvent = diag.Define("FR0224", "an event that doesn't fit its declaration",
+		"`emit` gives each field of a declared event a value. In a rule that leaves a receiver out there is nothing to tell.",
+		`do: [{emit: sent: {}}, "pass"]`, `do: [{emit: sent: number: "rtp.sequence"}, "pass"]`)
+	codeDraw = diag.Define("FR0225", "a number that can't be drawn here",
+		"alloc takes a number from a counter of a row, translate finds or makes one in a translation of a row. They stand in values of let, set, push,\nmark and emit: what a condition asks has no effects, and what is drawn can't decide whether a packet leaves.",
+		`when: "alloc(r.next) > 5"`, `do: [{let: number: "alloc(r.next)"}, {set: "short.number": "low(number, 32)"}, "pass"]`)
+	codePriority = diag.Define("FR0226", "no such priority",
+		"`priority` is the level that the spec declares (`priority: {levels, from}`), 0 being the most urgent; types with one value for each level\nneed the declaration, too.",
+		`when: "priority > 2" // and no declaration`, `priority: {levels: 8, from: "ip.dscp >> 3"}`)
+	codeElements = diag.Define("FR0227", "no list of elements",
+		"has(HEADER.LIST, ID) and element(HEADER.LIST, ID, N) search a field with `elements` for an identifier, which is known without looking into\ntables; N is a constant from 0 to 7.",
+		`when: "has(rtp.csrc_list, 3)"`, `when: "has(rtp.extensions, 3)"`)
 	codeInternal = diag.Define("FR0299", "a fault of the compiler",
 		"The compiler made a plan that it can't vouch for. This is never the spec's fault; a report with the spec helps.",
 		"$ fastrelay-gen build spec.cue     # whatever the spec says, this is not the answer to expect",

@@ -2,12 +2,15 @@
 // each:
 //
 //	state.go    settings, tables and sessions: types, layouts, hidden members
+//	groups.go   groups of receivers, events, and what spends credits
 //	program.go  one program: its stack becomes a tree of paths, one for each sequence of headers
 //	parse.go    one header on one path: where its fields are, what has to hold
 //	expr.go     expressions: names, types, ranges
 //	match.go    constraints as conditions
 //	rules.go    lookups, rules, actions
-//	rewrite.go  the packet that leaves: headers, lengths; with send.go, resize.go, sums.go and cells.go
+//	fanout.go   one to many
+//	effects.go  names for values, numbers that are drawn, lists of elements
+//	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and cells.go
 //	check.go    what the plan needs of a kernel, and the invariants of its shape
 //
 // A pass that finds a mistake in the spec reports it and goes on with the next independent piece, so that a person sees all
@@ -31,6 +34,8 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 		settings: map[string]*ir.Setting{},
 		tables:   map[string]*ir.Table{},
 		counters: map[string]*ir.Counter{},
+		fanOuts:  map[string]*ir.Group{},
+		events:   map[string]*ir.Event{},
 	}
 	for _, h := range s.Headers {
 		if _, shadowed := c.headers[h.Name.Value]; !shadowed {
@@ -66,4 +71,6 @@ type compiler struct {
 	settings map[string]*ir.Setting
 	tables   map[string]*ir.Table
 	counters map[string]*ir.Counter
+	fanOuts  map[string]*ir.Group
+	events   map[string]*ir.Event
 }

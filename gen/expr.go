@@ -24,6 +24,11 @@ type scope struct {
 	rows  map[string]*ir.Row
 	facts map[*ir.Row]bool // rows known to be there
 	quiet bool             // don't report: the caller only wants to know
+	named map[string]val   // values that the rule has given names
+	lists map[string]*list // lists of elements that were searched, by what for
+	level *val             // the packet's priority, where it is known
+	fx    *effects         // where an expression may have effects; nil: it may not
+	each  *fan             // the fan-out whose receivers' turn it is; nil: none
 }
 
 // val is a typed value.
@@ -74,6 +79,10 @@ func typeName(t ir.Type) string {
 		return "a next hop"
 	case ir.Ctr:
 		return "a counter"
+	case ir.Credit, ir.Bucket:
+		return "a credit"
+	case ir.Translation:
+		return "a translation"
 	}
 	return "bytes"
 }
@@ -304,7 +313,7 @@ func (s *scope) index(e *spec.Expr) (val, bool) {
 	return val{t: ir.UintType(8), x: &ir.ByteAt{X: v.x, Index: int(i)}, max: 255, pos: e.Pos}, true
 }
 
-var functions = []string{"len", "low"}
+var functions = []string{"len", "low", "pick", "alloc", "translate", "has", "element"}
 
 func (s *scope) call(e *spec.Expr) (val, bool) {
 	args := func(n int) bool {
@@ -338,9 +347,17 @@ func (s *scope) call(e *spec.Expr) (val, bool) {
 			return val{}, false
 		}
 		return s.length(e.Args[0])
+	case "pick":
+		return s.pick(e)
+	case "alloc":
+		return s.alloc(e)
+	case "translate":
+		return s.translate(e)
+	case "has", "element":
+		return s.element(e)
 	}
 	suggest(s.fail(codeUnknownName, e.Fn.Pos, "no function %q", e.Fn.Value), e.Fn.Value, functions).
-		WithHint("functions are len(HEADER), len(HEADER.payload), len(HEADER.FIELD) and low(x, n)")
+		WithHint("functions are len(HEADER), len(HEADER.payload), len(HEADER.FIELD), low(x, n), pick(COND, x, y), alloc(ROW.COUNTER), translate(ROW.TRANSLATION, KEY, VALUE), has(HEADER.LIST, ID), element(HEADER.LIST, ID, N)")
 	return val{}, false
 }
 
@@ -426,10 +443,16 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 	case "skb":
 		return s.skb(e)
 	}
+	if v, ok := s.named[first.Value]; ok && s.self == nil {
+		return s.part(v, e, e.Path)
+	}
 	if r, ok := s.rows[first.Value]; ok {
 		return s.member(r, e)
 	}
 	in, ok := s.find(first.Value)
+	if !ok && first.Value == priorityName && len(e.Path) == 1 && s.self == nil {
+		return s.priority(e.Pos)
+	}
 	if !ok {
 		suggest(s.fail(codeUnknownName, first.Pos, "no header, lookup or setting is called %q here", first.Value), first.Value, s.visible())
 		return val{}, false
@@ -449,6 +472,9 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 func (s *scope) visible() []string {
 	names := []string{"setting", "skb"}
 	for n := range s.rows {
+		names = append(names, n)
+	}
+	for n := range s.named {
 		names = append(names, n)
 	}
 	for _, e := range s.src.Stack {
@@ -603,7 +629,8 @@ func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 		v.max = 0xFFFF
 	case ir.Ctr:
 		v.t, v.x, v.max, v.counter = ir.UintType(64), &ir.CounterValue{Row: r, Member: m}, ^uint64(0), true
-	case ir.NextHop:
+	case ir.NextHop, ir.Credit, ir.Bucket, ir.Translation:
+		v.max = 0
 	default:
 		v.x = &ir.RowMember{Row: r, Member: m}
 	}

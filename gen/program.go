@@ -23,6 +23,7 @@ type program struct {
 	out   *ir.Program
 	names map[string]int // how often a name of a variable or row was taken
 	dead  bool           // too many paths: stop
+	each  bool           // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
 }
 
 // inst is a header on a path.
@@ -68,7 +69,7 @@ func (c *compiler) program(src *spec.Program) {
 	p.reason("pass", ir.Passed, "passed on, as the spec says", src.Name.Pos)
 	inactive := p.went("inactive", "the relay's lease has lapsed", src.Name.Pos)
 	errors := c.diags.Len()
-	p.checkRules()
+	p.checkRules(src.Rules)
 	blk := &p.out.Body
 	emit(blk, &ir.Guard{Cond: &ir.Meta{Kind: ir.LeaseValid}, Reason: inactive, Pos: src.Name.Pos})
 	if !p.mayTag() {
@@ -92,7 +93,7 @@ func (p *program) reason(name string, kind ir.ReasonKind, doc string, pos diag.P
 	}
 	for _, r := range p.out.Reasons {
 		if r.Name == name {
-			name += "_" + map[ir.ReasonKind]string{ir.Sent: "sent", ir.Passed: "passed", ir.Dropped: "dropped", ir.Went: "up", ir.Fault: "fault"}[kind]
+			name += "_" + map[ir.ReasonKind]string{ir.Sent: "sent", ir.Passed: "passed", ir.Dropped: "dropped", ir.Went: "up", ir.Fault: "fault", ir.Copied: "copied", ir.Declined: "declined"}[kind]
 			return p.reason(name, kind, doc, pos)
 		}
 	}
@@ -100,7 +101,13 @@ func (p *program) reason(name string, kind ir.ReasonKind, doc string, pos diag.P
 	return len(p.out.Reasons) - 1
 }
 
-func (p *program) went(name, doc string, pos diag.Pos) int { return p.reason(name, ir.Went, doc, pos) }
+// went is the reason for a packet to go up, or for a receiver to get no copy.
+func (p *program) went(name, doc string, pos diag.Pos) int {
+	if p.each {
+		return p.reason(name, ir.Declined, doc, pos)
+	}
+	return p.reason(name, ir.Went, doc, pos)
+}
 
 // unique makes a name for a variable or a row that no other has.
 func (p *program) unique(name string) string {
@@ -367,18 +374,26 @@ func (p *program) leaf(path []*inst, blk *[]ir.Stmt) {
 	}
 	var names []string
 	segmented := true
+	unsegmented := p.src.HookPos
 	for _, in := range path {
 		n := in.h.Name.Value
 		if in.meta {
 			n += "(metadata)"
 		}
 		names = append(names, n)
-		segmented = segmented && in.h.Segmented
+		if segmented && !in.h.Segmented {
+			segmented = false
+			for _, e := range p.src.Stack {
+				if e.Var.Value == in.entry {
+					unsegmented = e.Pos
+				}
+			}
+		}
 	}
 	p.out.Paths = append(p.out.Paths, strings.Join(names, " "))
-	s := &scope{program: p, path: path, rows: map[string]*ir.Row{}, facts: map[*ir.Row]bool{}}
+	s := &scope{program: p, path: path, rows: map[string]*ir.Row{}, facts: map[*ir.Row]bool{}, named: map[string]val{}, lists: map[string]*list{}}
 	if !segmented {
-		emit(blk, s.ordinary(p.src.HookPos))
+		emit(blk, s.ordinary(unsegmented))
 	}
 	if len(path) == 0 {
 		p.diags.Add(codeStack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).WithHint("a stack begins with the link layer: [\"eth\", …]")

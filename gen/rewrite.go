@@ -1,6 +1,7 @@
 package gen
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -19,10 +20,19 @@ type outHeader struct {
 	old   *inst // the header that came; nil: pushed, or made in place of one of another family
 	index int   // in the path, of the header that came or in whose place this one is; -1: pushed
 	vals  map[string]ir.Expr
+	sets  map[string]diag.Pos // where the spec gives fields values
 	off   ir.Off
 	end   ir.Off
 	size  int // bytes; -1: varies (kept, in its old place)
 	pos   diag.Pos
+}
+
+// at is where the value of a field comes from.
+func (o *outHeader) at(f *spec.Field) diag.Pos {
+	if pos, ok := o.sets[f.Name.Value]; ok {
+		return pos
+	}
+	return f.Name.Pos
 }
 
 // rewriter makes a Forward from a rule's actions.
@@ -38,16 +48,17 @@ type rewriter struct {
 	priority ir.Expr
 	mark_    ir.Expr
 	guards   []ir.Stmt
+	fx       *effects
 	computed map[*outHeader]*ir.Sum // the checksums that change, of the headers behind the one at hand
 }
 
 func (s *scope) newRewriter(blk *[]ir.Stmt, pos diag.Pos) *rewriter {
-	w := &rewriter{scope: s, blk: blk, pos: pos}
+	w := &rewriter{scope: s, blk: blk, pos: pos, fx: newEffects()}
 	for i, in := range s.path {
 		if in.meta {
 			continue
 		}
-		w.hdrs = append(w.hdrs, &outHeader{h: in.h, entry: in.entry, old: in, index: i, vals: map[string]ir.Expr{}, size: in.size, pos: pos})
+		w.hdrs = append(w.hdrs, &outHeader{h: in.h, entry: in.entry, old: in, index: i, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{}, size: in.size, pos: pos})
 	}
 	return w
 }
@@ -57,21 +68,26 @@ func (w *rewriter) fork(blk *[]ir.Stmt) *rewriter {
 	c := *w
 	c.blk = blk
 	c.guards = slices.Clone(w.guards)
+	c.fx = w.fx.clone()
 	c.hdrs = make([]*outHeader, len(w.hdrs))
 	for i, h := range w.hdrs {
 		d := *h
-		d.vals = map[string]ir.Expr{}
-		for k, v := range h.vals {
-			d.vals[k] = v
-		}
+		d.vals, d.sets = maps.Clone(h.vals), maps.Clone(h.sets)
 		c.hdrs[i] = &d
 	}
 	return &c
 }
 
 func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
-	if !isTrue(cond) {
-		w.guards = append(w.guards, &ir.Guard{Cond: cond, Reason: reason, Pos: pos})
+	g := &ir.Guard{Cond: cond, Reason: reason, Pos: pos}
+	switch {
+	case isTrue(cond):
+	case reads(cond, w.fx.drawnVars):
+		w.fail(codeDraw, pos, "a number that is drawn can't decide whether the packet leaves, and this value doesn't always fit")
+	case reads(cond, w.fx.lateVars):
+		w.fx.late = append(w.fx.late, g)
+	default:
+		w.guards = append(w.guards, g)
 	}
 }
 
@@ -82,138 +98,6 @@ func (w *rewriter) header(in *inst) *outHeader {
 		return nil
 	}
 	return w.hdrs[i]
-}
-
-// set gives fields of the stack values.
-func (w *rewriter) set(a *spec.Action) {
-	for _, as := range a.Set {
-		target, ok := w.value(as.Target)
-		if !ok {
-			continue
-		}
-		v, ok := w.value(as.Value)
-		if !ok {
-			continue
-		}
-		if target.t.Kind == ir.Endpoint && target.place != nil && target.portAt != nil {
-			if v.t.Kind != ir.Endpoint {
-				w.fail(codeType, as.Value.Pos, "this is %s, where an endpoint is wanted", typeName(v.t))
-				continue
-			}
-			w.store(target.place, val{t: ir.AddrType, x: v.x, pos: v.pos}, as)
-			w.store(target.portAt, val{t: ir.UintType(16), x: v.port, max: 0xFFFF, pos: v.pos}, as)
-			continue
-		}
-		if target.place == nil {
-			w.fail(codeTarget, as.Target.Pos, "only fields of headers can be set")
-			continue
-		}
-		w.store(target.place, v, as)
-	}
-}
-
-// store gives one field a value.
-func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
-	f := pl.f
-	no := func(why, hint string) {
-		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
-	}
-	o := w.header(pl.parent)
-	switch {
-	case pl.parent.meta || pl.segment < 0 && pl.value == nil && pl.size == nil:
-		no("it stands in the packet's metadata", "send removes the tag")
-		return
-	case o == nil:
-		no("its header is popped", "")
-		return
-	case f.Counts != nil:
-		no("it is a length, which follows from the packet", "leave it out: lengths are always right")
-		return
-	case f.Checksum != nil:
-		no("it is a checksum, which follows from the packet", "leave it out: checksums are always right")
-		return
-	case pl.segment < 0:
-		w.fail(codeVariable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
-		return
-	case shapes(pl.parent.h, f):
-		no("the size or presence of another field depends on it", "")
-		return
-	case w.announces(pl):
-		no("it says which header follows", "push and pop headers instead")
-		return
-	}
-	switch f.Kind {
-	case spec.FieldUint:
-		if v.t.Kind != ir.Uint {
-			w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
-			return
-		}
-		if !w.fits(v, f.Bits, "field \""+f.Name.Value+"\"") {
-			return
-		}
-	default:
-		if v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil {
-			w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", typeName(v.t), f.Name.Value, typeName(bytesType(f)))
-			return
-		}
-		if f.Type == "ip" {
-			w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
-		}
-	}
-	if f.Is != nil {
-		if c, ok := constant(v.x); !ok || !slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
-			no("it has to keep the value that its header declares", "")
-			return
-		}
-	}
-	o.vals[f.Name.Value] = v.x
-}
-
-// shapes reports whether a field says how long another field of its header is, or whether it is there.
-func shapes(h *spec.Header, f *spec.Field) bool {
-	return slices.ContainsFunc(h.Fields, func(g *spec.Field) bool { return names(g.When, f) || names(g.Size, f) })
-}
-
-// names reports whether an expression of a header names a field of it.
-func names(e *spec.Expr, f *spec.Field) bool {
-	if e == nil {
-		return false
-	}
-	return e.Op == spec.OpName && e.Path[0].Value == f.Name.Value || slices.ContainsFunc(e.Args, func(a *spec.Expr) bool { return names(a, f) })
-}
-
-// announces reports whether the field says which header of the path follows its own.
-func (w *rewriter) announces(pl *place) bool {
-	i := slices.IndexFunc(w.path, func(in *inst) bool { return in.entry == pl.parent.entry })
-	return i >= 0 && i+1 < len(w.path) && announcer(pl.parent, w.path[i+1].h) == pl && (w.path[i+1].meta || w.header(w.path[i+1]) != nil)
-}
-
-func (w *rewriter) mark(a *spec.Action) {
-	for _, as := range a.Set {
-		name := as.Target.Path[0].Value
-		v, ok := w.integer(as.Value)
-		if !ok {
-			continue
-		}
-		switch name {
-		case "priority", "mark":
-			if !w.fits(v, 32, name) {
-				continue
-			}
-			if name == "priority" {
-				w.priority = v.x
-			} else {
-				w.mark_ = v.x
-			}
-		default: // dscp, ecn
-			i := slices.IndexFunc(w.path, func(in *inst) bool { return in.fields[name] != nil && in.fields[name].load != nil })
-			if i < 0 {
-				w.fail(codeAction, as.Target.Pos, "no header of the stack has a field %q", name)
-				continue
-			}
-			w.store(w.path[i].fields[name], v, as)
-		}
-	}
 }
 
 // pop takes a header out.
@@ -290,7 +174,7 @@ func (w *rewriter) push(a *spec.Action) {
 		w.fail(codePush, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills", h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
-	o := &outHeader{h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, size: fixedSize(h), pos: a.Header.Pos}
+	o := &outHeader{h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{}, size: fixedSize(h), pos: a.Header.Pos}
 	at := len(w.hdrs)
 	if a.Before != nil {
 		in, _ := w.find(a.Before.Value)
@@ -320,7 +204,7 @@ func (w *rewriter) push(a *spec.Action) {
 
 // pushed gives a field of a pushed header the value that the spec gives.
 func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
-	v, ok := w.value(as.Value)
+	v, ok := w.drawing(as.Value)
 	if !ok {
 		return
 	}
@@ -355,7 +239,7 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 			w.guard(cond, w.went(o.h.Name.Value+"_"+f.Name.Value, "a value that "+o.h.Name.Value+"."+f.Name.Value+" can't have", f.Name.Pos), as.Value.Pos)
 		}
 	}
-	o.vals[f.Name.Value] = v.x
+	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
 }
 
 // complete gives the fields of pushed headers that the spec gives no value the one that their declarations determine: fixed
@@ -523,9 +407,11 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	}
 	rw := &ir.Rewrite{Family: w.family, PopTag: w.popTag, PopInner: w.popInner, OldFront: oldFront, NewFront: newFront, Priority: w.priority, Mark: w.mark_, Pos: pos}
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
+	l2 := 0
 	if net >= 0 {
-		rw.L2 = w.hdrs[net].off.Const
+		l2 = w.hdrs[net].off.Const
 	}
+	rw.L2 = l2
 	payload := bin(ir.Sub, end, offExpr(oldFront))
 	if _, fixed := constant(payload); moved && !fixed {
 		if isFrame(end) {
@@ -560,7 +446,19 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if len(rw.Cells) == 0 && len(rw.Sums) == 0 && !moved && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
 		rw = nil
 	}
-	f := &ir.Forward{Rewrite: rw, Hop: hop, Fault: -1, NoRoom: -1, Pos: pos}
+	length := bin(ir.Add, num(uint64(newFront.Const-l2)), payload)
+	if newFront.Base != nil {
+		length = bin(ir.Add, &ir.VarRef{Var: newFront.Base}, length)
+	}
+	if !moved && net >= 0 {
+		n := w.hdrs[net].old
+		length = bin(ir.Sub, n.inner, offExpr(n.off))
+	}
+	if w.each != nil {
+		w.copy(rw, hop, length, state, pos)
+		return
+	}
+	f := &ir.Forward{Effects: w.fx.Effects, Rewrite: rw, Hop: hop, Fault: -1, NoRoom: -1, Usage: w.used(), Pos: pos}
 	if rw != nil {
 		f.NoRoom = w.went("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos)
 		f.Fault = w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos)
@@ -569,24 +467,16 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	emit(w.blk, w.guards...)
 	if hop != nil {
 		f.Reason = w.reason("sent", ir.Sent, "", pos)
-		length := bin(ir.Add, num(uint64(newFront.Const-rw.L2)), payload)
-		if newFront.Base != nil {
-			length = bin(ir.Add, &ir.VarRef{Var: newFront.Base}, length)
-		}
-		if !moved {
-			n := w.hdrs[net].old
-			length = bin(ir.Sub, n.inner, offExpr(n.off))
-		}
 		emit(w.blk, w.checkHop(hop, length, pos))
 	}
-	for _, r := range w.out.Rows {
-		for _, mine := range w.rows {
-			if mine == r && r.Table.Session != nil && (!r.Optional || w.facts[r]) {
-				f.Usage = append(f.Usage, r)
-			}
+	emit(w.blk, w.fx.late...)
+	for _, s := range state {
+		if c, ok := s.(*ir.Count); ok && len(f.Admits) > 0 {
+			f.Counts = append(f.Counts, c) // a packet that is refused doesn't count
+			continue
 		}
+		emit(w.blk, s)
 	}
-	emit(w.blk, state...)
 	emit(w.blk, f)
 }
 
@@ -594,7 +484,7 @@ func segmentedOnly(path []*inst) bool {
 	return !slices.ContainsFunc(path, func(in *inst) bool { return !in.h.Segmented })
 }
 
-func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) ir.Stmt {
+func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.CheckHop {
 	c := &ir.CheckHop{Hop: hop, Length: length, Pos: pos, TooBig: w.went("too_big", "larger than the MTU of the way out", pos)}
 	none := w.went("no_route", "no way out is known", pos)
 	c.Reasons = [ir.HopStates]int{

@@ -12,21 +12,24 @@ import (
 // rule that applies runs. Its actions are put in an order of their own: whatever can fail, then state (learn, count), then
 // the packet.
 
-// checkRules reports what is wrong with a program's rules whatever the path.
-func (p *program) checkRules() {
-	for i, r := range p.src.Rules {
-		if i < len(p.src.Rules)-1 && len(r.Match) == 0 && r.When == nil && len(r.Lookups) == 0 {
-			p.diags.Add(codeUnused, p.src.Rules[i+1].Pos, "this rule can never run: the one in front of it has no conditions").
+// checkRules reports what is wrong with rules whatever the path.
+func (p *program) checkRules(rules []*spec.Rule) {
+	for i, r := range rules {
+		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && len(r.Lookups) == 0 {
+			p.diags.Add(codeUnused, rules[i+1].Pos, "this rule can never run: the one in front of it has no conditions").
 				WithRelated(r.Pos, "the rule in front")
 		}
 		for j, a := range r.Do {
 			last := j == len(r.Do)-1
 			switch a.Kind {
-			case spec.ActSend, spec.ActDrop, spec.ActPass:
+			case spec.ActSend, spec.ActDrop, spec.ActPass, spec.ActFanOut:
 				if !last {
 					p.diags.Add(codeAction, a.Pos, "%s ends a rule: nothing can follow it", a.Kind)
 				}
-			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActMark:
+				if a.FanOut != nil {
+					p.checkRules(a.FanOut.Rules)
+				}
+			case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActMark, spec.ActAdmit:
 				if r.Do[len(r.Do)-1].Kind == spec.ActDrop {
 					p.diags.Add(codeAction, a.Pos, "%s has no effect on a packet that is dropped", a.Kind)
 				}
@@ -38,14 +41,23 @@ func (p *program) checkRules() {
 // rules compiles all that a program does on one path. The block ends in a terminal.
 func (s *scope) rules(blk *[]ir.Stmt) {
 	src := s.src
-	if done := s.require(s.matches(src.Match), src.HookPos, blk); done {
+	s.searches(blk)
+	if done := s.require(s.matches(src.Match), matchPos(src), blk); done {
 		return
+	}
+	from := s.priorityFrom()
+	behind := from != nil && s.mentions(from, src.Lookups)
+	if !behind {
+		s.findPriority(blk)
 	}
 	early := src.When != nil && !s.mentions(src.When, src.Lookups)
 	if early && s.when(src.When, blk) {
 		return
 	}
 	s.lookups(src.Lookups, blk)
+	if behind {
+		s.findPriority(blk)
+	}
 	if src.When != nil && !early && s.when(src.When, blk) {
 		return
 	}
@@ -55,6 +67,14 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 		}
 	}
 	emit(blk, &ir.Up{Reason: s.went("no_rule", "no rule applies", src.Name.Pos), Pos: src.Name.Pos})
+}
+
+// matchPos is where a program says what it matches.
+func matchPos(src *spec.Program) diag.Pos {
+	if len(src.Match) > 0 {
+		return src.Match[0].Field.Pos
+	}
+	return src.HookPos
 }
 
 func (s *scope) matches(ms []*spec.FieldMatch) ir.Expr {
@@ -100,6 +120,9 @@ func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
 				return true
 			}
 		}
+		if from := s.priorityFrom(); from != nil && from != e && e.Path[0].Value == priorityName && len(e.Path) == 1 && s.rows[priorityName] == nil {
+			return s.mentions(from, ls)
+		}
 	}
 	for _, a := range e.Args {
 		if s.mentions(a, ls) {
@@ -121,7 +144,7 @@ func (s *scope) lookups(ls []*spec.Lookup, blk *[]ir.Stmt) {
 			continue
 		}
 		row := &ir.Row{Name: s.unique(l.Var.Value), Table: t, Optional: l.Optional}
-		key, ok := s.values(t, &t.Key, l.Key, l.Pos, "key")
+		key, ok := s.values("table", t.Name, t.Pos, &t.Key, l.Key, l.Pos, "key")
 		s.rows[l.Var.Value] = row
 		if !ok {
 			continue
@@ -156,7 +179,7 @@ func (s *scope) narrow(t *ir.Table, key []*spec.Expr) {
 }
 
 // values checks expressions against the visible members of a struct and pairs them up.
-func (s *scope) values(t *ir.Table, st *ir.Struct, es []*spec.Expr, pos diag.Pos, what string) ([]ir.MemberValue, bool) {
+func (s *scope) values(kind, name string, declared diag.Pos, st *ir.Struct, es []*spec.Expr, pos diag.Pos, what string) ([]ir.MemberValue, bool) {
 	var members []*ir.Member
 	for _, m := range st.Members {
 		if !m.Hidden {
@@ -164,8 +187,8 @@ func (s *scope) values(t *ir.Table, st *ir.Struct, es []*spec.Expr, pos diag.Pos
 		}
 	}
 	if len(members) != len(es) {
-		s.diags.Add(codeKey, pos, "the %s of table %q has %d members, not %d", what, t.Name, len(members), len(es)).
-			WithRelated(t.Pos, "the table is declared here")
+		s.diags.Add(codeKey, pos, "the %s of %s %q has %d members, not %d", what, kind, name, len(members), len(es)).
+			WithRelated(declared, "the %s is declared here", kind)
 		return nil, false
 	}
 	ok := true
@@ -176,7 +199,7 @@ func (s *scope) values(t *ir.Table, st *ir.Struct, es []*spec.Expr, pos diag.Pos
 			ok = false
 			continue
 		}
-		mv, good := s.memberValue(m, v, "member \""+m.Name+"\" of table \""+t.Name+"\"")
+		mv, good := s.memberValue(m, v, "member \""+m.Name+"\" of "+kind+" \""+name+"\"")
 		ok = ok && good
 		out = append(out, mv...)
 	}
@@ -225,7 +248,7 @@ func (s *scope) rule(r *spec.Rule, outer *[]ir.Stmt) bool {
 		return false
 	}
 	in := *s
-	in.rows, in.facts = maps.Clone(s.rows), maps.Clone(s.facts)
+	in.rows, in.facts, in.named = maps.Clone(s.rows), maps.Clone(s.facts), maps.Clone(s.named)
 	blk, always := outer, true
 	nest := func(c ir.Expr, pos diag.Pos) {
 		if c == nil || isTrue(c) {
@@ -276,6 +299,13 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 	var end *spec.Action
 	for _, a := range r.Do {
 		switch a.Kind {
+		case spec.ActLearn, spec.ActPush, spec.ActPop, spec.ActPass, spec.ActFanOut:
+			if s.each != nil {
+				s.diags.Add(codeFanOut, a.Pos, "%s has no place in the rules of a fan-out", a.Kind)
+				return
+			}
+		}
+		switch a.Kind {
 		case spec.ActSet:
 			w.set(a)
 		case spec.ActPush:
@@ -284,10 +314,18 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 			w.pop(a)
 		case spec.ActMark:
 			w.mark(a)
+		case spec.ActLet:
+			w.lets(a)
+		case spec.ActAdmit:
+			w.admit(a)
+		case spec.ActEmit:
+			w.emit(a)
 		case spec.ActLearn:
-			learns = append(learns, s.learn(a)...)
+			learns = append(learns, w.learn(a)...)
 		case spec.ActCount:
-			counts = append(counts, s.count(a)...)
+			if c := w.count(a); c != nil {
+				counts = append(counts, c)
+			}
 		default:
 			end = a
 		}
@@ -297,11 +335,14 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 	}
 	state := append(learns, counts...)
 	switch {
+	case end != nil && end.Kind == spec.ActFanOut:
+		w.fanOut(end, r, state)
 	case end != nil && end.Kind == spec.ActDrop:
-		emit(blk, state...)
-		emit(blk, &ir.Drop{Reason: s.reason(end.Reason.Value, ir.Dropped, "dropped, as the spec says", end.Reason.Pos), Pos: end.Pos})
+		w.drop(end, state)
 	case end != nil && end.Kind == spec.ActSend:
 		w.send(end, state)
+	case s.each != nil:
+		s.diags.Add(codeFanOut, r.Pos, "a rule of a fan-out ends with send or drop: it says what the receiver gets")
 	default:
 		pos := r.Pos
 		if end != nil {
@@ -309,6 +350,29 @@ func (s *scope) actions(r *spec.Rule, blk *[]ir.Stmt) {
 		}
 		w.finish(nil, state, pos)
 	}
+}
+
+// drop ends a rule without a packet.
+func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
+	if len(w.fx.Draws) > 0 {
+		w.fail(codeDraw, w.fx.Draws[0].Pos, "a number is drawn for a packet that leaves, and this rule drops it")
+		return
+	}
+	emit(w.blk, w.guards...)
+	emit(w.blk, w.fx.late...)
+	emit(w.blk, state...)
+	if w.each != nil {
+		if len(w.fx.Emits) > 0 {
+			w.fail(codeEvent, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to tell")
+			return
+		}
+		emit(w.blk, &ir.Skip{Reason: w.reason(a.Reason.Value, ir.Declined, "no copy, as the spec says", a.Reason.Pos), Pos: a.Pos})
+		return
+	}
+	for _, e := range w.fx.Emits {
+		e.Full = -1 // nothing is sent that would have to be told
+	}
+	emit(w.blk, &ir.Drop{Effects: w.fx.Effects, Reason: w.reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says", a.Reason.Pos), Pos: a.Pos})
 }
 
 func (s *scope) learn(a *spec.Action) []ir.Stmt {
@@ -330,19 +394,19 @@ func (s *scope) learn(a *spec.Action) []ir.Stmt {
 		return bad("it is per CPU")
 	}
 	for _, m := range t.Value.Members {
-		if m.Hidden || m.Type.Kind == ir.NextHop || m.Type.Kind == ir.Ctr {
+		if m.Hidden || m.Type.Kind == ir.NextHop || shared(m.Type.Kind) {
 			return bad("its value \"" + m.Name + "\" is kept by user space")
 		}
 	}
-	key, ok1 := s.values(t, &t.Key, a.Key, a.Pos, "key")
-	value, ok2 := s.values(t, &t.Value, a.Value, a.Pos, "value")
+	key, ok1 := s.values("table", t.Name, t.Pos, &t.Key, a.Key, a.Pos, "key")
+	value, ok2 := s.values("table", t.Name, t.Pos, &t.Value, a.Value, a.Pos, "value")
 	if !ok1 || !ok2 {
 		return nil
 	}
 	return []ir.Stmt{&ir.Learn{Table: t, Key: key, Value: value, Full: s.went("full_"+t.Name, t.Name+" is full", a.Pos), Pos: a.Pos}}
 }
 
-func (s *scope) count(a *spec.Action) []ir.Stmt {
+func (s *scope) count(a *spec.Action) *ir.Count {
 	by := val{x: num(1)}
 	if a.By != nil {
 		v, ok := s.integer(a.By)
@@ -360,7 +424,7 @@ func (s *scope) count(a *spec.Action) []ir.Stmt {
 			s.counters[name] = c
 			s.plan.Counters = append(s.plan.Counters, c)
 		}
-		return []ir.Stmt{&ir.Count{Counter: c, By: by.x, Pos: a.Pos}}
+		return &ir.Count{Counter: c, By: by.x, Pos: a.Pos}
 	}
 	v, ok := s.value(e)
 	if !ok {
@@ -370,5 +434,5 @@ func (s *scope) count(a *spec.Action) []ir.Stmt {
 		s.diags.Add(codeType, e.Pos, "this is %s, where a counter is wanted", typeName(v.t)).WithHint("declare the value with type \"counter\", or count by a name of its own: {count: \"NAME\"}")
 		return nil
 	}
-	return []ir.Stmt{&ir.Count{Row: v.row, Member: v.member, By: by.x, Pos: a.Pos}}
+	return &ir.Count{Row: v.row, Member: v.member, By: by.x, Pos: a.Pos}
 }

@@ -50,6 +50,9 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	if slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return o.size < 0 }) {
 		other = nil // a header of variable length can't be written again: user space converts
 	}
+	if w.each != nil {
+		other = nil // copies are rewritten in place
+	}
 	family := w.went("address_family", "an address of the other family", a.Pos)
 	toV4 := isV4(to.x)
 	if from.x != nil {
@@ -180,7 +183,7 @@ func (w *rewriter) verify(o *outHeader, a *spec.Action) {
 // replace puts a network header of the other family in a header's place. Fields of the same name keep their values.
 func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 	o := w.hdrs[net]
-	n := &outHeader{h: h, entry: o.entry, index: o.index, vals: map[string]ir.Expr{}, size: fixedSize(h), pos: o.pos}
+	n := &outHeader{h: h, entry: o.entry, index: o.index, vals: map[string]ir.Expr{}, sets: o.sets, size: fixedSize(h), pos: o.pos}
 	var next *spec.Header
 	if net+1 < len(w.hdrs) {
 		next = w.hdrs[net+1].h

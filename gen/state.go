@@ -3,6 +3,7 @@ package gen
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -19,7 +20,7 @@ import (
 
 const defaultSize = 1024
 
-var typeWords = []string{"bool", "mac", "ip", "endpoint", "prefix", "next_hop", "counter"}
+var typeWords = []string{"bool", "mac", "ip", "endpoint", "prefix", "next_hop", "counter", "credit", "credits", "bucket", "buckets", "translation"}
 
 // typ turns a type's word into a type.
 func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
@@ -38,6 +39,23 @@ func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
 		return ir.Type{Kind: ir.NextHop, Size: 36}, true
 	case "counter":
 		return ir.Type{Kind: ir.Ctr, Size: 4}, true
+	case "credit":
+		return ir.Type{Kind: ir.Credit, Bits: 1, Size: 4}, true
+	case "bucket":
+		return ir.Type{Kind: ir.Bucket, Bits: 1, Size: 4}, true
+	case "credits", "buckets":
+		if c.plan.Levels == 0 {
+			c.diags.Add(codePriority, ref.Pos, "%s has a value for each level of priority, and the spec has no priority", ref.Text).
+				WithHint("declare it: priority: {levels: 8, from: \"…\"}")
+			return ir.Type{}, false
+		}
+		kind := ir.Credit
+		if ref.Text == "buckets" {
+			kind = ir.Bucket
+		}
+		return ir.Type{Kind: kind, Bits: c.plan.Levels, Size: 4}, true
+	case "translation":
+		return ir.Type{Kind: ir.Translation, Size: 4}, true
 	}
 	if n, ok := number(ref.Text, "u"); ok && n >= 1 && n <= 64 {
 		return ir.UintType(n), true
@@ -59,6 +77,9 @@ func number(s, prefix string) (int, bool) {
 }
 
 func (c *compiler) state() {
+	if p := c.spec.Priority; p != nil {
+		c.plan.Levels = p.Levels
+	}
 	for _, s := range c.spec.Settings {
 		c.setting(s)
 	}
@@ -67,6 +88,12 @@ func (c *compiler) state() {
 	}
 	for _, s := range c.spec.Sessions {
 		c.session(s)
+	}
+	for _, g := range c.spec.FanOuts {
+		c.group(g)
+	}
+	for _, e := range c.spec.Events {
+		c.event(e)
 	}
 	for _, p := range c.spec.Programs {
 		c.hops(p)
@@ -80,15 +107,50 @@ func (c *compiler) state() {
 		layOut(&t.Key, 4)
 		layOut(&t.Value, 8)
 	}
-	for _, t := range c.plan.Tables {
+	for _, g := range c.plan.Groups {
+		g.Receivers.Value.Members = append(g.Receivers.Value.Members, &ir.Member{Name: "receiver", Type: ir.UintType(32), Hidden: true, Pos: g.Pos})
+		layOut(&g.Key, 4)
+		layOut(&g.Receivers.Value, 8)
+	}
+	c.sizes()
+}
+
+// sizes adds up the arrays that values of rows index.
+func (c *compiler) sizes() {
+	plan := c.plan
+	translations := false
+	count := func(t *ir.Table, rows int) {
 		for _, m := range t.Value.Members {
-			if m.Type.Kind == ir.Ctr {
-				c.plan.Shared += t.Size
+			switch m.Type.Kind {
+			case ir.Ctr:
+				plan.Shared += rows
+			case ir.Credit, ir.Bucket:
+				plan.Credits += rows * m.Type.Bits
+			case ir.Translation:
+				translations = true
 			}
 		}
 	}
-	if c.plan.Shared > 0 {
-		c.plan.Shared++ // entry 0 means none
+	for _, t := range plan.Tables {
+		count(t, t.Size)
+	}
+	for _, g := range plan.Groups {
+		count(g.Receivers, g.Rows)
+	}
+	for _, n := range []*int{&plan.Shared, &plan.Credits} {
+		if *n > 0 {
+			*n++ // entry 0 means none
+		}
+	}
+	if translations {
+		if plan.Translations = c.spec.Translations; plan.Translations == 0 {
+			plan.Translations = defaultTranslations
+		}
+	}
+	if len(plan.Events) > 0 {
+		if plan.Ring = c.spec.Ring; plan.Ring == 0 {
+			plan.Ring = defaultRing
+		}
 	}
 }
 
@@ -230,16 +292,16 @@ func (c *compiler) table(t *spec.Table) {
 		return
 	}
 	for _, m := range out.Value.Members {
-		if out.PerCPU && (m.Type.Kind == ir.Ctr || m.Type.Kind == ir.NextHop) {
-			c.diags.Add(codeTable, m.Pos, "a per-CPU table can't hold counters or next hops")
+		if out.PerCPU && (shared(m.Type.Kind) || m.Type.Kind == ir.NextHop) {
+			c.diags.Add(codeTable, m.Pos, "a per-CPU table can't hold counters, credits, translations or next hops")
 			return
 		}
 		if m.Type.Kind == ir.NextHop && out.Kind == "array" {
 			c.diags.Add(codeTable, m.Pos, "an array can't hold next hops: the kernel changes its values in place, under packets that read them")
 			return
 		}
-		if m.Type.Kind == ir.Ctr && (out.Kind == "lru" || out.Kind == "array") {
-			c.diags.Add(codeTable, m.Pos, "a table of kind %s can't hold counters: its rows come and go without user space", out.Kind)
+		if shared(m.Type.Kind) && (out.Kind == "lru" || out.Kind == "array") {
+			c.diags.Add(codeTable, m.Pos, "a table of kind %s can't hold counters, credits or translations: its rows come and go without user space", out.Kind)
 			return
 		}
 	}
@@ -307,34 +369,49 @@ func (c *compiler) session(s *spec.Session) {
 
 // hops finds the endpoints of rows that a program sends to, and gives the rows a hop for each.
 func (c *compiler) hops(p *spec.Program) {
-	vars := map[string]*ir.Table{}
-	for _, l := range p.Lookups {
+	c.ruleHops(map[string]*ir.Table{}, p.Lookups, p.Rules)
+}
+
+func (c *compiler) ruleHops(outer map[string]*ir.Table, lookups []*spec.Lookup, rules []*spec.Rule) {
+	vars := maps.Clone(outer)
+	for _, l := range lookups {
 		vars[l.Var.Value] = c.tables[l.Table.Value]
 	}
-	for _, r := range p.Rules {
+	for _, r := range rules {
 		for _, l := range r.Lookups {
 			vars[l.Var.Value] = c.tables[l.Table.Value]
 		}
 		for _, a := range r.Do {
-			if a.Kind != spec.ActSend || a.To == nil {
-				continue
-			}
-			t, to := rowMember(vars, a.To)
-			if to == nil || (to.Type.Kind != ir.Endpoint && to.Type.Kind != ir.Addr) || t.PerCPU || t.Kind == "array" || t.Kind == "lru" {
-				continue // the kernel looks the route up
-			}
-			var from *ir.Member
-			if a.From != nil {
-				if ft, m := rowMember(vars, a.From); ft == t && sameRow(a.From, a.To) {
-					from = m
+			switch {
+			case a.Kind == spec.ActFanOut:
+				if g := c.fanOuts[a.FanOut.Group.Value]; g != nil {
+					inner := maps.Clone(vars)
+					inner[receiver] = g.Receivers
+					c.ruleHops(inner, nil, a.FanOut.Rules)
 				}
-			}
-			if hopOf(t, to, from) == nil {
-				t.Value.Members = append(t.Value.Members, &ir.Member{
-					Name: hopName(t, to), Type: ir.Type{Kind: ir.Hop, Size: 20}, Hidden: true, To: to, From: from, Pos: to.Pos,
-				})
+			case a.Kind == spec.ActSend && a.To != nil:
+				sendHop(vars, a)
 			}
 		}
+	}
+}
+
+// sendHop gives the row that a packet is sent to a hop.
+func sendHop(vars map[string]*ir.Table, a *spec.Action) {
+	t, to := rowMember(vars, a.To)
+	if to == nil || (to.Type.Kind != ir.Endpoint && to.Type.Kind != ir.Addr) || t.PerCPU || t.Kind == "array" || t.Kind == "lru" {
+		return // the kernel looks the route up
+	}
+	var from *ir.Member
+	if a.From != nil {
+		if ft, m := rowMember(vars, a.From); ft == t && sameRow(a.From, a.To) {
+			from = m
+		}
+	}
+	if hopOf(t, to, from) == nil {
+		t.Value.Members = append(t.Value.Members, &ir.Member{
+			Name: hopName(t, to), Type: ir.Type{Kind: ir.Hop, Size: 20}, Hidden: true, To: to, From: from, Pos: to.Pos,
+		})
 	}
 }
 
@@ -374,8 +451,10 @@ func hopOf(t *ir.Table, to, from *ir.Member) *ir.Member {
 
 // layOut gives members their offsets: natural alignment for integers and hops, 2 for what is made of bytes. Sizes are
 // rounded up so that keys hash in whole words.
-func layOut(s *ir.Struct, round int) {
-	off := 0
+func layOut(s *ir.Struct, round int) { layOutFrom(s, 0, round) }
+
+// layOutFrom is layOut behind off bytes of something else.
+func layOutFrom(s *ir.Struct, off, round int) {
 	for _, m := range s.Members {
 		a := 2
 		switch m.Type.Kind {
@@ -383,7 +462,7 @@ func layOut(s *ir.Struct, round int) {
 			a = m.Type.Size
 		case ir.Bool:
 			a = 1
-		case ir.Hop, ir.NextHop, ir.Ctr, ir.Prefix:
+		case ir.Hop, ir.NextHop, ir.Ctr, ir.Prefix, ir.Credit, ir.Bucket, ir.Translation:
 			a = 4
 		}
 		off = (off + a - 1) / a * a

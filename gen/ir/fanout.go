@@ -95,7 +95,7 @@ type Draw struct {
 
 // Translate finds the value of Key in the namespace of a row's member, or makes it: whoever comes first inserts a row that is
 // pending, does Draws, computes Value and completes the row. Who finds a pending row stops under Pending; where the table is
-// full, under Full. It comes behind every Guard, Lookup and CheckHop of its path.
+// full, under Full. Of its path's checks only those that read what it finds stand behind it.
 type Translate struct {
 	Var     *Var
 	Row     *Row
@@ -137,7 +137,7 @@ type ElementForm struct {
 }
 
 // FanOut sends a copy of the packet to each receiver of a group, in the list's order, and ends the packet's way: it goes on as it
-// came (Reason of kind Passed), or is dropped. Each is a block that runs once a receiver, with Row, and ends in Copy or Skip on every
+// came (Reason of kind Passed), or is dropped. Each is a block that runs once a receiver, with Row (one of Program.Rows), and ends in Copy or Skip on every
 // path. In it, values are those of the packet that came, whatever earlier copies wrote; a statement that stops ends that
 // receiver's turn, and its reason is of kind Declined.
 type FanOut struct {

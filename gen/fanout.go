@@ -1,0 +1,136 @@
+package gen
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass compiles fan_out. Its rules are compiled like a program's, once more for each path, with the receiver's row among
+// the names; what would send a packet up ends the receiver's turn there, so that its reasons are of another kind.
+
+// fan is the fan-out whose rules are compiled.
+type fan struct {
+	row *ir.Row
+}
+
+// fanOut ends a rule with copies of the packet.
+func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
+	fo := a.FanOut
+	bad := func(format string, args ...any) { w.fail(codeFanOut, a.Pos, format, args...) }
+	switch {
+	case w.each != nil:
+		bad("a fan-out inside a fan-out")
+		return
+	case w.src.Hook != "tc/ingress":
+		w.fail(codeFanOut, a.Pos, "fan_out runs at tc/ingress only: copies that leave would come by here again").WithRelated(w.src.HookPos, "the program's hook")
+		return
+	}
+	for _, b := range r.Do {
+		switch b.Kind {
+		case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActMark:
+			w.fail(codeFanOut, b.Pos, "%s has no effect here: the packet that came goes on as it came", b.Kind).WithHint("change the copies, in the rules of fan_out")
+			return
+		}
+	}
+	for _, in := range w.path {
+		if in.h.Metadata == "vlan" {
+			bad("a fan-out can't take VLAN tags from its copies: the stack has header %q", in.entry)
+			return
+		}
+	}
+	g := w.fanOuts[fo.Group.Value]
+	if g == nil {
+		var names []string
+		for _, g := range w.plan.Groups {
+			names = append(names, g.Name)
+		}
+		suggest(w.fail(codeUnknownName, fo.Group.Pos, "no group %q", fo.Group.Value), fo.Group.Value, names)
+		return
+	}
+	if _, taken := w.rows[receiver]; taken {
+		bad("a lookup is called %q, which is what the receiver's row is called", receiver)
+		return
+	}
+	key, ok := w.values("group", g.Name, g.Pos, &g.Key, fo.Key, fo.Pos, "key")
+	if !ok {
+		return
+	}
+	last := w.path[len(w.path)-1]
+	if segmentedOnly(w.path) {
+		emit(w.blk, w.ordinary(a.Pos))
+	}
+	emit(w.blk, w.guards...)
+	emit(w.blk, w.fx.late...)
+	out := &ir.FanOut{
+		Effects: w.fx.Effects, Group: g, Key: key, Front: last.end, Usage: w.used(), Pos: a.Pos,
+		Miss:   w.went("no_"+g.Name, "no group in "+g.Name, fo.Pos),
+		NoRoom: w.went("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos),
+		Fault:  w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos),
+	}
+	if fo.Drop != nil {
+		out.Drop = true
+		out.Reason = w.reason(fo.Drop.Value, ir.Dropped, "dropped, as the spec says", fo.Drop.Pos)
+	} else {
+		out.Reason = w.reason("pass", ir.Passed, "", a.Pos)
+	}
+	out.Row = &ir.Row{Name: w.unique(receiver), Table: g.Receivers}
+	w.out.Rows = append(w.out.Rows, out.Row)
+	w.program.each = true
+	w.receivers(out, fo)
+	w.program.each = false
+	emit(w.blk, state...)
+	emit(w.blk, out)
+}
+
+// receivers compiles the rules of a fan-out.
+func (w *rewriter) receivers(out *ir.FanOut, fo *spec.FanOut) {
+	s := *w.scope
+	s.each, s.fx = &fan{row: out.Row}, nil
+	s.rows, s.facts, s.named = maps.Clone(w.rows), maps.Clone(w.facts), maps.Clone(w.named)
+	s.rows[receiver] = out.Row
+	for _, r := range fo.Rules {
+		if s.rule(r, &out.Each) {
+			return
+		}
+	}
+	emit(&out.Each, &ir.Skip{Reason: s.went("no_rule", "no rule applies", fo.Pos), Pos: fo.Pos})
+}
+
+// copy ends a receiver's turn with a copy.
+func (w *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []ir.Stmt, pos diag.Pos) {
+	if hop.Row == nil {
+		w.fail(codeFanOut, pos, "a copy is sent to an endpoint of a row, such as r.remote, or via a next hop of one").
+			WithHint("the way out is found when the row is written, not for every copy")
+		return
+	}
+	emit(w.blk, w.guards...)
+	check := w.checkHop(hop, length, pos)
+	check.Reasons[ir.HopNeighbour] = w.went("no_neighbour", "the neighbour's link-layer address isn't known yet", pos)
+	emit(w.blk, check)
+	emit(w.blk, w.fx.late...)
+	out := &ir.Copy{
+		Effects: w.fx.Effects, Rewrite: rw, Hop: hop, Pos: pos,
+		Reason: w.reason("copy", ir.Copied, "a copy was sent", pos),
+		Failed: w.went("refused_by_device", "the device takes no more", pos),
+	}
+	for _, s := range state {
+		out.Counts = append(out.Counts, s.(*ir.Count))
+	}
+	emit(w.blk, out)
+}
+
+// used returns the rows of sessions that this packet uses.
+func (w *rewriter) used() (rows []*ir.Row) {
+	for _, r := range w.out.Rows {
+		for _, mine := range w.rows {
+			if mine == r && r.Table.Session != nil && (!r.Optional || w.facts[r]) && !slices.Contains(rows, r) {
+				rows = append(rows, r)
+			}
+		}
+	}
+	return rows
+}

@@ -1,0 +1,185 @@
+package gen
+
+import (
+	"fmt"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass gives groups of receivers and events their types and layouts.
+
+// Where the spec doesn't say how many.
+const (
+	defaultGroupMax     = 64
+	defaultReceivers    = 1024
+	defaultGroups       = 64
+	defaultTranslations = 65536
+	defaultRing         = 1 << 20
+)
+
+// receiver is what the receiver's row is called in the rules of a fan-out.
+const receiver = "r"
+
+// shared reports whether a value is an index into memory that kernel and user space share: user space hands it out with the row.
+func shared(k ir.Kind) bool {
+	return k == ir.Ctr || k == ir.Credit || k == ir.Bucket || k == ir.Translation
+}
+
+func (c *compiler) group(g *spec.FanGroup) {
+	out := &ir.Group{Name: g.Name.Value, Max: g.Max, Rows: g.Rows, Size: g.Size, Base: max(1, c.plan.Receivers), Pos: g.Name.Pos}
+	for _, d := range []struct {
+		n    *int
+		word int
+	}{{&out.Max, defaultGroupMax}, {&out.Rows, defaultReceivers}, {&out.Size, defaultGroups}} {
+		if *d.n == 0 {
+			*d.n = d.word
+		}
+	}
+	if g.Rows == 0 && out.Rows < out.Max {
+		out.Rows = out.Max
+	}
+	if out.Rows < out.Max {
+		c.diags.Add(codeTable, out.Pos, "group %q has room for %d receivers in all, but one group may have %d", out.Name, out.Rows, out.Max)
+		return
+	}
+	errors := c.diags.Len()
+	out.Key.Members = c.members(g.Key, keyKind, "the key of a group")
+	value := ir.Struct{Members: c.members(g.Receiver, valueKind, "the row of a receiver")}
+	if c.diags.Len() > errors {
+		return
+	}
+	if len(out.Key.Members) == 0 || len(value.Members) == 0 {
+		c.diags.Add(codeTable, out.Pos, "group %q needs a key, and receivers with values", out.Name)
+		return
+	}
+	index := ir.Struct{Members: []*ir.Member{{Name: "row", Type: ir.UintType(32), Pos: out.Pos}}, Size: 4}
+	out.Receivers = &ir.Table{Name: out.Name, Kind: "receivers", Size: out.Rows + out.Max, Key: index, Value: value, Pos: out.Pos}
+	c.plan.Receivers = out.Base + out.Rows
+	c.fanOuts[out.Name] = out
+	c.plan.Groups = append(c.plan.Groups, out)
+}
+
+// maxEvent bounds a record: it is made on the way of a packet.
+const maxEvent = 1024
+
+func (c *compiler) event(e *spec.Event) {
+	out := &ir.Event{Name: e.Name.Value, ID: len(c.plan.Events) + 1, Required: e.Required, Pos: e.Name.Pos}
+	errors := c.diags.Len()
+	out.Fields.Members = c.members(e.Fields, sessionKind, "an event")
+	if c.diags.Len() > errors {
+		return
+	}
+	layOutFrom(&out.Fields, ir.EventHeader, 8)
+	if out.Fields.Size > maxEvent {
+		c.diags.Add(codeEvent, out.Pos, "event %q takes %d bytes; %d is the most", out.Name, out.Fields.Size, maxEvent)
+		return
+	}
+	c.events[out.Name] = out
+	c.plan.Events = append(c.plan.Events, out)
+}
+
+// emit makes the record of an event.
+func (w *rewriter) emit(a *spec.Action) {
+	e := w.events[a.Event.Value]
+	if e == nil {
+		var names []string
+		for _, e := range w.plan.Events {
+			names = append(names, e.Name)
+		}
+		suggest(w.fail(codeUnknownName, a.Event.Pos, "no event %q", a.Event.Value), a.Event.Value, names)
+		return
+	}
+	out := &ir.Emit{Event: e, Row: w.rows[receiver], Full: -1, Pos: a.Pos}
+	if w.each == nil {
+		out.Row = nil
+	}
+	if e.Required {
+		out.Full = w.went("ring_full", "the ring of events is full", a.Pos)
+	}
+	given := map[string]bool{}
+	for _, as := range a.Set {
+		name := as.Target.Path[0].Value
+		m := member(&e.Fields, name)
+		if m == nil {
+			var names []string
+			for _, m := range e.Fields.Members {
+				names = append(names, m.Name)
+			}
+			suggest(w.fail(codeUnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name), name, names).WithRelated(e.Pos, "the event is declared here")
+			continue
+		}
+		given[name] = true
+		v, ok := w.drawing(as.Value)
+		if !ok {
+			continue
+		}
+		mv, ok := w.memberValue(m, v, fmt.Sprintf("field %q of event %q", name, e.Name))
+		if ok {
+			out.Values = append(out.Values, mv...)
+		}
+	}
+	for _, m := range e.Fields.Members {
+		if !given[m.Name] {
+			w.fail(codeEvent, a.Pos, "field %q of event %q has no value", m.Name, e.Name).WithRelated(m.Pos, "the field is declared here")
+		}
+	}
+	w.fx.Emits = append(w.fx.Emits, out)
+}
+
+// admit spends a credit.
+func (w *rewriter) admit(a *spec.Action) {
+	e, level := a.Credit, (*spec.Expr)(nil)
+	if e.Op == spec.OpIndex {
+		e, level = e.Args[0], e.Args[1]
+	}
+	v, ok := w.value(e)
+	if !ok {
+		return
+	}
+	if v.t.Kind != ir.Credit && v.t.Kind != ir.Bucket {
+		w.fail(codeAdmit, e.Pos, "this is %s, where a credit is wanted", typeName(v.t)).WithHint("declare the value with type \"credit\" or \"bucket\"")
+		return
+	}
+	out := &ir.Admit{Row: v.row, Member: v.member, Pos: a.Pos}
+	switch {
+	case level == nil && v.t.Bits > 1:
+		w.fail(codeAdmit, e.Pos, "%q has a credit for each level of priority", v.member.Name).WithHint("say which one: %s[priority]", e.Path[0].Value+"."+v.member.Name)
+		return
+	case level != nil && v.t.Bits == 1:
+		w.fail(codeAdmit, level.Pos, "%q is one credit", v.member.Name).WithRelated(v.member.Pos, "for one of each level its type is \"credits\" or \"buckets\"")
+		return
+	case level != nil:
+		l, ok := w.integer(level)
+		if !ok {
+			return
+		}
+		if l.max >= uint64(v.t.Bits) {
+			w.fail(codeRange, level.Pos, "the value may be up to %d, but there are %d levels", l.max, v.t.Bits)
+			return
+		}
+		out.Level = l.x
+	case w.level != nil:
+		out.Level = w.level.x
+	}
+	cost, ok := w.integer(a.Cost)
+	if !ok {
+		return
+	}
+	out.Cost = cost.x
+	if a.Floor != nil {
+		floor, ok := w.integer(a.Floor)
+		if !ok {
+			return
+		}
+		out.Floor = floor.x
+	}
+	if a.Count != nil {
+		if out.Count = w.count(&spec.Action{Kind: spec.ActCount, Counter: a.Count, Pos: a.Count.Pos}); out.Count == nil {
+			return
+		}
+	}
+	out.Refused = w.went("refused_"+v.member.Name, "no "+v.member.Name+" left", a.Pos)
+	out.Contended = w.went("contended", "too many processors spend one credit at once", a.Pos)
+	w.fx.Admits = append(w.fx.Admits, out)
+}

@@ -1,0 +1,177 @@
+package gen
+
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass gives fields of headers that leave their values: set and mark.
+
+// set gives fields of the stack values.
+func (w *rewriter) set(a *spec.Action) {
+	for _, as := range a.Set {
+		target, ok := w.value(as.Target)
+		if !ok {
+			continue
+		}
+		v, ok := w.drawing(as.Value)
+		if !ok {
+			continue
+		}
+		if target.t.Kind == ir.Endpoint && target.place != nil && target.portAt != nil {
+			if v.t.Kind != ir.Endpoint {
+				w.fail(codeType, as.Value.Pos, "this is %s, where an endpoint is wanted", typeName(v.t))
+				continue
+			}
+			w.store(target.place, val{t: ir.AddrType, x: v.x, pos: v.pos}, as)
+			w.store(target.portAt, val{t: ir.UintType(16), x: v.port, max: 0xFFFF, pos: v.pos}, as)
+			continue
+		}
+		if target.place == nil {
+			w.fail(codeTarget, as.Target.Pos, "only fields of headers can be set")
+			continue
+		}
+		w.store(target.place, v, as)
+	}
+}
+
+// store gives one field a value.
+func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
+	f := pl.f
+	no := func(why, hint string) {
+		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
+	}
+	o := w.header(pl.parent)
+	switch {
+	case pl.parent.meta || pl.segment < 0 && pl.value == nil && pl.size == nil:
+		no("it stands in the packet's metadata", "send removes the tag")
+		return
+	case o == nil:
+		no("its header is popped", "")
+		return
+	case f.Counts != nil:
+		no("it is a length, which follows from the packet", "leave it out: lengths are always right")
+		return
+	case f.Checksum != nil:
+		no("it is a checksum, which follows from the packet", "leave it out: checksums are always right")
+		return
+	case f.Kind == spec.FieldVarint:
+		w.storeVarint(o, pl, v, as)
+		return
+	case pl.segment < 0:
+		w.fail(codeVariable, as.Target.Pos, "field %q can't be set: its size or presence varies", f.Name.Value)
+		return
+	case shapes(pl.parent.h, f):
+		no("the size or presence of another field depends on it", "")
+		return
+	case w.announces(pl):
+		no("it says which header follows", "push and pop headers instead")
+		return
+	}
+	switch f.Kind {
+	case spec.FieldUint:
+		if v.t.Kind != ir.Uint {
+			w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
+			return
+		}
+		if !w.fits(v, f.Bits, "field \""+f.Name.Value+"\"") {
+			return
+		}
+	default:
+		if v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil {
+			w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", typeName(v.t), f.Name.Value, typeName(bytesType(f)))
+			return
+		}
+		if f.Type == "ip" {
+			w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
+		}
+	}
+	if f.Is != nil {
+		if c, ok := constant(v.x); !ok || !slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
+			no("it has to keep the value that its header declares", "")
+			return
+		}
+	}
+	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
+}
+
+// storeVarint gives a variable-length integer a value. It keeps the width that it came with: a packet whose integer is missing, or
+// too narrow for the value, is declined.
+func (w *rewriter) storeVarint(o *outHeader, pl *place, v val, as *spec.Assign) {
+	f := pl.f
+	if shapes(pl.parent.h, f) || f.Is != nil {
+		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or it has to keep its value", f.Name.Value)
+		return
+	}
+	if v.t.Kind != ir.Uint {
+		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
+		return
+	}
+	reason := w.fieldReason(pl.parent, f)
+	width := &ir.VarRef{Var: pl.width}
+	if pl.present != nil {
+		w.guard(pl.present, reason, as.Target.Pos)
+	}
+	// RFC 9000 §16: one, two, four or eight bytes hold 6, 14, 30 or 62 bits.
+	var limit ir.Expr = num(maxOf(62))
+	for _, n := range []uint64{4, 2, 1} {
+		limit = &ir.Pick{If: bin(ir.Le, width, num(n)), Then: num(maxOf(int(8*n - 2))), Else: limit}
+	}
+	if v.max > maxOf(6) {
+		w.guard(bin(ir.Le, v.x, limit), reason, as.Target.Pos)
+	}
+	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
+}
+
+// shapes reports whether a field says how long another field of its header is, or whether it is there.
+func shapes(h *spec.Header, f *spec.Field) bool {
+	return slices.ContainsFunc(h.Fields, func(g *spec.Field) bool { return names(g.When, f) || names(g.Size, f) })
+}
+
+// names reports whether an expression of a header names a field of it.
+func names(e *spec.Expr, f *spec.Field) bool {
+	if e == nil {
+		return false
+	}
+	return e.Op == spec.OpName && e.Path[0].Value == f.Name.Value || slices.ContainsFunc(e.Args, func(a *spec.Expr) bool { return names(a, f) })
+}
+
+// announces reports whether the field says which header of the path follows its own.
+func (w *rewriter) announces(pl *place) bool {
+	i := slices.IndexFunc(w.path, func(in *inst) bool { return in.entry == pl.parent.entry })
+	return i >= 0 && i+1 < len(w.path) && announcer(pl.parent, w.path[i+1].h) == pl && (w.path[i+1].meta || w.header(w.path[i+1]) != nil)
+}
+
+func (w *rewriter) mark(a *spec.Action) {
+	for _, as := range a.Set {
+		name := as.Target.Path[0].Value
+		v, ok := w.drawing(as.Value)
+		if !ok {
+			continue
+		}
+		if v.t.Kind != ir.Uint {
+			w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
+			continue
+		}
+		switch name {
+		case "priority", "mark":
+			if !w.fits(v, 32, name) {
+				continue
+			}
+			if name == "priority" {
+				w.priority = v.x
+			} else {
+				w.mark_ = v.x
+			}
+		default: // dscp, ecn
+			i := slices.IndexFunc(w.path, func(in *inst) bool { return in.fields[name] != nil && in.fields[name].load != nil })
+			if i < 0 {
+				w.fail(codeAction, as.Target.Pos, "no header of the stack has a field %q", name)
+				continue
+			}
+			w.store(w.path[i].fields[name], v, as)
+		}
+	}
+}
