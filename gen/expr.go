@@ -174,7 +174,7 @@ func (s *scope) logical(e *spec.Expr) (val, bool) {
 		return val{t: ir.BoolType, x: x, pos: e.Pos}, true // the right side doesn't matter on this path
 	}
 	right := *s
-	right.facts = maps.Clone(s.facts)
+	right.facts, right.fx = maps.Clone(s.facts), nil // it may be left out
 	known(e.Args[0], s, isAnd, right.facts)
 	y, ok := right.cond(e.Args[1])
 	if !ok {
