@@ -1,7 +1,244 @@
 package sim
 
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+	"math/bits"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// spent is what was taken from a credit.
+type spent struct {
+	credit *Credit
+	amount uint64
+}
+
+// before runs the effects that stand in front of a packet's or a copy's way out: required records are reserved, credits spent,
+// numbers drawn. Where one says no, the packet or the copy is stopped under its reason, and what was spent is given back. Its
+// result goes to giveBack where the packet doesn't leave after all.
+func (r *run) before(e *effects) (taken []spent, ok bool) {
+	for i, s := range e.ir.Emits {
+		if s.Event.Required && !r.reserve(s) {
+			e.full[i].Hits++
+			r.stop(s.Full)
+			return nil, false
+		}
+	}
+	for i, s := range e.ir.Admits {
+		credit, amount := r.admit(s)
+		if r.err != nil {
+			return nil, false
+		}
+		if credit == nil {
+			e.refused[i].Hits++
+			r.giveBack(taken)
+			r.stop(s.Refused)
+			return nil, false
+		}
+		taken = append(taken, spent{credit, amount})
+	}
+	r.draw(e.ir.Draws)
+	for _, s := range e.ir.Lets {
+		r.assign(s.Var, r.any(s.Value))
+	}
+	return taken, r.err == nil
+}
+
+// giveBack returns credits of what doesn't leave. Its records are discarded, but take their room in the ring until user space
+// has gone past them; its numbers are lost.
+func (r *run) giveBack(taken []spent) {
+	for _, s := range taken {
+		s.credit.Spent -= s.amount
+	}
+}
+
+// after runs the effects of what leaves: counters, then records, those that were reserved first.
+func (r *run) after(e *effects) {
+	for _, s := range e.ir.Counts {
+		r.count(s)
+	}
+	for _, s := range e.ir.Emits {
+		if s.Event.Required {
+			r.emit(s)
+		}
+	}
+	for i, s := range e.ir.Emits {
+		switch {
+		case s.Event.Required:
+		case r.reserve(s):
+			r.emit(s)
+		default:
+			e.full[i].Hits++
+			r.relay.Lost[s.Event.ID]++
+		}
+	}
+}
+
 // recordHeader is what the kernel puts in front of each record in a ring (BPF_RINGBUF_HDR_SZ).
 const recordHeader = 8
 
 // RecordRoom returns the bytes that a record of n bytes takes in the ring: __bpf_ringbuf_reserve in kernel/bpf/ringbuf.c.
 func RecordRoom(n int) int { return (n + recordHeader + 7) &^ 7 }
+
+// reserve takes the room of a record in the ring, of which one byte always stays free.
+func (r *run) reserve(s *ir.Emit) bool {
+	room := RecordRoom(s.Event.Fields.Size)
+	if r.relay.RingUsed+room >= r.relay.plan.Ring {
+		return false
+	}
+	r.relay.RingUsed += room
+	return true
+}
+
+// emit fills a record in and hands it over.
+func (r *run) emit(s *ir.Emit) {
+	e := Event{Event: s.Event, Record: bytes.Clone(r.layout(&s.Event.Fields, s.Values))}
+	if s.Row != nil {
+		e.Receiver = r.identity(s.Row)
+	}
+	if len(e.Record) < ir.EventHeader || len(e.Record) != s.Event.Fields.Size {
+		r.fail("event %q: a record of %d bytes", s.Event.Name, len(e.Record))
+		return
+	}
+	binary.LittleEndian.PutUint32(e.Record[8:], e.Receiver)
+	binary.LittleEndian.PutUint16(e.Record[12:], uint16(s.Event.ID))
+	binary.LittleEndian.PutUint16(e.Record[14:], uint16(len(e.Record)))
+	r.result.Events = append(r.result.Events, e)
+}
+
+// admit spends a credit, or counts the packet as refused and returns nil. A row without a credit refuses.
+func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64) {
+	t := s.Member.Type
+	index := littleEndian(r.member(s.Row, s.Member, ir.Whole))
+	var level, floor uint64
+	if s.Level != nil {
+		level = r.uint(s.Level)
+	}
+	if s.Floor != nil {
+		floor = r.uint(s.Floor)
+	}
+	cost := r.uint(s.Cost)
+	levels := uint64(max(r.relay.plan.Levels, 1))
+	switch {
+	case r.err != nil:
+		return nil, 0
+	case t.Bits != 1 && uint64(t.Bits) != levels:
+		r.fail("member %q has %d credits, for %d levels of priority", s.Member.Name, t.Bits, levels)
+		return nil, 0
+	case level >= levels:
+		r.fail("a credit of level %d, of %d", level, levels)
+		return nil, 0
+	}
+	which := index
+	if t.Bits > 1 {
+		which += level
+	}
+	if index != 0 && which < uint64(len(r.relay.Credits)) {
+		credit = &r.relay.Credits[which]
+		admitted := false
+		if t.Kind == ir.Bucket {
+			admitted, amount = credit.refill(cost, floor, r.relay.World.Clock)
+		} else {
+			admitted, amount = credit.spend(cost, floor)
+		}
+		if admitted {
+			return credit, amount
+		}
+		credit.Refused[level]++
+	}
+	if s.Count != nil {
+		r.count(s.Count)
+	}
+	return nil, 0
+}
+
+// spend spends cost if floor remains below the limit.
+func (c *Credit) spend(cost, floor uint64) (admitted bool, amount uint64) {
+	after, wraps := bits.Add64(c.Spent, cost, 0)
+	needed, wrapsToo := bits.Add64(after, floor, 0)
+	if wraps+wrapsToo != 0 || needed > c.Limit {
+		return false, 0
+	}
+	c.Spent = after
+	return true, cost
+}
+
+// Bounds of what a bucket can count, so that its times in nanoseconds fit into 64 bits.
+const (
+	maxCost  = math.MaxUint32
+	maxBurst = 1<<33 - 1
+	second   = 1e9
+)
+
+// refill spends cost from a credit that refills: time is what is spent, at rate units a second. A bucket that is full is spent up
+// to now, an empty one up to the time that refilling a burst takes from now.
+func (c *Credit) refill(cost, floor, now uint64) (admitted bool, amount uint64) {
+	rate := c.Limit
+	if rate == 0 {
+		return false, 0
+	}
+	takes := min(cost, maxCost) * second / rate
+	room := uint64(0)
+	if burst := min(c.Burst, maxBurst); burst > floor {
+		room = (burst - floor) * second / rate
+	}
+	from := max(c.Spent, now)
+	if from+takes-now > room {
+		return false, 0
+	}
+	c.Spent = from + takes
+	return true, takes
+}
+
+// draw takes numbers from shared counters.
+func (r *run) draw(draws []*ir.Draw) {
+	for _, s := range draws {
+		var v value
+		if c := r.shared(s.Row, s.Member); c != nil {
+			v.u = *c
+			*c += s.Step
+		}
+		r.assign(s.Var, v)
+	}
+}
+
+// Outcomes of a translation, in the order of its node's points.
+const (
+	translationKnown = iota
+	translationNew
+	translationPending
+	translationFull
+)
+
+// translate finds or makes the value of a key; it reports whether that stopped the packet or the receiver's turn. What is found
+// pending is being made on another processor.
+func (r *run) translate(n *node, s *ir.Translate) bool {
+	namespace := uint32(littleEndian(r.member(s.Row, s.Member, ir.Whole)))
+	key := TranslationKey{Key: r.uint(s.Key), Namespace: namespace}
+	if r.err != nil {
+		return true
+	}
+	t, known := r.relay.Translations[key]
+	switch {
+	case known && !t.Done:
+		n.outcomes[translationPending].Hits++
+		return r.stop(s.Pending)
+	case known:
+		n.outcomes[translationKnown].Hits++
+	case namespace == 0 || len(r.relay.Translations) >= r.relay.plan.Translations:
+		n.outcomes[translationFull].Hits++
+		return r.stop(s.Full)
+	default:
+		n.outcomes[translationNew].Hits++
+		r.draw(s.Draws)
+		t = Translation{Value: r.uint(s.Value), Done: true}
+		if r.err != nil {
+			return true
+		}
+		r.relay.Translations[key] = t
+	}
+	r.assign(s.Var, value{u: t.Value})
+	return false
+}

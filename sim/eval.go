@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math/bits"
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -73,7 +74,7 @@ func fits(v uint64, bits int) bool { return bits >= 64 || v>>bits == 0 }
 // isBytes reports whether values of a type are byte strings, not integers.
 func isBytes(t ir.Type) bool {
 	switch t.Kind {
-	case ir.Uint, ir.Bool, ir.Ctr:
+	case ir.Uint, ir.Bool, ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
 		return false
 	}
 	return true
@@ -120,11 +121,10 @@ func (r *run) uint(e ir.Expr) uint64 {
 	case *ir.RowMember:
 		return littleEndian(r.member(e.Row, e.Member, e.Part))
 	case *ir.CounterValue:
-		i := littleEndian(r.member(e.Row, e.Member, ir.Whole))
-		if i == 0 || i >= uint64(len(r.relay.Shared)) {
-			return 0
+		if c := r.shared(e.Row, e.Member); c != nil {
+			return *c
 		}
-		return r.relay.Shared[i]
+		return 0
 	case *ir.Bin:
 		return r.binary(e)
 	case *ir.Not:
@@ -148,6 +148,15 @@ func (r *run) uint(e ir.Expr) uint64 {
 		return uint64(b[e.Index])
 	case *ir.SumOK:
 		return truth(sumIsRight(r.bytesAt(e.Off, e.Len, "checksum")))
+	case *ir.Pick:
+		if r.bool(e.If) {
+			return r.uint(e.Then)
+		}
+		return r.uint(e.Else)
+	case *ir.VarintWord:
+		var word [8]byte
+		copy(word[:], r.varintBytes(e.X, e.Width))
+		return bigEndian(word[:])
 	}
 	r.fail("%T is not an integer", e)
 	return 0
@@ -347,6 +356,20 @@ func (r *run) binary(e *ir.Bin) uint64 {
 	}
 	r.fail("unknown operator %d", e.Op)
 	return 0
+}
+
+// varintBytes returns an integer as a variable-length one of a width (RFC 9000 §16): the upper 2 bits are the logarithm of the
+// width, the others the integer, which fits.
+func (r *run) varintBytes(e ir.Expr, width *ir.Var) []byte {
+	v, n := r.uint(e), r.variable(width).u
+	if r.err != nil || n != 1 && n != 2 && n != 4 && n != 8 || !fits(v, int(8*n)-2) {
+		r.fail("%d is written as a variable-length integer of %d bytes", v, n)
+		return nil
+	}
+	b := r.scratch(8)
+	binary.BigEndian.PutUint64(b, v<<(64-8*n))
+	b[0] |= byte(bits.TrailingZeros64(n)) << 6
+	return b[:n]
 }
 
 // wire returns the Size bytes that a value takes in a packet. Integers are big endian unless little is set; an address in 4

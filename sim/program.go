@@ -24,6 +24,7 @@ type node struct {
 	ran      *Point
 	yes, no  *Point   // If: the branches taken; Guard: no where it fails; Lookup: yes where a row is found, no where not
 	outcomes []*Point // CheckHop: by state, and behind them the packet that is too big
+	effects  *effects // Drop, Forward, FanOut, Copy
 
 	// CheckHop: the rewrite that follows, if any. The kernel cuts a super-packet into segments on its way out, each with the
 	// headers of the new front, and it is the segments that have to fit the MTU.
@@ -39,6 +40,9 @@ func prepare(plan *ir.Plan, p *ir.Program) (*program, error) {
 	for _, t := range plan.Tables {
 		known[t] = true
 	}
+	for _, g := range plan.Groups {
+		known[g.Receivers] = true
+	}
 	for i, row := range p.Rows {
 		if !known[row.Table] {
 			return nil, fmt.Errorf("row %q: its table is not in the plan", row.Name)
@@ -53,6 +57,7 @@ func prepare(plan *ir.Plan, p *ir.Program) (*program, error) {
 // builder makes nodes of statements, and checks that reasons are of the kind that their use needs.
 type builder struct {
 	prog *program
+	each bool // inside of a FanOut's Each
 	err  error
 }
 
@@ -73,6 +78,8 @@ func rewriteOf(stmts []ir.Stmt) *ir.Rewrite {
 		switch s := s.(type) {
 		case *ir.Forward:
 			return s.Rewrite
+		case *ir.Copy:
+			return s.Rewrite
 		case *ir.If:
 			if w := rewriteOf(s.Then); w != nil {
 				return w
@@ -88,51 +95,132 @@ func (b *builder) node(s ir.Stmt) *node {
 	switch s := s.(type) {
 	case *ir.NeedBytes:
 		n.ran, n.no = b.point(s.Pos, "need bytes"), b.outcome(s.Pos, "need bytes: too short")
-		b.reason(s.Reason, ir.Went)
+		b.stop(s.Reason)
 	case *ir.Let:
 		n.ran = b.point(s.Pos, "let "+s.Var.Name)
 	case *ir.Guard:
-		n.ran, n.no = b.point(s.Pos, "guard"), b.outcome(s.Pos, "guard: "+b.reason(s.Reason, ir.Went))
+		n.ran, n.no = b.point(s.Pos, "guard"), b.outcome(s.Pos, "guard: "+b.stop(s.Reason))
 	case *ir.If:
 		n.ran = b.point(s.Pos, "if "+s.Note)
 		n.yes, n.no = b.outcome(s.Pos, "if "+s.Note+": then"), b.outcome(s.Pos, "if "+s.Note+": else")
 		n.then, n.els = b.block(s.Then), b.block(s.Else)
 	case *ir.ReadVarint:
-		n.ran, n.no = b.point(s.Pos, "varint "+s.Value.Name), b.outcome(s.Pos, "varint "+s.Value.Name+": "+b.reason(s.Reason, ir.Went))
+		n.ran, n.no = b.point(s.Pos, "varint "+s.Value.Name), b.outcome(s.Pos, "varint "+s.Value.Name+": "+b.stop(s.Reason))
 	case *ir.Lookup:
 		n.ran = b.point(s.Pos, "lookup "+s.Row.Name)
 		n.yes, n.no = b.outcome(s.Pos, "lookup "+s.Row.Name+": found"), b.outcome(s.Pos, "lookup "+s.Row.Name+": missing")
 		if s.Miss >= 0 {
-			b.reason(s.Miss, ir.Went)
+			b.stop(s.Miss)
 		}
 	case *ir.Count:
 		n.ran = b.point(s.Pos, "count")
 	case *ir.Learn:
-		n.ran, n.no = b.point(s.Pos, "learn "+s.Table.Name), b.outcome(s.Pos, "learn "+s.Table.Name+": "+b.reason(s.Full, ir.Went))
+		n.ran, n.no = b.point(s.Pos, "learn "+s.Table.Name), b.outcome(s.Pos, "learn "+s.Table.Name+": "+b.stop(s.Full))
 	case *ir.CheckHop:
 		n.ran = b.point(s.Pos, "hop")
 		for state, reason := range s.Reasons {
 			name := ""
-			if state != ir.HopDirect && state != ir.HopNeighbour {
-				name = b.reason(reason, ir.Went)
+			if !b.leaves(state) {
+				name = b.stop(reason)
 			}
 			n.outcomes = append(n.outcomes, b.outcome(s.Pos, fmt.Sprintf("hop: %s %s", stateNames[state], name)))
 		}
-		n.outcomes = append(n.outcomes, b.outcome(s.Pos, "hop: "+b.reason(s.TooBig, ir.Went)))
+		n.outcomes = append(n.outcomes, b.outcome(s.Pos, "hop: "+b.stop(s.TooBig)))
+	case *ir.FindElement:
+		n.ran = b.point(s.Pos, "find "+s.Found.Name)
+		n.yes, n.no = b.outcome(s.Pos, "find "+s.Found.Name+": found"), b.outcome(s.Pos, "find "+s.Found.Name+": missing")
+	case *ir.Translate:
+		n.ran = b.point(s.Pos, "translate "+s.Var.Name)
+		for _, what := range []string{"known", "new", b.stop(s.Pending), b.stop(s.Full)} {
+			n.outcomes = append(n.outcomes, b.outcome(s.Pos, "translate "+s.Var.Name+": "+what))
+		}
+	case *ir.Copy:
+		if !b.each {
+			b.fail("a copy outside of a fan-out")
+		}
+		n.ran = b.point(s.Pos, "copy")
+		n.effects = b.effects(&s.Effects)
+		n.yes, n.no = b.outcome(s.Pos, "copy: "+b.reason(s.Reason, ir.Copied)), b.outcome(s.Pos, "copy: "+b.reason(s.Failed, ir.Declined))
+	case *ir.Skip:
+		if !b.each {
+			b.fail("a skip outside of a fan-out")
+		}
+		n.ran = b.point(s.Pos, "skip: "+b.reason(s.Reason, ir.Declined))
+	default:
+		b.terminal(n)
+	}
+	return n
+}
+
+// terminal completes the node of a statement that ends the packet's way, which no receiver's turn may do.
+func (b *builder) terminal(n *node) {
+	if b.each {
+		b.fail("a statement of type %T in a fan-out's Each", n.stmt)
+	}
+	switch s := n.stmt.(type) {
 	case *ir.Up:
 		n.ran = b.point(s.Pos, "up: "+b.reason(s.Reason, ir.Went))
 	case *ir.Drop:
 		n.ran = b.point(s.Pos, "drop: "+b.reason(s.Reason, ir.Dropped))
+		n.effects = b.effects(&s.Effects)
 	case *ir.Forward:
 		kind := ir.Passed
 		if s.Hop != nil {
 			kind = ir.Sent
 		}
 		n.ran = b.point(s.Pos, "forward: "+b.reason(s.Reason, kind))
+		n.effects = b.effects(&s.Effects)
+	case *ir.FanOut:
+		kind := ir.Passed
+		if s.Drop {
+			kind = ir.Dropped
+		}
+		n.ran, n.no = b.point(s.Pos, "fan out: "+b.reason(s.Reason, kind)), b.outcome(s.Pos, "fan out: "+b.reason(s.Miss, ir.Went))
+		b.reason(s.NoRoom, ir.Went)
+		b.reason(s.Fault, ir.Fault)
+		n.effects = b.effects(&s.Effects)
+		b.each = true
+		n.then = b.block(s.Each)
+		b.each = false
 	default:
 		b.fail("a statement of type %T", s)
 	}
-	return n
+}
+
+// stop checks the reason of a statement that may stop the packet, or in a fan-out the receiver's turn.
+func (b *builder) stop(reason int) string {
+	if b.each {
+		return b.reason(reason, ir.Declined)
+	}
+	return b.reason(reason, ir.Went)
+}
+
+// leaves reports whether a packet can leave through a hop of a state; the kernel doesn't resolve neighbours for clones.
+func (b *builder) leaves(state int) bool {
+	return state == ir.HopDirect || state == ir.HopNeighbour && !b.each
+}
+
+// effects has the points of a statement's effects.
+type effects struct {
+	ir      *ir.Effects
+	full    []*Point // by emit: the ring had no room
+	refused []*Point // by admit
+}
+
+func (b *builder) effects(e *ir.Effects) *effects {
+	out := &effects{ir: e}
+	for _, s := range e.Emits {
+		what := "lost"
+		if s.Event.Required {
+			what = b.stop(s.Full)
+		}
+		out.full = append(out.full, b.outcome(s.Pos, "emit "+s.Event.Name+": "+what))
+	}
+	for _, s := range e.Admits {
+		out.refused = append(out.refused, b.outcome(s.Pos, "admit "+s.Member.Name+": "+b.stop(s.Refused)))
+		b.stop(s.Contended)
+	}
+	return out
 }
 
 var stateNames = [ir.HopStates]string{"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit"}

@@ -78,7 +78,11 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 		}
 	}
 	for _, c := range w.Cells {
-		put(r.offset(c.Off), r.wire(c.Value, c.Size, c.Little, c.Note), c.Note)
+		if c.Width != nil {
+			put(r.offset(c.Off), r.varintBytes(c.Value, c.Width), c.Note)
+		} else {
+			put(r.offset(c.Off), r.wire(c.Value, c.Size, c.Little, c.Note), c.Note)
+		}
 		if r.err != nil {
 			return out
 		}

@@ -104,7 +104,8 @@ type run struct {
 	set     []bool
 	rows    []rowState
 	arena   []byte
-	end     int // of the payload in the frame as it came, while it is rewritten
+	end     int   // of the payload in the frame as it came, while it is rewritten
+	turn    *Copy // the receiver's turn in a fan-out; nil outside of one
 	err     error
 	result  Result
 }
@@ -148,14 +149,14 @@ func (r *run) block(nodes []*node) bool {
 	return false
 }
 
-// stmt runs one statement, and reports whether it ended the packet's way.
+// stmt runs one statement, and reports whether it ended the packet's way, or in a fan-out the receiver's turn.
 func (r *run) stmt(n *node) bool {
 	switch s := n.stmt.(type) {
 	case *ir.NeedBytes:
 		end := r.offset(s.End)
 		if end > len(r.in) {
 			n.no.Hits++
-			return r.up(s.Reason)
+			return r.stop(s.Reason)
 		}
 		r.checked = max(r.checked, end)
 	case *ir.Let:
@@ -163,7 +164,7 @@ func (r *run) stmt(n *node) bool {
 	case *ir.Guard:
 		if !r.bool(s.Cond) && r.err == nil {
 			n.no.Hits++
-			return r.up(s.Reason)
+			return r.stop(s.Reason)
 		}
 	case *ir.If:
 		if r.bool(s.Cond) {
@@ -175,7 +176,7 @@ func (r *run) stmt(n *node) bool {
 	case *ir.ReadVarint:
 		if !r.varint(s) {
 			n.no.Hits++
-			return r.up(s.Reason)
+			return r.stop(s.Reason)
 		}
 	case *ir.Lookup:
 		if r.lookup(s) {
@@ -190,32 +191,64 @@ func (r *run) stmt(n *node) bool {
 			r.fail("lookup %q is not optional, but a miss has no reason", s.Row.Name)
 			return true
 		}
-		return r.up(s.Miss)
+		return r.stop(s.Miss)
 	case *ir.Count:
 		r.count(s)
 	case *ir.Learn:
 		if !r.learn(s) && r.err == nil {
 			n.no.Hits++
-			return r.up(s.Full)
+			return r.stop(s.Full)
 		}
 	case *ir.CheckHop:
 		return r.checkHop(n, s)
+	case *ir.FindElement:
+		if r.findElement(s) {
+			n.yes.Hits++
+		} else {
+			n.no.Hits++
+		}
+	case *ir.Translate:
+		return r.translate(n, s)
 	case *ir.Up:
-		return r.up(s.Reason)
+		r.up(s.Reason)
+		return true
 	case *ir.Drop:
-		r.finish(VerdictDrop, s.Reason, *r.packet)
+		r.drop(n, s)
 		return true
 	case *ir.Forward:
-		r.forward(s)
+		r.forward(n, s)
+		return true
+	case *ir.FanOut:
+		r.fanOut(n, s)
+		return true
+	case *ir.Copy:
+		r.copy(n, s)
+		return true
+	case *ir.Skip:
+		r.decline(s.Reason)
 		return true
 	}
 	return false
 }
 
-// up lets the packet go up, untouched.
-func (r *run) up(reason int) bool {
-	r.finish(VerdictUp, reason, *r.packet)
+// stop ends the packet's way, which goes up, or in a fan-out the receiver's turn.
+func (r *run) stop(reason int) bool {
+	if r.turn != nil {
+		r.decline(reason)
+	} else {
+		r.up(reason)
+	}
 	return true
+}
+
+// up lets the packet go up, untouched.
+func (r *run) up(reason int) { r.finish(VerdictUp, reason, *r.packet) }
+
+func (r *run) drop(n *node, s *ir.Drop) {
+	if _, ok := r.before(n.effects); ok {
+		r.after(n.effects)
+		r.finish(VerdictDrop, s.Reason, *r.packet)
+	}
 }
 
 func (r *run) finish(v Verdict, reason int, p Packet) {
@@ -339,10 +372,18 @@ func (r *run) count(s *ir.Count) {
 		r.relay.Named[s.Counter.Index] += by
 		return
 	}
-	i := littleEndian(r.member(s.Row, s.Member, ir.Whole))
-	if r.err == nil && i != 0 && i < uint64(len(r.relay.Shared)) {
-		r.relay.Shared[i] += by
+	if c := r.shared(s.Row, s.Member); c != nil {
+		*c += by
 	}
+}
+
+// shared returns the shared counter whose index is in a member of a row, or nil where there is none.
+func (r *run) shared(row *ir.Row, m *ir.Member) *uint64 {
+	i := littleEndian(r.member(row, m, ir.Whole))
+	if r.err != nil || i == 0 || i >= uint64(len(r.relay.Shared)) {
+		return nil
+	}
+	return &r.relay.Shared[i]
 }
 
 func (r *run) learn(s *ir.Learn) bool {
@@ -396,25 +437,30 @@ func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 		state = ir.HopNone
 	}
 	switch {
-	case state != ir.HopDirect && state != ir.HopNeighbour:
+	case state != ir.HopDirect && (state != ir.HopNeighbour || r.turn != nil): // the kernel doesn't resolve neighbours for clones
 		n.outcomes[state].Hits++
-		return r.up(s.Reasons[state])
+		return r.stop(s.Reasons[state])
 	case length > uint64(hop.MTU):
 		n.outcomes[ir.HopStates].Hits++
-		return r.up(s.TooBig)
+		return r.stop(s.TooBig)
 	}
 	n.outcomes[state].Hits++
 	return false
 }
 
-func (r *run) forward(s *ir.Forward) {
+func (r *run) forward(n *node, s *ir.Forward) {
+	taken, ok := r.before(n.effects)
+	if !ok {
+		return
+	}
+	if r.stuck(s.Rewrite) {
+		r.giveBack(taken)
+		r.up(s.NoRoom)
+		return
+	}
 	out := *r.packet
 	addressed := s.Hop != nil && r.prog.ir.L2
 	if s.Rewrite != nil {
-		if slices.ContainsFunc(s.Rewrite.Sums, func(sum *ir.Sum) bool { return r.stuck(s.Rewrite, sum) }) {
-			r.up(s.NoRoom)
-			return
-		}
 		out = r.rewrite(s.Rewrite, addressed)
 	}
 	verdict := VerdictPass
@@ -433,6 +479,7 @@ func (r *run) forward(s *ir.Forward) {
 	for _, row := range s.Usage {
 		r.use(row)
 	}
+	r.after(n.effects)
 	r.finish(verdict, s.Reason, out)
 	r.result.Hop = hop
 	r.result.Modified = !bytes.Equal(out.Data, r.in) || out.VLAN != r.packet.VLAN ||

@@ -104,8 +104,13 @@ func (r *run) followed(s *ir.Sum) uint16 {
 	return r.written(s, sumNeg(new))
 }
 
-// stuck reports whether a checksum seems to be pending, where the kernel's helper couldn't finish it: at an odd offset.
-func (r *run) stuck(w *ir.Rewrite, s *ir.Sum) bool {
+// stuck reports whether a checksum of a rewrite seems to be pending, where the kernel's helper couldn't finish it: at an odd
+// offset.
+func (r *run) stuck(w *ir.Rewrite) bool {
+	return w != nil && slices.ContainsFunc(w.Sums, func(s *ir.Sum) bool { return r.stuckSum(w, s) })
+}
+
+func (r *run) stuckSum(w *ir.Rewrite, s *ir.Sum) bool {
 	if !s.Offloaded || s.Fresh || r.offset(s.New)&1 == 0 {
 		return false
 	}
