@@ -19,8 +19,9 @@ import (
 // Net is a network namespace whose routes are known, for programs that look routes up in the kernel. The thread that made it is in it
 // until Leave.
 type Net struct {
-	was   netns.NsHandle
-	plain bool
+	was     netns.NsHandle
+	plain   bool
+	capture *capture // nil: copies are not taken
 }
 
 // Everything leads over one device to one neighbour; in a network that is not plain, some destinations have other ends.
@@ -92,6 +93,11 @@ func Enter(plain bool) (*Net, error) {
 
 // Leave moves the thread back; the network ends with that.
 func (n *Net) Leave() error {
+	if n.capture != nil {
+		if err := n.capture.close(); err != nil {
+			return fmt.Errorf("end the capture: %w", err)
+		}
+	}
 	if err := netns.Set(n.was); err != nil {
 		return fmt.Errorf("go back to the network namespace: %w", err)
 	}

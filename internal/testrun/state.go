@@ -1,6 +1,7 @@
 package testrun
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,7 +14,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// Sync makes the kernel's tables, slots and counters those of s, and its lease as valid. Deadlines in s are compared with the kernel's
+// Sync makes the kernel's tables, groups, slots, counters and credits those of s, and its lease as valid. Deadlines in s are compared with the kernel's
 // clock: only 0 (past) and the far future make sense.
 func (r *Relay) Sync(s *sim.Relay) error {
 	deadline := uint64(0)
@@ -28,6 +29,40 @@ func (r *Relay) Sync(s *sim.Relay) error {
 			return fmt.Errorf("table %q: %w", t.Name, err)
 		}
 	}
+	for _, g := range r.plan.Groups {
+		if err := r.group(g, s.Group(g.Name)); err != nil {
+			return fmt.Errorf("group %q: %w", g.Name, err)
+		}
+	}
+	if err := r.translations(s); err != nil {
+		return err
+	}
+	for i, u := range s.Receivers {
+		value := binary.LittleEndian.AppendUint64(nil, u.Packets)
+		value = binary.LittleEndian.AppendUint64(value, u.Bytes)
+		value = binary.LittleEndian.AppendUint64(value, u.Declined)
+		if err := r.put("fr_receivers", i, binary.LittleEndian.AppendUint64(value, u.Failed)); err != nil {
+			return err
+		}
+	}
+	for i, c := range s.Credits {
+		value := binary.LittleEndian.AppendUint64(nil, c.Limit)
+		value = binary.LittleEndian.AppendUint64(value, c.Spent)
+		value = binary.LittleEndian.AppendUint64(value, c.Burst)
+		for _, n := range c.Refused {
+			value = binary.LittleEndian.AppendUint64(value, n)
+		}
+		if err := r.put("fr_credits", i, value); err != nil {
+			return err
+		}
+	}
+	for i, n := range s.Lost[1:] {
+		r.mark("fr_lost", 1+i)
+		if err := r.put("fr_lost", 1+i, binary.LittleEndian.AppendUint64(nil, n)); err != nil {
+			return err
+		}
+	}
+	r.Events() // what came before is nobody's
 	for i, slot := range s.Slots {
 		value := binary.LittleEndian.AppendUint64(nil, slot.Deadline)
 		value = binary.LittleEndian.AppendUint32(value, slot.Gen)
@@ -143,6 +178,7 @@ func (r *Relay) fill(t *ir.Table, want *sim.Table) error {
 	}
 	for _, k := range want.Keys() {
 		v := want.Get([]byte(k))
+		r.markMembers(&t.Value, v)
 		if t.Kind == "array" {
 			r.mark("tbl_"+t.Name, int(binary.LittleEndian.Uint32([]byte(k))))
 		}
@@ -169,6 +205,11 @@ func (r *Relay) keys(t *ir.Table, m *ebpf.Map) ([][]byte, error) {
 		}
 		return keys, nil
 	}
+	return keysOf(m)
+}
+
+func keysOf(m *ebpf.Map) ([][]byte, error) {
+	var keys [][]byte
 	var prev any
 	for {
 		next := make([]byte, m.KeySize())
@@ -184,13 +225,16 @@ func (r *Relay) keys(t *ir.Table, m *ebpf.Map) ([][]byte, error) {
 	}
 }
 
-// Read copies the kernel's tables and counters into s: of arrays, the entries that a Sync wrote, or all of them. Counters are
-// the sums over all processors. The time of a session's last use becomes s.World.Now, since the clocks differ.
+// Read copies the kernel's tables, counters and credits into s: of arrays, the entries that a Sync wrote, or all of them. Counters are
+// the sums over all processors; groups stay as they are, since no program changes them. The time of a session's last use becomes s.World.Now, since the clocks differ.
 func (r *Relay) Read(s *sim.Relay, all bool) error {
 	for _, t := range r.plan.Tables {
 		if err := r.dump(t, s.Table(t.Name)); err != nil {
 			return fmt.Errorf("table %q: %w", t.Name, err)
 		}
+	}
+	if err := r.readTranslations(s); err != nil {
+		return err
 	}
 	each := func(name string, n int, set func(i int, words []uint64)) error {
 		for i := range n {
@@ -215,6 +259,15 @@ func (r *Relay) Read(s *sim.Relay, all bool) error {
 				s.Usage[i].Rows[j] = sim.Tally{Packets: words[1+2*j], Bytes: words[2+2*j]}
 			}
 		}),
+		each("fr_receivers", len(s.Receivers), func(i int, words []uint64) {
+			s.Receivers[i] = sim.ReceiverUsage{Packets: words[0], Bytes: words[1], Declined: words[2], Failed: words[3]}
+		}),
+		each("fr_credits", len(s.Credits), func(i int, words []uint64) {
+			c := &s.Credits[i]
+			c.Limit, c.Spent, c.Burst = words[0], words[1], words[2]
+			copy(c.Refused, words[3:])
+		}),
+		each("fr_lost", len(s.Lost), func(i int, words []uint64) { s.Lost[i] = words[0] }),
 		each("fr_shared", len(s.Shared), func(i int, words []uint64) { s.Shared[i] = words[0] }),
 		each("fr_named", len(s.Named), func(i int, words []uint64) { s.Named[i] = words[0] }),
 		each("fr_reasons", len(s.Reasons), func(i int, words []uint64) { s.Reasons[i] = sim.Tally{Packets: words[0], Bytes: words[1]} }),
@@ -304,6 +357,34 @@ func Compare(plan *ir.Plan, got, want *sim.Relay) []string {
 			add("usage of slot %d: got %+v, want %+v", i, g, w)
 		}
 	}
+	for i := range want.Receivers {
+		if g, w := got.Receivers[i], want.Receivers[i]; g != w {
+			add("receiver %d: got %+v, want %+v", i, g, w)
+		}
+	}
+	refill := buckets(want)
+	for i := range want.Credits {
+		g, w := got.Credits[i], want.Credits[i]
+		spent := g.Spent == w.Spent || refill[i] && max(g.Spent, w.Spent)-min(g.Spent, w.Spent) < clockApart
+		if g.Limit != w.Limit || g.Burst != w.Burst || !spent || !slices.Equal(g.Refused, w.Refused) {
+			add("credit %d: got %+v, want %+v", i, g, w)
+		}
+	}
+	for id, e := range plan.Events {
+		if g, w := got.Lost[id+1], want.Lost[id+1]; g != w {
+			add("records of %s lost: got %d, want %d", e.Name, g, w)
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(want.Translations), byNamespace) {
+		if g, known := got.Translations[k]; !known || g != want.Translations[k] {
+			add("translation of %d in namespace %d: got %+v (there: %t), want %+v", k.Key, k.Namespace, g, known, want.Translations[k])
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(got.Translations), byNamespace) {
+		if _, known := want.Translations[k]; !known {
+			add("translation of %d in namespace %d: got %+v, want none", k.Key, k.Namespace, got.Translations[k])
+		}
+	}
 	for _, t := range plan.Tables {
 		g, w := got.Table(t.Name), want.Table(t.Name)
 		keys := map[string]bool{}
@@ -318,6 +399,13 @@ func Compare(plan *ir.Plan, got, want *sim.Relay) []string {
 		}
 	}
 	return out[:min(len(out), 16)]
+}
+
+// clockApart is how far the clocks of the kernel and the model may be apart, in nanoseconds.
+const clockApart = 500_000_000
+
+func byNamespace(a, b sim.TranslationKey) int {
+	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Key, b.Key))
 }
 
 func rowText(v []byte) string {

@@ -4,7 +4,7 @@
 //
 // What such a run can't show: VLAN tags in the metadata, pending checksums, the device and the next hop of a redirect, frames
 // that the kernel's own entry refuses (below 14 bytes, IPv4 below 34, IPv6 below 54, more than a page), and non-linear data.
-// Redirects are recorded by the kernel and not executed.
+// Redirects are recorded by the kernel and not executed. Clones are sent: a Net takes them on their way out (see Capture).
 package testrun
 
 import (
@@ -28,6 +28,7 @@ const (
 	actUnspec   = math.MaxUint32 // -1
 	actOK       = 0
 	actShot     = 2
+	actStolen   = 4
 	actRedirect = 7
 )
 
@@ -45,6 +46,14 @@ type Relay struct {
 	octx  []byte
 	cpus  int
 	live  map[string]map[int]bool // by array: see mark
+
+	lists  map[string]*lists // by group: see groups.go
+	net    *Net              // where copies are taken; nil: nowhere
+	copies []Copy
+	sent   []byte // the copies' bytes
+	ring   *ring  // of events; nil where there are none
+	events []Event
+	told   []byte // the events' bytes
 }
 
 // Load loads an object with settings in the layout of ir.Setting.Default; those that are not given take their default. The
@@ -75,26 +84,43 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 			m.MaxEntries = max(m.MaxEntries, 4096) // evictions are the kernel's choice, and nothing compares with them
 		}
 	}
+	// A plan may ask for less room than the one that the object was made of.
+	for name, n := range map[string]int{"fr_events": plan.Ring, "fr_translate": plan.Translations} {
+		if m := spec.Maps[name]; m != nil && n > 0 {
+			m.MaxEntries = uint32(n)
+		}
+	}
 	coll, err := ebpf.NewCollection(spec)
 	if err != nil {
 		return nil, refused(fmt.Errorf("load the object: %w", err))
 	}
 	r := &Relay{
 		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{}, lease: coll.Maps["fr_lease"],
-		ctx: make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*MaxFrame),
+		ctx: make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*MaxFrame), lists: map[string]*lists{},
+	}
+	for _, g := range plan.Groups {
+		if m := spec.Maps["grp_"+g.Name]; m != nil {
+			r.lists[g.Name] = &lists{inner: m.InnerMap, byKey: map[string]*list{}}
+		}
+	}
+	if m := coll.Maps["fr_events"]; m != nil {
+		if r.ring, err = openRing(m); err != nil {
+			coll.Close()
+			return nil, err
+		}
 	}
 	if r.cpus, err = ebpf.PossibleCPU(); err != nil {
-		coll.Close()
+		r.Close()
 		return nil, fmt.Errorf("count the processors: %w", err)
 	}
 	for _, p := range plan.Programs {
 		if r.progs[p.Name] = coll.Programs["prog_"+p.Name]; r.progs[p.Name] == nil {
-			coll.Close()
+			r.Close()
 			return nil, fmt.Errorf("the object has no program %q", p.Name)
 		}
 	}
 	if err := r.SetLease(math.MaxUint64); err != nil {
-		coll.Close()
+		r.Close()
 		return nil, err
 	}
 	return r, nil
@@ -110,7 +136,18 @@ func refused(err error) error {
 }
 
 // Close unloads the object.
-func (r *Relay) Close() { r.coll.Close() }
+func (r *Relay) Close() {
+	if r.ring != nil {
+		r.ring.close()
+	}
+	for _, l := range r.lists {
+		l.close()
+	}
+	r.coll.Close()
+}
+
+// Join says that the runs are made in a network that captures, and their results have the copies that it takes.
+func (r *Relay) Join(n *Net) { r.net = n }
 
 // SetLease sets the deadline of the lease, in jiffies.
 func (r *Relay) SetLease(deadline uint64) error {
@@ -155,8 +192,10 @@ func Pin() (func(), error) {
 
 // Offsets in struct __sk_buff (include/uapi/linux/bpf.h) of what a run may set and see.
 const (
+	ctxLen      = 0
 	ctxMark     = 8
 	ctxPriority = 32
+	ctxIfindex  = 40
 	ctxGSOSize  = 176
 	ctxSize     = 192
 )
@@ -167,6 +206,15 @@ type Result struct {
 	Data     []byte      // valid until the next run
 	Mark     uint32
 	Priority uint32
+	Copies   []Copy // in the order of sending; only after Join. Valid until the next run
+}
+
+// Event is a record that a program wrote for user space: its time is 0, as in the model, since the clocks differ.
+type Event struct {
+	Time     uint64 // nanoseconds of the monotonic clock
+	Receiver uint32
+	ID       int
+	Record   []byte
 }
 
 // ErrRefused is returned for packets that the kernel's own entry refuses.
@@ -191,6 +239,9 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 	binary.LittleEndian.PutUint32(r.ctx[ctxPriority:], p.Priority)
 	binary.LittleEndian.PutUint32(r.ctx[ctxGSOSize:], p.GSO)
 	opts := ebpf.RunOptions{Data: p.Data, DataOut: r.out[:cap(r.out)], Context: r.ctx, ContextOut: r.octx}
+	if r.net != nil {
+		r.net.capture.drop()
+	}
 	act, err := r.progs[program].Run(&opts)
 	if errors.Is(err, unix.EINVAL) {
 		return Result{}, fmt.Errorf("%d bytes: %w", len(p.Data), ErrRefused)
@@ -213,5 +264,33 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 	default:
 		return Result{}, fmt.Errorf("run %q: unknown verdict %d", program, act)
 	}
+	if r.net != nil {
+		r.copies = r.net.capture.copies(r.copies[:0], &r.sent)
+		res.Copies = r.copies
+	}
 	return res, nil
+}
+
+// Events reads the ring empty. What it returns is valid until the next call.
+func (r *Relay) Events() []Event {
+	if r.ring == nil {
+		return nil
+	}
+	r.events, r.told = r.events[:0], r.told[:0]
+	r.ring.drain(func(record []byte) {
+		if len(record) < ir.EventHeader {
+			return
+		}
+		at := len(r.told)
+		r.told = append(r.told, record...)
+		e := Event{
+			Time:     binary.LittleEndian.Uint64(record),
+			Receiver: binary.LittleEndian.Uint32(record[8:]),
+			ID:       int(binary.LittleEndian.Uint16(record[12:])),
+			Record:   r.told[at:len(r.told):len(r.told)],
+		}
+		clear(e.Record[:8])
+		r.events = append(r.events, e)
+	})
+	return r.events
 }

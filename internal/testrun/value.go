@@ -16,10 +16,10 @@ import (
 // Encode lays a literal out as a table or a setting holds it. A next hop gets hop as the way to it.
 func Encode(l spec.Literal, t ir.Type, hop sim.Hop) ([]byte, error) {
 	switch t.Kind {
-	case ir.Uint, ir.Ctr:
+	case ir.Uint, ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
 		width := t.Bits
-		if t.Kind == ir.Ctr {
-			width = 64
+		if t.Kind != ir.Uint {
+			width = 8 * t.Size // an index
 		}
 		if l.Kind != spec.LitInt {
 			return nil, fmt.Errorf("it wants an integer")
@@ -87,7 +87,7 @@ func Encode(l spec.Literal, t ir.Type, hop sim.Hop) ([]byte, error) {
 func Show(b []byte, t ir.Type) string {
 	addr := func(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)).Unmap() }
 	switch t.Kind {
-	case ir.Uint, ir.Ctr:
+	case ir.Uint, ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
 		var v uint64
 		for i, x := range b {
 			v |= uint64(x) << (8 * i)
