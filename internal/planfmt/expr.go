@@ -59,6 +59,10 @@ func expr(e ir.Expr) string {
 		return fmt.Sprintf("%s[%d]", operand(e.X), e.Index)
 	case *ir.SumOK:
 		return fmt.Sprintf("sum_ok[%s +%d]", offset(e.Off), e.Len)
+	case *ir.Pick:
+		return fmt.Sprintf("pick(%s, %s, %s)", expr(e.If), expr(e.Then), expr(e.Else))
+	case *ir.VarintWord:
+		return fmt.Sprintf("varint(%s in %s)", expr(e.X), e.Width.Name)
 	}
 	return fmt.Sprintf("unknown expression %T", e)
 }

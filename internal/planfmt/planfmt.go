@@ -37,6 +37,7 @@ type writer struct {
 	strings.Builder
 	file   string
 	indent int
+	each   bool // inside of a fan-out's Each
 }
 
 // line writes one line. A position stands at its end, behind a semicolon.
@@ -72,8 +73,16 @@ func (w *writer) plan(p *ir.Plan) {
 	if p.Slots > 0 {
 		w.line(none, "slots %d, usages %d", p.Slots, p.Usages)
 	}
-	if p.Shared > 0 {
-		w.line(none, "shared counters %d", p.Shared)
+	for _, n := range []struct {
+		n    int
+		what string
+	}{
+		{p.Shared, "shared counters"}, {p.Levels, "levels of priority"}, {p.Credits, "credits"},
+		{p.Receivers, "receivers"}, {p.Translations, "translations"}, {p.Ring, "bytes of ring"},
+	} {
+		if n.n > 0 {
+			w.line(none, "%s %d", n.what, n.n)
+		}
 	}
 	for _, s := range p.Settings {
 		w.setting(s)
@@ -86,6 +95,12 @@ func (w *writer) plan(p *ir.Plan) {
 	}
 	for _, t := range p.Tables {
 		w.table(t)
+	}
+	for _, g := range p.Groups {
+		w.group(g)
+	}
+	for _, e := range p.Events {
+		w.event(e)
 	}
 	for _, prog := range p.Programs {
 		w.WriteByte('\n')
@@ -157,6 +172,25 @@ func (w *writer) table(t *ir.Table) {
 	})
 }
 
+func (w *writer) group(g *ir.Group) {
+	w.WriteByte('\n')
+	w.line(g.Pos, "group %s, %d receivers in each, %d in all from %d on, %d groups, %d rows", g.Name, g.Max, g.Rows, g.Base, g.Size, g.Receivers.Size)
+	w.nested(func() {
+		w.layout("key", g.Key)
+		w.layout("receiver", g.Receivers.Value)
+	})
+}
+
+func (w *writer) event(e *ir.Event) {
+	w.WriteByte('\n')
+	text := fmt.Sprintf("event %d %s", e.ID, e.Name)
+	if e.Required {
+		text += ", required"
+	}
+	w.line(e.Pos, "%s", text)
+	w.nested(func() { w.layout("record", e.Fields) })
+}
+
 func (w *writer) layout(what string, s ir.Struct) {
 	w.line(none, "%s, %d bytes", what, s.Size)
 	w.nested(func() {
@@ -214,7 +248,7 @@ func (w *writer) program(p *ir.Program) {
 }
 
 var reasonKinds = map[ir.ReasonKind]string{
-	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Went: "up", ir.Fault: "fault",
+	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Went: "up", ir.Fault: "fault", ir.Copied: "copy", ir.Declined: "declined",
 }
 
 // reason names a reason of p; -1 is "-".
@@ -223,6 +257,14 @@ func reason(p *ir.Program, i int) string {
 		return "-"
 	}
 	return p.Reasons[i].Name
+}
+
+// stop says what the reason of a check that fails does: the packet goes up, or in a fan-out the receiver gets no copy.
+func stop(p *ir.Program, i int) string {
+	if i >= 0 && i < len(p.Reasons) && p.Reasons[i].Kind == ir.Declined {
+		return "decline " + p.Reasons[i].Name
+	}
+	return "up " + reason(p, i)
 }
 
 func typeName(t ir.Type) string {
@@ -247,6 +289,17 @@ func typeName(t ir.Type) string {
 		return "hop"
 	case ir.Ctr:
 		return "counter"
+	case ir.Credit, ir.Bucket:
+		name := "credit"
+		if t.Kind == ir.Bucket {
+			name = "bucket"
+		}
+		if t.Bits > 1 {
+			name += fmt.Sprintf("s(%d)", t.Bits)
+		}
+		return name
+	case ir.Translation:
+		return "translation"
 	}
 	return fmt.Sprintf("kind %d", int(t.Kind))
 }

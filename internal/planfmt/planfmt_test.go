@@ -71,6 +71,118 @@ program out tc/ingress
 	}
 }
 
+func TestFanOutText(t *testing.T) {
+	u8, u64 := ir.UintType(8), ir.UintType(64)
+	member := func(name string, kind ir.Kind, off int) *ir.Member {
+		return &ir.Member{Name: name, Type: ir.Type{Kind: kind, Bits: 4, Size: 4}, Off: off}
+	}
+	credit, next, names := member("credit", ir.Bucket, 0), member("next", ir.Ctr, 4), member("names", ir.Translation, 8)
+	to := &ir.Member{Name: "to", Type: ir.AddrType, Off: 12}
+	hop := &ir.Member{Name: "hop_to", Type: ir.Type{Kind: ir.Hop, Size: 20}, Off: 28, Hidden: true, To: to}
+	key := &ir.Member{Name: "number", Type: ir.UintType(32)}
+	table := &ir.Table{Name: "subscribers", Kind: "receivers", Size: 24, Value: ir.Struct{Members: []*ir.Member{credit, next, names, to, hop}, Size: 48}}
+	group := &ir.Group{Name: "subscribers", Key: ir.Struct{Members: []*ir.Member{key}, Size: 4}, Receivers: table, Max: 8, Rows: 16, Size: 4, Base: 1}
+	field := &ir.Member{Name: "number", Type: u64, Off: 16}
+	event := &ir.Event{Name: "sent", ID: 1, Required: true, Fields: ir.Struct{Members: []*ir.Member{field}, Size: 24}}
+	row := &ir.Row{Name: "r", Table: table}
+	drawn, width, found, length, value := &ir.Var{Name: "drawn", Type: u64}, &ir.Var{Name: "width", Type: u8},
+		&ir.Var{Name: "found", Type: ir.BoolType}, &ir.Var{Name: "length", Type: u8}, &ir.Var{Name: "value", Type: u64}
+	five := &ir.Const{V: 5, T: u64}
+	plan := &ir.Plan{Name: "fan", Levels: 4, Credits: 65, Receivers: 17, Translations: 8, Ring: 4096, Groups: []*ir.Group{group}, Events: []*ir.Event{event}}
+	plan.Programs = []*ir.Program{{
+		Name: "out", Hook: "tc/ingress", Rows: []*ir.Row{row},
+		Reasons: []*ir.Reason{
+			{Name: "fanned", Kind: ir.Passed}, {Name: "no_group", Kind: ir.Went}, {Name: "no_room", Kind: ir.Went}, {Name: "fault", Kind: ir.Fault},
+			{Name: "copied", Kind: ir.Copied}, {Name: "declined", Kind: ir.Declined},
+		},
+		Body: []ir.Stmt{
+			&ir.FindElement{Found: found, Len: length, Value: value, At: ir.Off{Const: 54}, Size: five, SizeMax: 8, ID: five,
+				Forms: []ir.ElementForm{{IDBits: 4, LenBits: 4, Bias: 1, Pad: 0, Stop: 15, When: &ir.VarRef{Var: found}}}},
+			&ir.FanOut{
+				Group: group, Key: []ir.MemberValue{{Member: key, Value: five}}, Miss: 1, Row: row, Front: ir.Off{Const: 54}, NoRoom: 2, Fault: 3,
+				Each: []ir.Stmt{
+					&ir.CheckHop{Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Length: five, TooBig: 5, Reasons: [ir.HopStates]int{5, 5, 5, 5, 5, 5, 5}},
+					&ir.If{Cond: &ir.RowHas{Row: row}, Then: []ir.Stmt{&ir.Skip{Reason: 5}}},
+					&ir.Translate{Var: value, Row: row, Member: names, Key: five, Value: five, Pending: 5, Full: 5,
+						Draws: []*ir.Draw{{Var: drawn, Row: row, Member: next, Step: 4}}},
+					&ir.Copy{
+						Effects: ir.Effects{
+							Emits: []*ir.Emit{{Event: event, Row: row, Values: []ir.MemberValue{{Member: field, Value: five}}, Full: 5}},
+							Admits: []*ir.Admit{{Row: row, Member: credit, Level: five, Cost: five, Floor: five, Refused: 5, Contended: 5,
+								Count: &ir.Count{Row: row, Member: next, By: five}}},
+							Draws: []*ir.Draw{{Var: drawn, Row: row, Member: next, Step: 1}},
+							Lets:  []*ir.Let{{Var: width, Value: &ir.Pick{If: &ir.RowHas{Row: row}, Then: five, Else: &ir.VarintWord{X: five, Width: width}}}},
+						},
+						Rewrite: &ir.Rewrite{Cells: []ir.Cell{{Off: ir.Off{Const: 42}, Size: 8, Width: width, Value: five}}},
+						Hop:     &ir.HopRef{Row: row, Member: hop, Family: 4}, Reason: 4, Failed: 5,
+					},
+				},
+			},
+		},
+	}}
+	want := `plan fan
+kernel 0.0
+levels of priority 4
+credits 65
+receivers 17
+translations 8
+bytes of ring 4096
+
+group subscribers, 8 receivers in each, 16 in all from 1 on, 4 groups, 24 rows
+  key, 4 bytes
+      0 number u32
+  receiver, 48 bytes
+      0 credit buckets(4)
+      4 next counter
+      8 names translation
+     12 to ip
+     28 hop_to hop, hidden, to to
+
+event 1 sent, required
+  record, 24 bytes
+     16 number u64
+
+program out tc/ingress
+  link layer: no
+  pull 0
+  reasons from 0
+    0 pass fanned: 
+    1 up no_group: 
+    2 up no_room: 
+    3 fault fault: 
+    4 copy copied: 
+    5 declined declined: 
+  row r of subscribers
+  body
+    find found, length, value = element 5 of [54 +5, at most 8]
+      form id 4 length 4+1, pad 0, stop 15, when found
+    fan out to subscribers{number: 5} else up no_group, pass fanned, front 54, no room: up no_room, fault: drop fault
+      each r
+        check hop r.hop_to (IPv4) for 5 bytes
+          none: decline declined
+          neighbour: decline declined
+          local: decline declined
+          unreachable: decline declined
+          blackhole: decline declined
+          prohibit: decline declined
+          over the MTU: decline declined
+        if r?
+          skip declined
+        translate value = r.names[5], new: 5, pending: decline declined, full: decline declined
+          draw drawn = r.next += 4
+        copy copied through r.hop_to (IPv4) else decline declined
+          emit sent{number: 5} to r else decline declined
+          admit 5 from r.credit[5] above 5 else decline declined, contended: decline declined, refused: count r.next += 5
+          draw drawn = r.next += 1
+          let width = pick(r?, 5, varint(5 in width))
+          rewrite in place, l2 0, front 0 -> 0
+            [42 +varint width] = 5
+`
+	if diff := cmp.Diff(want, Text(plan)); diff != "" {
+		t.Errorf("the text differs (-want +got):\n%s", diff)
+	}
+}
+
 // Every kind of statement and expression of the plan has a text: the sources are compared, so that a new kind can't be
 // forgotten here.
 func TestNothingIsUnknown(t *testing.T) {
@@ -123,7 +235,7 @@ func receivers(t *testing.T, method string) []string {
 // Every member of the larger parts of a plan is shown: a new one fails here until it has a text.
 func TestNothingIsLeftOut(t *testing.T) {
 	var sources strings.Builder
-	for _, file := range []string{"planfmt.go", "stmt.go", "expr.go"} {
+	for _, file := range []string{"planfmt.go", "stmt.go", "fanout.go", "expr.go"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -133,6 +245,8 @@ func TestNothingIsLeftOut(t *testing.T) {
 	for _, part := range []any{
 		ir.Plan{}, ir.Setting{}, ir.Member{}, ir.Table{}, ir.Session{}, ir.Field{}, ir.SessionRow{}, ir.Counter{}, ir.Program{},
 		ir.Reason{}, ir.Forward{}, ir.Rewrite{}, ir.Cell{}, ir.Sum{}, ir.Term{}, ir.HopRef{}, ir.CheckHop{}, ir.Lookup{},
+		ir.Group{}, ir.Event{}, ir.Effects{}, ir.Emit{}, ir.Admit{}, ir.Draw{}, ir.Translate{}, ir.FindElement{}, ir.ElementForm{},
+		ir.FanOut{}, ir.Copy{}, ir.Skip{}, ir.Pick{}, ir.VarintWord{},
 	} {
 		typ := reflect.TypeOf(part)
 		for i := range typ.NumField() {

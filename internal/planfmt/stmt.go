@@ -16,47 +16,52 @@ func (w *writer) block(p *ir.Program, body []ir.Stmt) {
 func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 	switch s := s.(type) {
 	case *ir.NeedBytes:
-		w.line(s.Pos, "need %s bytes else up %s", offset(s.End), reason(p, s.Reason))
+		w.line(s.Pos, "need %s bytes else %s", offset(s.End), stop(p, s.Reason))
 	case *ir.Let:
 		w.line(s.Pos, "let %s = %s", s.Var.Name, expr(s.Value))
 	case *ir.Guard:
-		w.line(s.Pos, "guard %s else up %s", expr(s.Cond), reason(p, s.Reason))
+		w.line(s.Pos, "guard %s else %s", expr(s.Cond), stop(p, s.Reason))
 	case *ir.If:
 		w.branch(p, s)
 	case *ir.ReadVarint:
-		w.line(s.Pos, "varint %s, %s = [%s] else up %s", s.Value.Name, s.Size.Name, offset(s.At), reason(p, s.Reason))
+		w.line(s.Pos, "varint %s, %s = [%s] else %s", s.Value.Name, s.Size.Name, offset(s.At), stop(p, s.Reason))
 	case *ir.Lookup:
 		miss := "optional"
 		if s.Miss >= 0 {
-			miss = "else up " + reason(p, s.Miss)
+			miss = "else " + stop(p, s.Miss)
 		}
 		w.line(s.Pos, "lookup %s = %s%s %s", s.Row.Name, s.Row.Table.Name, members(s.Key), miss)
 	case *ir.Count:
-		what := ""
-		if s.Counter != nil {
-			what = s.Counter.Name
-		} else {
-			what = s.Row.Name + "." + s.Member.Name
-		}
-		w.line(s.Pos, "count %s += %s", what, expr(s.By))
+		w.line(s.Pos, "%s", count(s))
 	case *ir.Learn:
-		w.line(s.Pos, "learn %s%s = %s else up %s", s.Table.Name, members(s.Key), members(s.Value), reason(p, s.Full))
+		w.line(s.Pos, "learn %s%s = %s else %s", s.Table.Name, members(s.Key), members(s.Value), stop(p, s.Full))
 	case *ir.CheckHop:
 		w.line(s.Pos, "check hop %s for %s bytes", hop(s.Hop), expr(s.Length))
 		w.nested(func() {
 			for state, r := range s.Reasons {
-				if state != ir.HopDirect && state != ir.HopNeighbour {
-					w.line(none, "%s: up %s", hopStates[state], reason(p, r))
+				if state != ir.HopDirect && (state != ir.HopNeighbour || w.each) {
+					w.line(none, "%s: %s", hopStates[state], stop(p, r))
 				}
 			}
-			w.line(none, "over the MTU: up %s", reason(p, s.TooBig))
+			w.line(none, "over the MTU: %s", stop(p, s.TooBig))
 		})
+	case *ir.FindElement:
+		w.findElement(s)
+	case *ir.Translate:
+		w.translate(p, s)
 	case *ir.Up:
 		w.line(s.Pos, "up %s", reason(p, s.Reason))
 	case *ir.Drop:
 		w.line(s.Pos, "drop %s", reason(p, s.Reason))
+		w.nested(func() { w.effects(p, &s.Effects) })
 	case *ir.Forward:
 		w.forward(p, s)
+	case *ir.FanOut:
+		w.fanOut(p, s)
+	case *ir.Copy:
+		w.copy(p, s)
+	case *ir.Skip:
+		w.line(s.Pos, "skip %s", reason(p, s.Reason))
 	default:
 		w.line(none, "unknown statement %T", s)
 	}
@@ -95,9 +100,12 @@ func (w *writer) forward(p *ir.Program, s *ir.Forward) {
 		text += ", fault: drop " + reason(p, s.Fault)
 	}
 	w.line(s.Pos, "%s", text)
-	if s.Rewrite != nil {
-		w.nested(func() { w.rewrite(s.Rewrite) })
-	}
+	w.nested(func() {
+		w.effects(p, &s.Effects)
+		if s.Rewrite != nil {
+			w.rewrite(s.Rewrite)
+		}
+	})
 }
 
 var resizes = map[ir.Resize]string{
@@ -150,7 +158,11 @@ func (w *writer) cell(c ir.Cell) {
 	if c.Note != "" {
 		note = "  (" + c.Note + ")"
 	}
-	w.line(c.Pos, "[%s +%d%s] = %s%s", offset(c.Off), c.Size, order, expr(c.Value), note)
+	size := fmt.Sprint(c.Size)
+	if c.Width != nil {
+		size = "varint " + c.Width.Name
+	}
+	w.line(c.Pos, "[%s +%s%s] = %s%s", offset(c.Off), size, order, expr(c.Value), note)
 }
 
 func (w *writer) sum(s *ir.Sum) {

@@ -1,0 +1,116 @@
+package planfmt
+
+import (
+	"fmt"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+func (w *writer) fanOut(p *ir.Program, s *ir.FanOut) {
+	what := "pass"
+	if s.Drop {
+		what = "drop"
+	}
+	text := fmt.Sprintf("fan out to %s%s else up %s", s.Group.Name, members(s.Key), reason(p, s.Miss))
+	text += fmt.Sprintf(", %s %s, front %s", what, reason(p, s.Reason), offset(s.Front))
+	for _, r := range s.Usage {
+		text += ", usage " + r.Name
+	}
+	text += fmt.Sprintf(", no room: up %s, fault: drop %s", reason(p, s.NoRoom), reason(p, s.Fault))
+	w.line(s.Pos, "%s", text)
+	w.nested(func() {
+		w.effects(p, &s.Effects)
+		w.line(none, "each %s", s.Row.Name)
+		w.each = true
+		w.nested(func() { w.block(p, s.Each) })
+		w.each = false
+	})
+}
+
+func (w *writer) copy(p *ir.Program, s *ir.Copy) {
+	w.line(s.Pos, "copy %s through %s else %s", reason(p, s.Reason), hop(s.Hop), stop(p, s.Failed))
+	w.nested(func() {
+		w.effects(p, &s.Effects)
+		if s.Rewrite != nil {
+			w.rewrite(s.Rewrite)
+		}
+	})
+}
+
+// effects writes changes of state in the order in which they happen, except that records are written where they are reserved
+// or would be.
+func (w *writer) effects(p *ir.Program, e *ir.Effects) {
+	for _, s := range e.Emits {
+		text := "emit " + s.Event.Name + members(s.Values)
+		if s.Row != nil {
+			text += " to " + s.Row.Name
+		}
+		if s.Event.Required {
+			text += " else " + stop(p, s.Full)
+		}
+		w.line(s.Pos, "%s", text)
+	}
+	for _, s := range e.Admits {
+		text := fmt.Sprintf("admit %s from %s.%s", expr(s.Cost), s.Row.Name, s.Member.Name)
+		if s.Level != nil {
+			text += fmt.Sprintf("[%s]", expr(s.Level))
+		}
+		if s.Floor != nil {
+			text += " above " + expr(s.Floor)
+		}
+		text += fmt.Sprintf(" else %s, contended: %s", stop(p, s.Refused), stop(p, s.Contended))
+		if s.Count != nil {
+			text += ", refused: " + count(s.Count)
+		}
+		w.line(s.Pos, "%s", text)
+	}
+	w.draws(e.Draws)
+	for _, s := range e.Lets {
+		w.line(s.Pos, "let %s = %s", s.Var.Name, expr(s.Value))
+	}
+	for _, s := range e.Counts {
+		w.line(s.Pos, "%s", count(s))
+	}
+}
+
+func (w *writer) draws(draws []*ir.Draw) {
+	for _, s := range draws {
+		w.line(s.Pos, "draw %s = %s.%s += %d", s.Var.Name, s.Row.Name, s.Member.Name, s.Step)
+	}
+}
+
+func count(s *ir.Count) string {
+	if s.Counter != nil {
+		return fmt.Sprintf("count %s += %s", s.Counter.Name, expr(s.By))
+	}
+	return fmt.Sprintf("count %s.%s += %s", s.Row.Name, s.Member.Name, expr(s.By))
+}
+
+func (w *writer) translate(p *ir.Program, s *ir.Translate) {
+	w.line(s.Pos, "translate %s = %s.%s[%s], new: %s, pending: %s, full: %s",
+		s.Var.Name, s.Row.Name, s.Member.Name, expr(s.Key), expr(s.Value), stop(p, s.Pending), stop(p, s.Full))
+	w.nested(func() { w.draws(s.Draws) })
+}
+
+func (w *writer) findElement(s *ir.FindElement) {
+	w.line(s.Pos, "find %s, %s, %s = element %s of [%s +%s, at most %d]",
+		s.Found.Name, s.Len.Name, s.Value.Name, expr(s.ID), offset(s.At), expr(s.Size), s.SizeMax)
+	w.nested(func() {
+		for _, f := range s.Forms {
+			text := fmt.Sprintf("form id %d length %d", f.IDBits, f.LenBits)
+			if f.Bias != 0 {
+				text += fmt.Sprintf("%+d", f.Bias)
+			}
+			if f.Pad >= 0 {
+				text += fmt.Sprintf(", pad %d", f.Pad)
+			}
+			if f.Stop >= 0 {
+				text += fmt.Sprintf(", stop %d", f.Stop)
+			}
+			if f.When != nil {
+				text += ", when " + expr(f.When)
+			}
+			w.line(none, "%s", text)
+		}
+	})
+}
