@@ -31,4 +31,12 @@ var (
 		"A session needs a value for each of its fields, a row for each member of its key, and a program for each setting without a default. Two rows of a test can't have the same key, and a table can't hold more rows than its size.",
 		`sessions: [{channel: {client: "198.51.100.7:40001"}}]`,
 		`sessions: [{channel: {client: "198.51.100.7:40001", server: "192.0.2.1:3478", …}}]`)
+	codeUnknownGroup = diag.Define("FR0308", "a test names an unknown group or value of a receiver",
+		"`groups` in a test are groups of the spec, each with values for its key and the list of its receivers, in the order of sending. Values of a receiver that aren't given are 0. A counter is given what it holds, a credit its limit, one that refills its burst (at a rate of 1 a second), a translation the number of its namespace.",
+		`groups: [{subscribers: {key: stream: 7, receivers: [{remot: "203.0.113.1:6000"}]}}]`,
+		`groups: [{subscribers: {key: stream: 7, receivers: [{remote: "203.0.113.1:6000"}]}}]`)
+	codeUnknownEvent = diag.Define("FR0309", "a test expects an unknown event or field",
+		"`events` in a test are the records that come out, in order, each by its event with values for the fields that matter, and the receiver that it names, counted from 0.",
+		`expect: {pass: true, events: [{sent: {receiver: 0, sequense: 15}}]}`,
+		`expect: {pass: true, events: [{sent: {receiver: 0, sequence: 15}}]}`)
 )

@@ -20,6 +20,7 @@ type test struct {
 	src      *spec.Test
 	program  *ir.Program
 	settings map[string][]byte
+	groups   []group    // in the order of the test
 	state    *sim.Relay // the state before
 	packet   sim.Packet
 	expect   expectation
@@ -30,6 +31,8 @@ type expectation struct {
 	layers   []packet.Layer
 	rows     []row
 	counters []counter
+	copies   []wantCopy
+	events   []wantEvent
 }
 
 // row is a row that is expected: its key, and the members of its value that are given.
@@ -43,7 +46,7 @@ type row struct {
 
 type given struct {
 	member *ir.Member
-	bytes  []byte // of a counter: 8 bytes, its value
+	bytes  []byte // of a counter, a credit or a translation: 8 bytes, what stands for it in tests
 }
 
 // counter is a counter that is expected: a named one, or (index -1) that of a reason.
@@ -61,10 +64,10 @@ type preparer struct {
 	diags   *diag.List
 
 	// of the test at hand
-	t        *test
-	hop      sim.Hop
-	slots    int
-	counters int // shared counters given out
+	t     *test
+	hop   sim.Hop
+	slots int
+	shared
 }
 
 // prepare resolves all tests. Those with mistakes are missing in the result.
@@ -74,7 +77,7 @@ func prepare(s *spec.Spec, plan *ir.Plan) ([]*test, *diag.List) {
 	for _, src := range s.Tests {
 		before := p.diags.Len()
 		p.t = &test{src: src, settings: map[string][]byte{}}
-		p.slots, p.counters = 0, 0
+		p.slots, p.shared = 0, shared{}
 		p.all()
 		if p.diags.Len() == before {
 			tests = append(tests, p.t)
@@ -124,6 +127,9 @@ func (p *preparer) all() {
 	}
 	for _, r := range src.Rows {
 		p.row(r)
+	}
+	for _, g := range src.Groups {
+		p.group(g)
 	}
 	p.packet()
 	p.expected()
@@ -240,13 +246,18 @@ func fill(s *ir.Struct, into []byte, fields []int, values [][]byte) {
 	}
 }
 
-// put puts a row in, with its hops.
-func (p *preparer) put(t *ir.Table, key, value []byte, pos diag.Pos) {
-	for _, m := range t.Value.Members {
+// hops gives a row the ways to its destinations.
+func (p *preparer) hops(s *ir.Struct, value []byte) {
+	for _, m := range s.Members {
 		if m.Hidden && m.Type.Kind == ir.Hop {
 			copy(value[m.Off:], p.hop.Bytes())
 		}
 	}
+}
+
+// put puts a row in, with its hops.
+func (p *preparer) put(t *ir.Table, key, value []byte, pos diag.Pos) {
+	p.hops(&t.Value, value)
 	table := p.t.state.Table(t.Name)
 	if t.Kind != "array" && table.Get(key) != nil {
 		p.diags.Add(codeIncomplete, pos, "two rows of table %q have the same key", t.Name)
@@ -257,15 +268,14 @@ func (p *preparer) put(t *ir.Table, key, value []byte, pos diag.Pos) {
 	}
 }
 
-// value lays a literal out; a counter becomes the index of a shared counter with that value.
+// value lays a literal out; what is shared becomes the index of a new entry with that value.
 func (p *preparer) value(l spec.Literal, t ir.Type, what string) ([]byte, bool) {
-	if t.Kind == ir.Ctr {
+	if isShared(t) {
 		if l.Kind != spec.LitInt {
-			p.diags.Add(codeTestValue, l.Pos, "%s: it wants the counter's value, an integer", what)
+			p.diags.Add(codeTestValue, l.Pos, "%s: it wants the value of the %s, an integer", what, sharedName(t))
 			return nil, false
 		}
-		i, ok := p.newCounter(l.Int, l.Pos)
-		return binary.LittleEndian.AppendUint32(nil, i), ok
+		return p.take(t, &l.Int, l.Pos)
 	}
 	b, err := testrun.Encode(l, t, p.hop)
 	if err != nil {
@@ -275,14 +285,43 @@ func (p *preparer) value(l spec.Literal, t ir.Type, what string) ([]byte, bool) 
 	return b, true
 }
 
-func (p *preparer) newCounter(value uint64, pos diag.Pos) (uint32, bool) {
-	p.counters++
-	if p.counters >= len(p.t.state.Shared) {
-		p.diags.Add(codeIncomplete, pos, "more counters are used than the spec has room for (%d)", len(p.t.state.Shared)-1)
-		return 0, false
+// give resolves the value of a member.
+func (p *preparer) give(m *ir.Member, l spec.Literal, what string) (given, bool) {
+	t := m.Type
+	if isShared(t) {
+		t = ir.UintType(64)
 	}
-	p.t.state.Shared[p.counters] = value
-	return uint32(p.counters), true
+	b, err := testrun.Encode(l, t, p.hop)
+	if err != nil {
+		p.bad(l, what, err)
+		return given{}, false
+	}
+	return given{m, b}, true
+}
+
+// lay makes a row's value of what is given: other members are 0, what is shared gets entries of its own.
+func (p *preparer) lay(s *ir.Struct, values []given, pos diag.Pos) ([]byte, bool) {
+	out := make([]byte, s.Size)
+	for _, m := range s.Members {
+		i := slices.IndexFunc(values, func(g given) bool { return g.member == m })
+		b := []byte(nil)
+		if i >= 0 {
+			b = values[i].bytes
+		}
+		if isShared(m.Type) {
+			var value *uint64
+			if b != nil {
+				v := binary.LittleEndian.Uint64(b)
+				value = &v
+			}
+			var ok bool
+			if b, ok = p.take(m.Type, value, pos); !ok {
+				return nil, false
+			}
+		}
+		copy(out[m.Off:], b)
+	}
+	return out, true
 }
 
 // members resolves the values of a row of a test.
@@ -317,32 +356,35 @@ func (p *preparer) members(src *spec.TestRow) (t *ir.Table, key, value []given, 
 			p.unknown(codeUnknownTable, v.Name, "member of table "+t.Name, known)
 			return nil, nil, nil, false
 		}
-		typ := m.Type
-		if typ.Kind == ir.Ctr {
-			typ = ir.UintType(64)
-		}
-		b, err := testrun.Encode(v.Value, typ, p.hop)
-		if err != nil {
-			p.bad(v.Value, t.Name+"."+v.Name.Value, err)
+		g, ok := p.give(m, v.Value, t.Name+"."+v.Name.Value)
+		if !ok {
 			return nil, nil, nil, false
 		}
 		if inKey {
-			key = append(key, given{m, b})
+			key = append(key, g)
 		} else {
-			value = append(value, given{m, b})
+			value = append(value, g)
 		}
 	}
-	for _, m := range t.Key.Members {
-		if !m.Hidden && !slices.ContainsFunc(key, func(g given) bool { return g.member == m }) {
-			p.diags.Add(codeIncomplete, src.Table.Pos, "a row of table %q needs a value for %q", t.Name, m.Name)
-			return nil, nil, nil, false
-		}
+	if !p.whole(&t.Key, key, src.Table.Pos, "a row of table "+t.Name) {
+		return nil, nil, nil, false
 	}
 	return t, key, value, true
 }
 
-func keyOf(t *ir.Table, key []given) []byte {
-	b := make([]byte, t.Key.Size)
+// whole reports whether a key has all its members.
+func (p *preparer) whole(s *ir.Struct, key []given, pos diag.Pos, what string) bool {
+	for _, m := range s.Members {
+		if !m.Hidden && !slices.ContainsFunc(key, func(g given) bool { return g.member == m }) {
+			p.diags.Add(codeIncomplete, pos, "%s needs a value for %q", what, m.Name)
+			return false
+		}
+	}
+	return true
+}
+
+func keyOf(s *ir.Struct, key []given) []byte {
+	b := make([]byte, s.Size)
 	for _, g := range key {
 		copy(b[g.member.Off:], g.bytes)
 	}
@@ -360,25 +402,9 @@ func (p *preparer) row(src *spec.TestRow) {
 			WithHint("open the session instead: sessions: [{%s: {…}}]", t.Session.Name)
 		return
 	}
-	value := make([]byte, t.Value.Size)
-	for _, m := range t.Value.Members {
-		i := slices.IndexFunc(values, func(g given) bool { return g.member == m })
-		switch {
-		case m.Type.Kind == ir.Ctr:
-			start := uint64(0)
-			if i >= 0 {
-				start = binary.LittleEndian.Uint64(values[i].bytes)
-			}
-			c, ok := p.newCounter(start, src.Table.Pos)
-			if !ok {
-				return
-			}
-			binary.LittleEndian.PutUint32(value[m.Off:], c)
-		case i >= 0:
-			copy(value[m.Off:], values[i].bytes)
-		}
+	if value, ok := p.lay(&t.Value, values, src.Table.Pos); ok {
+		p.put(t, keyOf(&t.Key, key), value, src.Table.Pos)
 	}
-	p.put(t, keyOf(t, key), value, src.Table.Pos)
 }
 
 func (p *preparer) packet() {
@@ -401,12 +427,7 @@ func (p *preparer) expected() {
 	}
 	if e.Reason != "" {
 		kinds := map[string]ir.ReasonKind{"up": ir.Went, "drop": ir.Dropped, "sent": ir.Sent, "pass": ir.Passed}
-		var known []string
-		for _, r := range p.t.program.Reasons {
-			if r.Kind == kinds[e.Verdict] {
-				known = append(known, r.Name)
-			}
-		}
+		known := p.reasons(kinds[e.Verdict])
 		if !slices.Contains(known, e.Reason) {
 			n := spec.Name{Value: e.Reason, Pos: e.Pos}
 			p.unknown(codeUnknownReason, n, "reason to "+verb(e.Verdict)+" in program "+p.t.program.Name, known)
@@ -417,9 +438,15 @@ func (p *preparer) expected() {
 	}
 	for _, r := range e.Rows {
 		t, key, value, ok := p.members(r)
-		if ok {
-			p.t.expect.rows = append(p.t.expect.rows, row{t, keyOf(t, key), value, r.Absent, r.Table.Pos})
+		if ok && p.comparable(value, r) {
+			p.t.expect.rows = append(p.t.expect.rows, row{t, keyOf(&t.Key, key), value, r.Absent, r.Table.Pos})
 		}
+	}
+	for _, c := range e.Copies {
+		p.copy(c)
+	}
+	for _, ev := range e.Events {
+		p.event(ev)
 	}
 	for _, v := range e.Counters {
 		c := counter{name: v.Name.Value, index: -1, reason: -1, want: v.Value.Int}

@@ -51,13 +51,19 @@ func Model(ctx context.Context, s *spec.Spec, plan *ir.Plan) []Outcome {
 		}
 		after, err := t.state.Run(t.program.Name, t.packet)
 		if err != nil {
-			out = append(out, t.outcome([]string{err.Error()}, nil))
+			out = append(out, t.outcome([]string{err.Error()}, &result{}))
 			continue
 		}
 		r := result{
 			verdict: after.Verdict, reason: after.Reason, data: after.Packet.Data, vlan: after.Packet.VLAN, hop: after.Hop, state: t.state,
 		}
-		out = append(out, t.outcome(t.judge(hs, r), r.data))
+		for _, c := range after.Copies {
+			r.copies = append(r.copies, gotCopy{c.Receiver, c.Sent, []string{c.Reason}, c.Packet.Data})
+		}
+		for _, e := range after.Events {
+			r.events = append(r.events, gotEvent{e.Event, e.Receiver, e.Record})
+		}
+		out = append(out, t.outcome(t.judge(hs, r), &r))
 	}
 	return out
 }
@@ -71,12 +77,17 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]
 	}
 	defer unpin()
 	routes := testrun.UsesRoutes(plan)
-	if routes {
-		net, err := testrun.Enter(true)
-		if err != nil {
+	var net *testrun.Net // nil: the network doesn't matter
+	if routes || testrun.UsesCopies(plan) {
+		if net, err = testrun.Enter(true); err != nil {
 			return nil, err
 		}
 		defer net.Leave()
+	}
+	if testrun.UsesCopies(plan) {
+		if err := net.Capture(); err != nil {
+			return nil, err
+		}
 	}
 	tests, _ := prepare(s, plan)
 	hs := packet.NewHeaders(s)
@@ -104,6 +115,9 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]
 			k, err := testrun.Load(plan, object, t.settings)
 			if err != nil {
 				return out, err
+			}
+			if testrun.UsesCopies(plan) {
+				k.Join(net)
 			}
 			loaded[key] = k
 		}
@@ -148,24 +162,37 @@ func (t *test) inKernel(hs *packet.Headers, k *testrun.Relay) (Outcome, error) {
 		return Outcome{}, err
 	}
 	r := result{verdict: res.Verdict, data: res.Data, state: t.state, kernel: true}
+	r.copies = t.kernelCopies(res.Copies, before)
+	for _, e := range k.Events() {
+		if e.ID < 1 || e.ID > len(t.state.Plan().Events) {
+			return Outcome{}, fmt.Errorf("a record of event %d, which the spec doesn't have", e.ID)
+		}
+		r.events = append(r.events, gotEvent{t.state.Plan().Events[e.ID-1], e.Receiver, e.Record})
+	}
 	for i, reason := range t.program.Reasons {
-		if t.state.Reasons[t.program.Base+i].Packets != before[t.program.Base+i].Packets {
-			r.reason = reason.Name
-			if reason.Kind == ir.Passed && r.verdict == sim.VerdictUp {
-				r.verdict = sim.VerdictPass
-			}
+		if reason.Kind == ir.Copied || reason.Kind == ir.Declined || t.state.Reasons[t.program.Base+i].Packets == before[t.program.Base+i].Packets {
+			continue
+		}
+		r.reason = reason.Name
+		if reason.Kind == ir.Passed && r.verdict == sim.VerdictUp {
+			r.verdict = sim.VerdictPass
 		}
 	}
-	return t.outcome(t.judge(hs, r), r.data), nil
+	return t.outcome(t.judge(hs, r), &r), nil
 }
 
-func (t *test) outcome(differences []string, data []byte) Outcome {
+func (t *test) outcome(differences []string, r *result) Outcome {
 	o := Outcome{Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos}
 	if len(differences) > 0 {
 		o.Status, o.Differences = Failed, differences
 		o.Dump = "came:\n" + hex.Dump(t.packet.Data)
-		if data != nil {
-			o.Dump += "left:\n" + hex.Dump(data)
+		if r.data != nil {
+			o.Dump += "left:\n" + hex.Dump(r.data)
+		}
+		for i, c := range r.copies {
+			if c.sent {
+				o.Dump += fmt.Sprintf("copy %d:\n%s", i, hex.Dump(c.data))
+			}
 		}
 	}
 	return o
@@ -178,6 +205,8 @@ type result struct {
 	data    []byte
 	vlan    *sim.Tag
 	hop     *sim.Hop
+	copies  []gotCopy // one for each receiver's turn
+	events  []gotEvent
 	state   *sim.Relay
 	kernel  bool // the device, the next hop and the tag are not known
 }
@@ -202,8 +231,11 @@ func (t *test) judge(hs *packet.Headers, r result) []string {
 		}
 	}
 	if e.Packet != nil {
-		for _, p := range t.packetProblems(hs, r) {
+		for _, p := range t.packetProblems(hs, r.data, e.Packet, t.expect.layers) {
 			add("%s", p)
+		}
+		if tag := t.tagProblem(r); tag != "" {
+			add("%s", tag)
 		}
 	}
 	if e.Via != nil && !r.kernel {
@@ -215,6 +247,12 @@ func (t *test) judge(hs *packet.Headers, r result) []string {
 			}
 			add("next hop: got %s, want %s", got, e.Via.Text)
 		}
+	}
+	if e.Copies != nil {
+		out = append(out, t.judgeCopies(hs, r)...)
+	}
+	if e.Events != nil {
+		out = append(out, t.judgeEvents(r)...)
 	}
 	for _, row := range t.expect.rows {
 		out = append(out, row.judge(r.state)...)
@@ -240,22 +278,28 @@ func said(verdict, reason string) string {
 	return verdict + " (" + reason + ")"
 }
 
-func (t *test) packetProblems(hs *packet.Headers, r result) []packet.Problem {
-	want := t.src.Expect.Packet
-	var problems []packet.Problem
-	if want.VLAN != nil && !r.kernel {
-		got := sim.Tag{}
-		if r.vlan != nil {
-			got = *r.vlan
-		}
-		if got != (sim.Tag{Proto: want.VLAN.Proto, TCI: want.VLAN.TCI}) {
-			problems = append(problems, packet.Problem{Field: "tag", Text: fmt.Sprintf("got %04x %04x, want %04x %04x", got.Proto, got.TCI, want.VLAN.Proto, want.VLAN.TCI)})
-		}
+// tagProblem compares the tag in the metadata.
+func (t *test) tagProblem(r result) string {
+	want := t.src.Expect.Packet.VLAN
+	if want == nil || r.kernel {
+		return ""
 	}
+	got := sim.Tag{}
+	if r.vlan != nil {
+		got = *r.vlan
+	}
+	if got == (sim.Tag{Proto: want.Proto, TCI: want.TCI}) {
+		return ""
+	}
+	return fmt.Sprintf("tag: got %04x %04x, want %04x %04x", got.Proto, got.TCI, want.Proto, want.TCI)
+}
+
+// packetProblems compares a packet with what is wanted: the frame, or its layers.
+func (t *test) packetProblems(hs *packet.Headers, data []byte, want *spec.Packet, layers []packet.Layer) []packet.Problem {
 	if want.Hex != nil {
-		return append(problems, hs.Diff(r.data, want.Hex, guess(hs, want.Hex))...)
+		return hs.Diff(data, want.Hex, guess(hs, want.Hex))
 	}
-	return append(problems, hs.Check(r.data, t.expect.layers, packet.Options{Pending: t.packet.Pending})...)
+	return hs.Check(data, layers, packet.Options{Pending: t.packet.Pending})
 }
 
 func guess(hs *packet.Headers, frame []byte) []*spec.Header {
@@ -278,12 +322,9 @@ func (r *row) judge(state *sim.Relay) []string {
 	var out []string
 	for _, g := range r.value {
 		got, typ := value[g.member.Off:g.member.Off+g.member.Type.Size], g.member.Type
-		if typ.Kind == ir.Ctr {
-			index := binary.LittleEndian.Uint32(got)
-			got, typ = make([]byte, 8), ir.UintType(64)
-			if int64(index) < int64(len(state.Shared)) {
-				binary.LittleEndian.PutUint64(got, state.Shared[index])
-			}
+		if isShared(typ) {
+			got = binary.LittleEndian.AppendUint64(nil, held(state, typ, binary.LittleEndian.Uint32(got)))
+			typ = ir.UintType(64)
 		}
 		want := g.bytes
 		if typ.Kind == ir.NextHop { // the way to it is not the test's business
