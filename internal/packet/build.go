@@ -177,14 +177,13 @@ func (b *builder) size(s *scope, span int, f *spec.Field, value Value, given boo
 		return int(n), nil
 	}
 	if free != nil && free.Field.Counts == nil {
-		was := free.Get(s.frame)
 		for v := range uint64(1) << min(free.Bits, 16) {
 			free.Put(s.frame, Uint(v))
 			if n, err := s.eval(f.Size); err == nil && n == uint64(len(value.Bytes)) {
 				return len(value.Bytes), nil
 			}
 		}
-		free.Put(s.frame, was)
+		return 0, fmt.Errorf("%d bytes are given, and no value of %q says so", len(value.Bytes), free.Field.Name.Value)
 	}
 	return len(value.Bytes), nil
 }
