@@ -4,12 +4,12 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -23,6 +23,10 @@ type Case struct {
 	Slots    []CaseSlot        `json:"slots,omitempty"`
 	Shared   map[int]uint64    `json:"shared,omitempty"`
 	Rows     []CaseRow         `json:"rows,omitempty"`
+	Groups   []CaseGroup       `json:"groups,omitempty"`
+	Credits  []CaseCredit      `json:"credits,omitempty"`
+	Names    []CaseTranslation `json:"translations,omitempty"`
+	Patience int               `json:"patience,omitempty"` // packets that pass before user space reads the ring
 	Packets  []CasePacket      `json:"packets"`
 }
 
@@ -40,6 +44,31 @@ type CaseRow struct {
 	Value string `json:"value"`
 }
 
+// CaseGroup is a group of receivers.
+type CaseGroup struct {
+	Group     string   `json:"group"`
+	Key       string   `json:"key"`
+	Receivers []string `json:"receivers"`
+}
+
+// CaseCredit is an entry of the array of credits. Ahead is by how many nanoseconds the time that a bucket is spent to is ahead of the
+// clock; Spent is 0 then.
+type CaseCredit struct {
+	Index int    `json:"index"`
+	Limit uint64 `json:"limit"`
+	Spent uint64 `json:"spent,omitempty"`
+	Ahead uint64 `json:"ahead,omitempty"`
+	Burst uint64 `json:"burst,omitempty"`
+}
+
+// CaseTranslation is a row of the table of translations.
+type CaseTranslation struct {
+	Namespace uint32 `json:"namespace"`
+	Key       uint64 `json:"key"`
+	Value     uint64 `json:"value"`
+	Pending   bool   `json:"pending,omitempty"`
+}
+
 // CasePacket is a packet and the program that it comes to.
 type CasePacket struct {
 	Program  string `json:"program"`
@@ -49,9 +78,10 @@ type CasePacket struct {
 	Priority uint32 `json:"priority,omitempty"`
 }
 
-func newCase(plan *ir.Plan, settings map[string][]byte, state *sim.Relay, log []logged, text string) *Case {
+func newCase(plan *ir.Plan, b *bench, state *sim.Relay, log []logged, text string) *Case {
 	c := &Case{Relay: plan.Name, Spec: filepath.Base(filepath.Dir(plan.Pos.File)), Text: text, Lapsed: state.World.Now >= state.World.LeaseDeadline}
-	for name, v := range settings {
+	c.Patience = b.patience
+	for name, v := range b.settings {
 		if c.Settings == nil {
 			c.Settings = map[string]string{}
 		}
@@ -76,6 +106,7 @@ func newCase(plan *ir.Plan, settings map[string][]byte, state *sim.Relay, log []
 			c.Rows = append(c.Rows, CaseRow{t.Name, hex.EncodeToString([]byte(k)), hex.EncodeToString(table.Get([]byte(k)))})
 		}
 	}
+	c.fanOut(plan, state)
 	for _, l := range log {
 		c.Packets = append(c.Packets, CasePacket{l.program, hex.EncodeToString(l.packet.Data), l.packet.GSO, l.packet.Mark, l.packet.Priority})
 	}
@@ -106,14 +137,14 @@ func ReadCase(file string) (*Case, error) {
 
 // Replay runs a case again, and returns how the kernel and the model differ, or "". Without an object the model runs alone.
 func Replay(plan *ir.Plan, object []byte, c *Case) (string, error) {
-	var route func(from, to netip.Addr) sim.Hop
+	var net *testrun.Net
 	if object != nil {
-		r, leave, err := enter(plan)
+		n, leave, err := enter(plan)
 		if err != nil {
 			return "", err
 		}
 		defer leave()
-		route = r
+		net = n
 	}
 	settings := map[string][]byte{}
 	var bad error
@@ -127,7 +158,7 @@ func Replay(plan *ir.Plan, object []byte, c *Case) (string, error) {
 	for name, v := range c.Settings {
 		settings[name] = bytes(v)
 	}
-	b, err := newBench(plan, object, settings, route)
+	b, err := newBench(plan, object, settings, net)
 	if err != nil {
 		return "", err
 	}
@@ -158,9 +189,16 @@ func Replay(plan *ir.Plan, object []byte, c *Case) (string, error) {
 		}
 		m.Table(r.Table).Put(key, value)
 	}
+	if err := c.putFanOut(b, bytes); err != nil {
+		return "", err
+	}
+	if bad != nil {
+		return "", bad
+	}
 	if err := b.start(); err != nil {
 		return "", err
 	}
+	b.patience = c.Patience
 	for _, p := range c.Packets {
 		_, text, err := b.try(p.Program, sim.Packet{Data: bytes(p.Data), GSO: p.GSO, Mark: p.Mark, Priority: p.Priority})
 		if text != "" || err != nil {

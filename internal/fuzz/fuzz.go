@@ -1,11 +1,9 @@
 package fuzz
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -25,7 +23,7 @@ type Config struct {
 	Packets  int    // stop after so many packets; 0: no limit
 	Duration time.Duration
 	Quick    bool // report a difference as it is, without making it small
-	// Judge is asked about every packet that leaves changed (one that is neither a super-packet nor tagged in the metadata), as it
+	// Judge is asked about every packet that leaves changed, and every copy (one that is neither a super-packet nor tagged in the metadata), as it
 	// came and as it left, and says what is wrong with it, or "". nil: nobody is.
 	Judge  func(program string, came, left []byte) string
 	Decode int // one in so many sent packets goes through the independent decoder as well; 0: each
@@ -37,6 +35,9 @@ type Report struct {
 	Refused    int // of them, not run in the kernel, whose entry doesn't take them
 	Decoded    int // sent packets that the independent decoder found right
 	Zeros      int // sent packets with a checksum that came out as 0 and had to be written as FFFF
+	Copies     int // of packets, sent to receivers
+	Declined   int // turns of receivers without a copy
+	Events     int // records for user space
 	Verdicts   map[sim.Verdict]int
 	Elapsed    time.Duration
 	Coverage   []*sim.Point
@@ -71,12 +72,12 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	f := &fuzzer{Config: c, rng: newSource(c.Seed), headers: packet.NewHeaders(c.Spec), report: Report{Verdicts: map[sim.Verdict]int{}}}
 	defer f.close()
 	if c.Object != nil {
-		route, leave, err := enter(c.Plan)
+		net, leave, err := enter(c.Plan)
 		if err != nil {
 			return nil, err
 		}
 		defer leave()
-		f.route = route
+		f.net = net
 	}
 	if c.Duration > 0 {
 		var cancel context.CancelFunc
@@ -89,25 +90,35 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	return &f.report, err
 }
 
-// enter pins the thread and, where a program looks routes up, moves it to a network whose routes the model knows.
-func enter(plan *ir.Plan) (route func(from, to netip.Addr) sim.Hop, leave func(), err error) {
+// enter pins the thread and moves it to the network that the plan's programs need; leave undoes both.
+func enter(plan *ir.Plan) (net *testrun.Net, leave func(), err error) {
 	unpin, err := testrun.Pin()
 	if err != nil {
 		return nil, nil, err
 	}
-	if !testrun.UsesRoutes(plan) {
-		return nil, unpin, nil
+	if net, err = network(plan); err != nil || net == nil {
+		return nil, unpin, err
 	}
-	net, err := testrun.Enter(false)
-	if err != nil {
-		unpin()
-		return nil, nil, err
-	}
-	return net.Route, func() {
+	return net, func() {
 		if net.Leave() == nil {
 			unpin() // else the thread ends with its goroutine
 		}
 	}, nil
+}
+
+// network moves the thread, where a program looks routes up or sends copies, to a network whose routes the model knows and whose packets
+// are taken; nil where nothing needs one.
+func network(plan *ir.Plan) (*testrun.Net, error) {
+	if !testrun.UsesRoutes(plan) && !testrun.UsesCopies(plan) {
+		return nil, nil
+	}
+	net, err := testrun.Enter(false)
+	if err == nil && testrun.UsesCopies(plan) {
+		if err = net.Capture(); err != nil {
+			err = errors.Join(err, net.Leave())
+		}
+	}
+	return net, err
 }
 
 type fuzzer struct {
@@ -116,10 +127,10 @@ type fuzzer struct {
 	headers *packet.Headers
 	report  Report
 
-	route      func(from, to netip.Addr) sim.Hop // what the kernel's route lookups find; nil: nothing asks
+	net        *testrun.Net // where the thread is; nil: where it was
 	bench      *bench
 	generators []*generator
-	sent       int
+	examined   int
 	seen       []bool // by point of the plan
 }
 
@@ -161,7 +172,7 @@ func (f *fuzzer) load(first bool) error {
 	if first && !slices.ContainsFunc(f.Plan.Settings, func(s *ir.Setting) bool { return s.Default == nil }) {
 		settings = nil
 	}
-	b, err := newBench(f.Plan, f.Object, settings, f.route)
+	b, err := newBench(f.Plan, f.Object, settings, f.net)
 	if err != nil {
 		return err
 	}
@@ -176,7 +187,7 @@ func (f *fuzzer) load(first bool) error {
 		}
 		return s.Default
 	}
-	f.rng.known, f.rng.near = nil, nil
+	f.rng.known, f.rng.near, f.rng.credits = nil, nil, findCredits(b.plan)
 	for _, p := range f.Plan.Programs {
 		i := slices.IndexFunc(f.Spec.Programs, func(sp *spec.Program) bool { return sp.Name.Value == p.Name })
 		h := findHints(p, value)
@@ -211,7 +222,11 @@ func (f *fuzzer) collect() {
 // round runs packets on one random state.
 func (f *fuzzer) round(ctx context.Context) error {
 	b := f.bench
-	f.rng.state(f.Plan, b.model)
+	f.rng.state(b.plan, b.model)
+	b.patience = 0
+	if f.rng.one(4) {
+		b.patience = 1 + f.rng.IntN(roundPackets)
+	}
 	if err := b.start(); err != nil {
 		return err
 	}
@@ -226,7 +241,7 @@ func (f *fuzzer) round(ctx context.Context) error {
 			frame = g.frame(b.model)
 			for range 6 { // most packets should come further than the first lookup
 				res, err := b.probe.Run(g.program.Name.Value, sim.Packet{Data: frame.Data})
-				if err != nil || res.Verdict != sim.VerdictUp || f.rng.one(12) || f.isNew() {
+				if err != nil || arrives(res) || f.rng.one(12) || f.isNew() {
 					break
 				}
 				frame = g.frame(b.model)
@@ -258,6 +273,11 @@ func (f *fuzzer) round(ctx context.Context) error {
 	return nil
 }
 
+// arrives reports whether a packet came to the end of a rule, and one with receivers, to one of them.
+func arrives(res sim.Result) bool {
+	return res.Verdict != sim.VerdictUp && (len(res.Copies) == 0 || slices.ContainsFunc(res.Copies, func(c sim.Copy) bool { return c.Sent }))
+}
+
 // isNew reports whether the last trial came by a place of the plan that none came by before.
 func (f *fuzzer) isNew() bool {
 	found := false
@@ -279,17 +299,20 @@ func (f *fuzzer) try(program string, p sim.Packet) (sim.Result, error) {
 	}
 	f.report.Packets++
 	f.report.Verdicts[res.Verdict]++
-	if text == "" && res.Verdict == sim.VerdictSent && p.GSO == 0 {
-		f.sent++
-		if res.Modified && zeroSums(res.Packet.Data) {
-			f.report.Zeros++
-		}
-		if f.Decode < 2 || f.sent%f.Decode == 0 {
-			text = f.decode(p.Data, res.Packet.Data)
+	f.report.Events += len(res.Events)
+	if res.Verdict == sim.VerdictSent && p.GSO == 0 && res.Modified && zeroSums(res.Packet.Data) {
+		f.report.Zeros++
+	}
+	for _, c := range res.Copies {
+		if c.Sent {
+			f.report.Copies++
+		} else {
+			f.report.Declined++
 		}
 	}
 	if text == "" {
-		text = f.judge(program, p, res)
+		f.examined++
+		text = f.examine(program, p, res, f.Decode < 2 || f.examined%f.Decode == 0)
 	}
 	if text != "" {
 		return res, f.shrink(text)
@@ -297,13 +320,40 @@ func (f *fuzzer) try(program string, p sim.Packet) (sim.Result, error) {
 	return res, nil
 }
 
+// examine has packets that left, and copies, looked at by those who don't know the plan.
+func (f *fuzzer) examine(program string, p sim.Packet, res sim.Result, decode bool) string {
+	if decode && p.GSO == 0 && res.Verdict == sim.VerdictSent {
+		if text := f.decode(p.Data, res.Packet.Data); text != "" {
+			return text
+		}
+	}
+	for _, c := range res.Copies {
+		if decode && p.GSO == 0 && c.Sent {
+			if text := f.decode(p.Data, c.Packet.Data); text != "" {
+				return fmt.Sprintf("copy to receiver %d: %s", c.Receiver, text)
+			}
+		}
+	}
+	return f.judge(program, p, res)
+}
+
 // judge asks the config's judge about a packet that left.
 func (f *fuzzer) judge(program string, p sim.Packet, res sim.Result) string {
-	forwarded := res.Verdict == sim.VerdictSent || res.Verdict == sim.VerdictPass
-	if f.Judge == nil || !forwarded || !res.Modified || p.GSO != 0 || p.VLAN != nil || p.Pending || res.Packet.VLAN != nil {
+	if f.Judge == nil || p.GSO != 0 || p.VLAN != nil || p.Pending {
 		return ""
 	}
-	return f.Judge(program, p.Data, res.Packet.Data)
+	forwarded := res.Verdict == sim.VerdictSent || res.Verdict == sim.VerdictPass
+	if forwarded && res.Modified && res.Packet.VLAN == nil {
+		return f.Judge(program, p.Data, res.Packet.Data)
+	}
+	for _, c := range res.Copies {
+		if c.Sent {
+			if text := f.Judge(program, p.Data, c.Packet.Data); text != "" {
+				return fmt.Sprintf("copy to receiver %d: %s", c.Receiver, text)
+			}
+		}
+	}
+	return ""
 }
 
 // zeroSums reports whether an optional checksum of a packet that left stands for 0.
@@ -331,189 +381,4 @@ func (f *fuzzer) decode(came, left []byte) string {
 		return "the packet that came was right, the one that left is not: " + wrong
 	}
 	return ""
-}
-
-// bench is a model and a loaded object with the same settings, and what a round did with them.
-type bench struct {
-	plan     *ir.Plan
-	settings map[string][]byte
-	model    *sim.Relay
-	mirror   *sim.Relay   // the kernel's state, read back
-	before   *sim.Relay   // the state at the start of the round
-	probe    *sim.Relay   // a model for packets that don't count: those that the kernel's entry refuses, and trials
-	points   []*sim.Point // of the probe
-	kernel   *testrun.Relay
-	log      []logged // the packets of the round
-}
-
-type logged struct {
-	program string
-	packet  sim.Packet
-}
-
-func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, route func(from, to netip.Addr) sim.Hop) (*bench, error) {
-	few := *plan // most slots and counters are never used, and copying them takes time
-	few.Slots, few.Shared = min(plan.Slots, 64), min(plan.Shared, 64)
-	b := &bench{plan: plan, settings: settings}
-	for _, r := range []**sim.Relay{&b.model, &b.mirror, &b.before, &b.probe} {
-		relay, err := sim.New(&few, settings)
-		if err != nil {
-			return nil, err
-		}
-		relay.World.Route = route
-		*r = relay
-	}
-	b.points = b.probe.Coverage()
-	if object == nil {
-		return b, nil
-	}
-	k, err := testrun.Load(plan, object, settings)
-	if err != nil {
-		return nil, err
-	}
-	for i := range min(watched, plan.Shared) {
-		k.Watch(i)
-	}
-	b.kernel = k
-	return b, nil
-}
-
-func (b *bench) close() {
-	if b.kernel != nil {
-		b.kernel.Close()
-	}
-}
-
-// start begins a round with the model's state.
-func (b *bench) start() error {
-	b.log = b.log[:0]
-	b.before.CopyState(b.model)
-	b.mirror.CopyState(b.model)
-	b.probe.CopyState(b.model)
-	if b.kernel == nil {
-		return nil
-	}
-	return b.kernel.Sync(b.model)
-}
-
-// finish ends a round: the states have to be the same.
-func (b *bench) finish() (string, error) {
-	if b.kernel == nil {
-		return "", nil
-	}
-	if err := b.kernel.Read(b.mirror, false); err != nil {
-		return "", err
-	}
-	if diff := testrun.Compare(b.plan, b.mirror, b.model); len(diff) > 0 {
-		return diff[0], nil
-	}
-	return "", nil
-}
-
-// try runs one packet through both, and returns how they differ. The error is testrun.ErrRefused where the kernel's entry didn't take it, and the model's state then
-// is as if it had not come.
-func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
-	if why := testrun.Shows(&p); why != "" || b.kernel == nil {
-		return b.modelOnly(program, p)
-	}
-	got, err := b.kernel.Run(program, &p)
-	if errors.Is(err, testrun.ErrRefused) {
-		return b.modelOnly(program, p)
-	}
-	if err != nil {
-		return sim.Result{}, "", err
-	}
-	b.log = append(b.log, logged{program, p})
-	want, err := b.model.Run(program, p)
-	if err != nil {
-		return want, err.Error(), nil
-	}
-	return want, compare(&p, got, want), nil
-}
-
-// modelOnly runs a packet in the model; where there is a kernel, in one whose state doesn't count.
-func (b *bench) modelOnly(program string, p sim.Packet) (sim.Result, string, error) {
-	model := b.probe
-	if b.kernel == nil {
-		b.log = append(b.log, logged{program, p})
-		model = b.model
-	}
-	res, err := model.Run(program, p)
-	if err != nil {
-		return res, err.Error(), nil
-	}
-	if (res.Verdict == sim.VerdictUp || res.Verdict == sim.VerdictDrop) && !bytes.Equal(res.Packet.Data, p.Data) {
-		return res, "the packet isn't sent, but changed", nil
-	}
-	if b.kernel == nil {
-		return res, "", nil
-	}
-	return res, "", testrun.ErrRefused
-}
-
-// compare names the first difference between what the kernel (got) and the model (want) made of a packet.
-func compare(p *sim.Packet, got testrun.Result, want sim.Result) string {
-	verdict := want.Verdict
-	if verdict == sim.VerdictPass {
-		verdict = sim.VerdictUp // the same to the kernel; the counters tell
-	}
-	switch {
-	case got.Verdict != verdict:
-		return fmt.Sprintf("verdict: the kernel says %s, the model %s (%s)", got.Verdict, want.Verdict, want.Reason)
-	case want.Verdict == sim.VerdictUp && !bytes.Equal(got.Data, p.Data):
-		return fmt.Sprintf("the kernel changed a packet that goes up (%s): %s", want.Reason, firstByte(got.Data, p.Data))
-	case !bytes.Equal(got.Data, want.Packet.Data):
-		return fmt.Sprintf("packet (%s, %s): %s", want.Verdict, want.Reason, firstByte(got.Data, want.Packet.Data))
-	case got.Mark != want.Packet.Mark || got.Priority != want.Packet.Priority:
-		return fmt.Sprintf("mark and priority: the kernel says %d and %d, the model %d and %d", got.Mark, got.Priority, want.Packet.Mark, want.Packet.Priority)
-	}
-	return ""
-}
-
-func firstByte(got, want []byte) string {
-	if len(got) != len(want) {
-		return fmt.Sprintf("the kernel's has %d bytes, the model's %d", len(got), len(want))
-	}
-	for i := range got {
-		if got[i] != want[i] {
-			return fmt.Sprintf("byte %d: the kernel's is %02x, the model's %02x", i, got[i], want[i])
-		}
-	}
-	return "no difference"
-}
-
-// Pair is a loaded object and its model, for packets that come from elsewhere.
-type Pair struct{ bench *bench }
-
-// NewPair loads an object with the default settings.
-func NewPair(plan *ir.Plan, object []byte) (*Pair, error) {
-	b, err := newBench(plan, object, nil, nil)
-	if err != nil {
-		return nil, err
-	}
-	return &Pair{b}, nil
-}
-
-// Close unloads the object.
-func (p *Pair) Close() { p.bench.close() }
-
-// One compares the kernel and the model on one packet, which comes to each program on a random state. It returns how they
-// differ, or "".
-func (p *Pair) One(seed uint64, packet sim.Packet) (string, error) {
-	unpin, err := testrun.Pin()
-	if err != nil {
-		return "", err
-	}
-	defer unpin()
-	b := p.bench
-	newSource(seed).state(b.model.Plan(), b.model)
-	if err := b.start(); err != nil {
-		return "", err
-	}
-	for _, prog := range b.plan.Programs {
-		if _, text, err := b.try(prog.Name, packet); text != "" || err != nil && !errors.Is(err, testrun.ErrRefused) {
-			return text, err
-		}
-	}
-	return b.finish()
 }

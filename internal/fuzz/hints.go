@@ -9,8 +9,9 @@ import (
 
 // hints are values that a plan compares fields with: the edges at which its behaviour changes.
 type hints struct {
-	ints  map[string][]uint64
-	bytes map[string][]bytesHint
+	ints     map[string][]uint64
+	bytes    map[string][]bytesHint
+	elements []uint64 // identifiers of elements that lists are searched for
 }
 
 // bytesHint is a value in the layout of a table, or (bits not negative) any address in a prefix.
@@ -21,7 +22,7 @@ type bytesHint struct {
 
 // findHints collects hints from all conditions of a program, with the settings that it is loaded with.
 func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
-	h := hints{map[string][]uint64{}, map[string][]bytesHint{}}
+	h := hints{ints: map[string][]uint64{}, bytes: map[string][]bytesHint{}}
 	lets := map[*ir.Var]ir.Expr{}
 	var expr func(ir.Expr)
 	field := func(e ir.Expr) string {
@@ -65,8 +66,8 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 		case *ir.Bin:
 			if e.Op >= ir.Eq && e.Op <= ir.Ge {
 				for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
-					if v, ok := number(side[1]); ok && field(side[0]) != "" {
-						f := field(side[0])
+					if v, ok := number(side[1]); ok && field(unmasked(side[0])) != "" {
+						f := field(unmasked(side[0]))
 						h.ints[f] = append(h.ints[f], v, v)
 						if e.Op != ir.Eq {
 							h.ints[f] = append(h.ints[f], v-1, v+1)
@@ -78,6 +79,10 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 			expr(e.Y)
 		case *ir.Not:
 			expr(e.X)
+		case *ir.Pick:
+			expr(e.If)
+			expr(e.Then)
+			expr(e.Else)
 		case *ir.BytesEq:
 			for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
 				if f, v := field(side[0]), literal(side[1]); f != "" && v != nil {
@@ -104,11 +109,32 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 				expr(s.Cond)
 				block(s.Then)
 				block(s.Else)
+			case *ir.FindElement:
+				if id, ok := number(s.ID); ok {
+					h.elements = append(h.elements, id)
+				}
+				for _, f := range s.Forms {
+					if f.When != nil {
+						expr(f.When)
+					}
+				}
+			case *ir.FanOut:
+				block(s.Each)
 			}
 		}
 	}
 	block(p.Body)
 	return h
+}
+
+// unmasked is the field of which a condition looks at some bits.
+func unmasked(e ir.Expr) ir.Expr {
+	if b, ok := e.(*ir.Bin); ok && b.Op == ir.And {
+		if _, ok := b.Y.(*ir.Const); ok {
+			return b.X
+		}
+	}
+	return e
 }
 
 // numbers are all values of the hints.

@@ -53,9 +53,51 @@ func (g *generator) frame(state *sim.Relay) *packet.Frame {
 			if err != nil {
 				return &packet.Frame{Data: g.bytes(64)}
 			}
-			return f
+			return g.present(resolved, f)
 		}
 	}
+}
+
+// present gives fields values that are there under a condition, as far as it holds. That may bring in others.
+func (g *generator) present(layers []packet.Layer, f *packet.Frame) *packet.Frame {
+	for range 4 {
+		n, given := 0, false
+		for i, l := range layers {
+			if l.Header == nil {
+				continue
+			}
+			for _, pl := range f.Spans[n].Places {
+				_, has := l.Values[pl.Field.Name.Value]
+				if has || !pl.There || pl.Field.When == nil || pl.Field.Counts != nil || pl.Field.Checksum != nil || sizes(l.Header, pl.Field) || announced(layers, i, pl.Field) {
+					continue
+				}
+				if v, ok := g.fieldValue(l.Header, pl.Field); ok && packet.Allows(pl.Field.Is, pl.Field, v) {
+					l.Values[pl.Field.Name.Value] = v
+					given = true
+				}
+			}
+			n++
+		}
+		if !given {
+			break
+		}
+		next, err := g.headers.Build(layers, packet.Options{})
+		if err != nil {
+			break
+		}
+		f = next
+	}
+	return f
+}
+
+// sizes reports whether a field says how long another one of its header is.
+func sizes(h *spec.Header, f *spec.Field) bool {
+	return slices.ContainsFunc(h.Fields, func(s *spec.Field) bool { return s.Size != nil && names(s.Size, f.Name.Value) })
+}
+
+func names(e *spec.Expr, field string) bool {
+	return e.Op == spec.OpName && len(e.Path) == 1 && e.Path[0].Value == field ||
+		slices.ContainsFunc(e.Args, func(a *spec.Expr) bool { return names(a, field) })
 }
 
 func (g *generator) payloadSize() int {
@@ -112,27 +154,43 @@ func (g *generator) aim(stack []entry, state *sim.Relay) {
 	for _, r := range g.program.Rules {
 		lookups = append(lookups, r.Lookups...)
 	}
-	for _, l := range lookups {
-		i := slices.IndexFunc(g.plan.Tables, func(t *ir.Table) bool { return t.Name == l.Table.Value })
-		if i < 0 || g.one(16) {
-			continue
-		}
-		t := g.plan.Tables[i]
-		keys := state.Table(t.Name).Keys()
-		if len(keys) == 0 {
-			continue
-		}
-		key := []byte(pick(g.source, keys))
-		n := 0
-		for _, m := range t.Key.Members {
-			if m.Hidden || n >= len(l.Key) {
+	for _, r := range g.program.Rules {
+		for _, a := range r.Do {
+			if a.FanOut == nil {
 				continue
 			}
-			if e := l.Key[n]; e.Op == spec.OpName && len(e.Path) >= 2 {
-				g.give(stack, e.Path, key[m.Off:m.Off+m.Type.Size], m.Type, mapped)
+			i := slices.IndexFunc(g.plan.Groups, func(o *ir.Group) bool { return o.Name == a.FanOut.Group.Value })
+			if i >= 0 && !g.one(16) {
+				g.key(stack, &g.plan.Groups[i].Key, a.FanOut.Key, state.Group(a.FanOut.Group.Value).Keys(), mapped)
 			}
-			n++
+			for _, inside := range a.FanOut.Rules {
+				lookups = append(lookups, inside.Lookups...)
+			}
 		}
+	}
+	for _, l := range lookups {
+		i := slices.IndexFunc(g.plan.Tables, func(t *ir.Table) bool { return t.Name == l.Table.Value })
+		if i >= 0 && !g.one(16) {
+			g.key(stack, &g.plan.Tables[i].Key, l.Key, state.Table(l.Table.Value).Keys(), mapped)
+		}
+	}
+}
+
+// key gives fields the values of one of several keys.
+func (g *generator) key(stack []entry, layout *ir.Struct, from []*spec.Expr, keys []string, mapped bool) {
+	if len(keys) == 0 {
+		return
+	}
+	key := []byte(pick(g.source, keys))
+	n := 0
+	for _, m := range layout.Members {
+		if m.Hidden || n >= len(from) {
+			continue
+		}
+		if e := from[n]; e.Op == spec.OpName && len(e.Path) >= 2 {
+			g.give(stack, e.Path, key[m.Off:m.Off+m.Type.Size], m.Type, mapped)
+		}
+		n++
 	}
 }
 
@@ -204,7 +262,7 @@ func (g *generator) values(layers []packet.Layer) {
 			if _, given := l.Values[f.Name.Value]; given || f.Counts != nil || f.Checksum != nil || f.When != nil || f.Role.Value != "" && f.Type == "mac" {
 				continue
 			}
-			if announced(layers, i, f) {
+			if announced(layers, i, f) || sizes(l.Header, f) && !g.one(4) {
 				continue
 			}
 			if v, ok := g.fieldValue(l.Header, f); ok && packet.Allows(f.Is, f, v) {
@@ -246,8 +304,15 @@ func (g *generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, boo
 		}
 		return packet.Value{}, false
 	case spec.FieldVarint:
-		return packet.Uint(g.integer(62)), true
+		v := packet.Uint(g.integer(1 + g.IntN(62)))
+		if g.one(2) {
+			v.Bytes = longVarint(v.Int, g.IntN(4))
+		}
+		return v, true
 	case spec.FieldSized:
+		if len(f.Elements) > 0 && !g.one(8) {
+			return packet.Bytes(g.elements(f)), true
+		}
 		if g.one(2) {
 			return packet.Value{}, false
 		}
@@ -276,4 +341,50 @@ func (g *generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, boo
 		}
 	}
 	return packet.Bytes(g.bytes(f.Bytes)), true
+}
+
+// longVarint encodes a variable-length integer (RFC 9000 §16) in 2^size bytes, or more where it needs them.
+func longVarint(v uint64, size int) []byte {
+	for v>>(8<<size-2) != 0 {
+		size++
+	}
+	var b [8]byte
+	binary.BigEndian.PutUint64(b[:], v)
+	out := slices.Clone(b[8-1<<size:])
+	out[0] |= byte(size) << 6
+	return out
+}
+
+// elements is a list of elements in one of a field's forms, padded to 4 bytes: most are right, with an identifier that the program
+// searches for.
+func (g *generator) elements(f *spec.Field) []byte {
+	form := pick(g.source, f.Elements)
+	var out []byte
+	for range g.IntN(8) {
+		id := g.integer(form.ID)
+		if len(g.hints.elements) > 0 && g.one(2) {
+			id = pick(g.source, g.hints.elements) & (1<<form.ID - 1)
+		}
+		n := g.IntN(6)
+		if g.one(8) {
+			n = g.IntN(1 << form.Len)
+		}
+		for g.one(4) && form.Pad >= 0 {
+			out = append(out, byte(form.Pad<<(8-form.ID)))
+		}
+		content := n + form.Bias
+		if g.one(16) {
+			content = max(0, content+g.IntN(9)-4)
+		}
+		if form.ID == 4 {
+			out = append(out, byte(id<<4)|byte(n))
+		} else {
+			out = append(out, byte(id), byte(n))
+		}
+		out = append(out, g.bytes(content)...)
+	}
+	for len(out)%4 != 0 {
+		out = append(out, 0)
+	}
+	return out[:min(len(out), f.Max)]
 }

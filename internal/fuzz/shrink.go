@@ -35,7 +35,7 @@ func (f *fuzzer) shrink(text string) error {
 	}
 	state.CopyState(f.bench.before)
 	if f.Quick {
-		f.report.Difference = &Difference{Text: text, Case: newCase(f.Plan, f.bench.settings, state, f.bench.log, text)}
+		f.report.Difference = &Difference{Text: text, Case: newCase(f.Plan, f.bench, state, f.bench.log, text)}
 		return nil
 	}
 	s := &shrinker{fuzzer: f, state: state, log: slices.Clone(f.bench.log), text: text}
@@ -47,7 +47,7 @@ func (f *fuzzer) shrink(text string) error {
 		s.zeros(i)
 		s.facts(i)
 	}
-	f.report.Difference = &Difference{Text: s.text, Case: newCase(f.Plan, f.bench.settings, s.state, s.log, s.text)}
+	f.report.Difference = &Difference{Text: s.text, Case: newCase(f.Plan, f.bench, s.state, s.log, s.text)}
 	return nil
 }
 
@@ -67,11 +67,8 @@ func (s *shrinker) differs(state *sim.Relay, log []logged) string {
 		if err != nil {
 			return ""
 		}
-		if text == "" && res.Verdict == sim.VerdictSent && l.packet.GSO == 0 {
-			text = s.decode(l.packet.Data, res.Packet.Data)
-		}
 		if text == "" {
-			text = s.judge(l.program, l.packet, res)
+			text = s.examine(l.program, l.packet, res, true)
 		}
 		if text != "" {
 			return text
@@ -110,19 +107,43 @@ func (s *shrinker) packets() {
 
 // rows drops rows of tables and values of counters.
 func (s *shrinker) rows() {
-	smaller := func(change func(*sim.Relay)) {
+	smaller := func(change func(*sim.Relay)) bool {
 		state, err := sim.New(s.bench.model.Plan(), s.bench.settings)
 		if err != nil {
-			return
+			return false
 		}
 		state.CopyState(s.state)
 		change(state)
-		s.keep(state, s.log)
+		return s.keep(state, s.log)
 	}
 	for _, t := range s.Plan.Tables {
 		for _, k := range s.state.Table(t.Name).Keys() {
 			smaller(func(r *sim.Relay) { r.Table(t.Name).Delete([]byte(k)) })
 		}
+	}
+	for _, g := range s.Plan.Groups {
+		for _, k := range s.state.Group(g.Name).Keys() {
+			if smaller(func(r *sim.Relay) { r.Group(g.Name).Delete([]byte(k)) }) {
+				continue
+			}
+			for i := 0; ; {
+				rows, _ := s.state.Group(g.Name).Get([]byte(k))
+				if i >= len(rows) {
+					break
+				}
+				if !smaller(func(r *sim.Relay) { r.Group(g.Name).Put([]byte(k), slices.Delete(slices.Clone(rows), i, i+1)) }) {
+					i++
+				}
+			}
+		}
+	}
+	for i, c := range s.state.Credits {
+		if c.Limit|c.Spent|c.Burst != 0 {
+			smaller(func(r *sim.Relay) { r.Credits[i] = sim.Credit{Refused: r.Credits[i].Refused} })
+		}
+	}
+	for _, k := range translationKeys(s.state) {
+		smaller(func(r *sim.Relay) { delete(r.Translations, k) })
 	}
 	for i := range s.state.Slots {
 		if s.state.Slots[i] != (sim.Slot{}) {

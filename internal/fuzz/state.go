@@ -8,9 +8,19 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// state fills a relay with random sessions, rows and counters.
+// state fills a relay with random sessions, rows, counters, groups and credits.
 func (s source) state(plan *ir.Plan, r *sim.Relay) {
+	keys := map[string][]string{}
+	for _, g := range plan.Groups {
+		keys[g.Name] = r.Group(g.Name).Keys()
+	}
 	r.Reset()
+	s.groups(plan, r, keys)
+	s.money(r)
+	s.translations(plan, r)
+	for i := range r.Lost[1:] {
+		r.Lost[1+i] = s.Uint64N(3)
+	}
 	r.World.Now, r.World.LeaseDeadline = 1, math.MaxUint64
 	if s.one(40) {
 		r.World.LeaseDeadline = 0

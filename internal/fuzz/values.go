@@ -24,8 +24,9 @@ const evenAddresses = 8 // of addresses, those that are ordinary
 // source makes random values. Integers are often ones that a plan compares something with.
 type source struct {
 	*rand.Rand
-	known []uint64
-	near  []bytesHint // addresses and prefixes that a plan knows
+	known   []uint64
+	near    []bytesHint // addresses and prefixes that a plan knows
+	credits creditRange
 }
 
 func newSource(seed uint64) source { return source{Rand: rand.New(rand.NewPCG(seed, 0x5eed))} }
@@ -114,6 +115,10 @@ func (s source) typed(t ir.Type, is []ir.Range) []byte {
 		return s.hop().Bytes()
 	case ir.Ctr:
 		return binary.LittleEndian.AppendUint32(nil, uint32(s.IntN(watched)))
+	case ir.Credit, ir.Bucket:
+		return binary.LittleEndian.AppendUint32(nil, s.credits.index(s, t))
+	case ir.Translation:
+		return binary.LittleEndian.AppendUint32(nil, s.Uint32N(namespaces))
 	}
 	if s.one(2) {
 		return append(make([]byte, t.Size-1), byte(s.IntN(4)))

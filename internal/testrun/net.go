@@ -16,10 +16,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// Net is a network namespace whose routes are known, for programs that look routes up in the kernel. The thread that made it is in it
-// until Leave.
+// Net is a network namespace whose routes are known, for programs that look routes up in the kernel, and whose devices' packets are
+// taken (see Capture). The thread that made it is in it until Leave.
 type Net struct {
 	was     netns.NsHandle
+	own     netns.NsHandle
 	plain   bool
 	capture *capture // nil: copies are not taken
 }
@@ -80,11 +81,9 @@ func Enter(plain bool) (*Net, error) {
 		return nil, fmt.Errorf("find the network namespace: %w", err)
 	}
 	n := &Net{was: was, plain: plain}
-	own, err := netns.New()
-	if err != nil {
+	if n.own, err = netns.New(); err != nil {
 		return nil, errors.Join(fmt.Errorf("make a network namespace: %w", err), was.Close())
 	}
-	defer own.Close() // the thread keeps it
 	if err := n.build(); err != nil {
 		return nil, errors.Join(err, n.Leave())
 	}
@@ -98,10 +97,26 @@ func (n *Net) Leave() error {
 			return fmt.Errorf("end the capture: %w", err)
 		}
 	}
+	if err := n.Away(); err != nil {
+		return err
+	}
+	return errors.Join(n.was.Close(), n.own.Close())
+}
+
+// Away moves the thread back for a while; the network stays.
+func (n *Net) Away() error {
 	if err := netns.Set(n.was); err != nil {
 		return fmt.Errorf("go back to the network namespace: %w", err)
 	}
-	return n.was.Close()
+	return nil
+}
+
+// Back moves the thread, which has to be pinned, into the network again.
+func (n *Net) Back() error {
+	if err := netns.Set(n.own); err != nil {
+		return fmt.Errorf("go into the test's network namespace: %w", err)
+	}
+	return nil
 }
 
 func (n *Net) build() error {

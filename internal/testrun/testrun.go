@@ -271,6 +271,15 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 	return res, nil
 }
 
+// Now is the monotonic clock in nanoseconds, which programs see as bpf_ktime_get_ns.
+func Now() (uint64, error) {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		return 0, fmt.Errorf("read the clock: %w", err)
+	}
+	return uint64(t.Nano()), nil
+}
+
 // Events reads the ring empty. What it returns is valid until the next call.
 func (r *Relay) Events() []Event {
 	if r.ring == nil {

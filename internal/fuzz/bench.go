@@ -1,0 +1,253 @@
+package fuzz
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/sim"
+)
+
+// bench is a model and a loaded object with the same settings, and what a round did with them.
+type bench struct {
+	plan     *ir.Plan // with less room than the spec's, so that copying is quick and room runs out
+	settings map[string][]byte
+	model    *sim.Relay
+	mirror   *sim.Relay   // the kernel's state, read back
+	before   *sim.Relay   // the state at the start of the round
+	probe    *sim.Relay   // a model for packets that don't count: those that the kernel's entry refuses, and trials
+	points   []*sim.Point // of the probe
+	kernel   *testrun.Relay
+	log      []logged // the packets of the round
+
+	patience int         // so many packets pass before user space reads the ring of events; 0: it reads after each
+	waiting  int         // packets since it did
+	told     []sim.Event // what the model put into the ring since then
+}
+
+type logged struct {
+	program string
+	packet  sim.Packet
+}
+
+func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, net *testrun.Net) (*bench, error) {
+	few := *plan // most slots and counters are never used, and copying them takes time
+	few.Slots, few.Shared, few.Credits = min(plan.Slots, 64), min(plan.Shared, 64), min(plan.Credits, someCredit)
+	few.Translations, few.Ring = min(plan.Translations, someRows), min(plan.Ring, ringSize)
+	b := &bench{plan: &few, settings: settings}
+	for _, r := range []**sim.Relay{&b.model, &b.mirror, &b.before, &b.probe} {
+		relay, err := sim.New(&few, settings)
+		if err != nil {
+			return nil, err
+		}
+		if net != nil {
+			relay.World.Route = net.Route
+		}
+		relay.World.Refuses, relay.World.Clock = testrun.Refuses, clock
+		*r = relay
+	}
+	b.points = b.probe.Coverage()
+	if object == nil {
+		return b, nil
+	}
+	k, err := testrun.Load(&few, object, settings)
+	if err != nil {
+		return nil, err
+	}
+	for i := range min(watched, plan.Shared) {
+		k.Watch(i)
+	}
+	if testrun.UsesCopies(plan) {
+		k.Join(net)
+	}
+	b.kernel = k
+	return b, nil
+}
+
+// clock is the time of a model that runs alone.
+const clock = 1000 * second
+
+// tell sets the model's clock to the kernel's.
+func (b *bench) tell(r *sim.Relay) error {
+	if b.kernel == nil {
+		return nil
+	}
+	now, err := testrun.Now()
+	r.World.Clock = now
+	return err
+}
+
+func (b *bench) close() {
+	if b.kernel != nil {
+		b.kernel.Close()
+	}
+}
+
+// start begins a round with the model's state.
+func (b *bench) start() error {
+	b.log, b.told, b.waiting = b.log[:0], b.told[:0], 0
+	b.before.CopyState(b.model)
+	b.mirror.CopyState(b.model)
+	b.probe.CopyState(b.model)
+	if b.kernel == nil {
+		return nil
+	}
+	return b.kernel.Sync(b.model)
+}
+
+// finish ends a round: the states have to be the same.
+func (b *bench) finish() (string, error) {
+	if b.kernel == nil {
+		return "", nil
+	}
+	if text := b.readEvents(); text != "" {
+		return text, nil
+	}
+	if err := b.kernel.Read(b.mirror, false); err != nil {
+		return "", err
+	}
+	if diff := testrun.Compare(b.plan, b.mirror, b.model); len(diff) > 0 {
+		return diff[0], nil
+	}
+	return "", nil
+}
+
+// try runs one packet through both, and returns how they differ. The error is testrun.ErrRefused where the kernel's entry didn't take it, and the model's state then
+// is as if it had not come.
+func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
+	if why := testrun.Shows(&p); why != "" || b.kernel == nil {
+		return b.modelOnly(program, p)
+	}
+	got, err := b.kernel.Run(program, &p)
+	if errors.Is(err, testrun.ErrRefused) {
+		return b.modelOnly(program, p)
+	}
+	if err != nil {
+		return sim.Result{}, "", err
+	}
+	b.log = append(b.log, logged{program, p})
+	if err := b.tell(b.model); err != nil {
+		return sim.Result{}, "", err
+	}
+	want, err := b.model.Run(program, p)
+	if err != nil {
+		return want, err.Error(), nil
+	}
+	if text := cmp.Or(compare(&p, got, want), compareCopies(got.Copies, want.Copies)); text != "" {
+		return want, text, nil
+	}
+	b.told = append(b.told, want.Events...)
+	if b.waiting++; b.waiting > b.patience {
+		return want, b.readEvents(), nil
+	}
+	return want, "", nil
+}
+
+// readEvents reads the ring, and returns how its records differ from the model's.
+func (b *bench) readEvents() string {
+	text := compareEvents(b.kernel.Events(), b.told)
+	b.told, b.waiting, b.model.RingUsed = b.told[:0], 0, 0
+	return text
+}
+
+// modelOnly runs a packet in the model; where there is a kernel, in one whose state doesn't count.
+func (b *bench) modelOnly(program string, p sim.Packet) (sim.Result, string, error) {
+	model := b.probe
+	if b.kernel == nil {
+		b.log = append(b.log, logged{program, p})
+		model = b.model
+	}
+	model.RingUsed = 0
+	res, err := model.Run(program, p)
+	if err != nil {
+		return res, err.Error(), nil
+	}
+	if (res.Verdict == sim.VerdictUp || res.Verdict == sim.VerdictDrop) && !bytes.Equal(res.Packet.Data, p.Data) {
+		return res, "the packet isn't sent, but changed", nil
+	}
+	if b.kernel == nil {
+		return res, "", nil
+	}
+	return res, "", testrun.ErrRefused
+}
+
+// compare names the first difference between what the kernel (got) and the model (want) made of a packet.
+func compare(p *sim.Packet, got testrun.Result, want sim.Result) string {
+	verdict := want.Verdict
+	if verdict == sim.VerdictPass {
+		verdict = sim.VerdictUp // the same to the kernel; the counters tell
+	}
+	switch {
+	case got.Verdict != verdict:
+		return fmt.Sprintf("verdict: the kernel says %s, the model %s (%s)", got.Verdict, want.Verdict, want.Reason)
+	case want.Verdict == sim.VerdictUp && !bytes.Equal(got.Data, p.Data):
+		return fmt.Sprintf("the kernel changed a packet that goes up (%s): %s", want.Reason, firstByte(got.Data, p.Data))
+	case !bytes.Equal(got.Data, want.Packet.Data):
+		return fmt.Sprintf("packet (%s, %s): %s", want.Verdict, want.Reason, firstByte(got.Data, want.Packet.Data))
+	case got.Mark != want.Packet.Mark || got.Priority != want.Packet.Priority:
+		return fmt.Sprintf("mark and priority: the kernel says %d and %d, the model %d and %d", got.Mark, got.Priority, want.Packet.Mark, want.Packet.Priority)
+	}
+	return ""
+}
+
+// compareCopies names the first difference between the copies that left, and those that the model sent.
+func compareCopies(got []testrun.Copy, turns []sim.Copy) string {
+	n := 0
+	for i, want := range turns {
+		if !want.Sent {
+			continue
+		}
+		what := fmt.Sprintf("copy %d (to receiver %d, turn %d)", n, want.Receiver, i)
+		if n >= len(got) {
+			return fmt.Sprintf("%s: the kernel sent only %d", what, len(got))
+		}
+		c := got[n]
+		n++
+		switch {
+		case !bytes.Equal(c.Data, want.Packet.Data):
+			return fmt.Sprintf("%s: %s", what, firstByte(c.Data, want.Packet.Data))
+		case c.Ifindex != want.Hop.Ifindex:
+			return fmt.Sprintf("%s: the kernel's leaves through device %d, the model's through %d", what, c.Ifindex, want.Hop.Ifindex)
+		case c.Mark != want.Packet.Mark || c.Priority != want.Packet.Priority:
+			return fmt.Sprintf("%s: mark and priority: the kernel says %d and %d, the model %d and %d", what, c.Mark, c.Priority, want.Packet.Mark, want.Packet.Priority)
+		}
+	}
+	if n != len(got) {
+		return fmt.Sprintf("the kernel sent %d copies, the model %d", len(got), n)
+	}
+	return ""
+}
+
+// compareEvents names the first difference between the records in the ring and the model's.
+func compareEvents(got []testrun.Event, want []sim.Event) string {
+	for i, w := range want {
+		if i >= len(got) {
+			return fmt.Sprintf("event %d (%s, receiver %d): the kernel has only %d", i, w.Event.Name, w.Receiver, len(got))
+		}
+		if g := got[i]; g.ID != w.Event.ID || g.Receiver != w.Receiver || !bytes.Equal(g.Record, w.Record) {
+			return fmt.Sprintf("event %d (%s, receiver %d): the kernel's has ID %d, receiver %d: %s", i, w.Event.Name, w.Receiver, g.ID, g.Receiver, firstByte(g.Record, w.Record))
+		}
+		if got[i].Time == 0 {
+			return fmt.Sprintf("event %d (%s): it has no time", i, w.Event.Name)
+		}
+	}
+	if len(got) != len(want) {
+		return fmt.Sprintf("the kernel told %d events, the model %d", len(got), len(want))
+	}
+	return ""
+}
+
+func firstByte(got, want []byte) string {
+	if len(got) != len(want) {
+		return fmt.Sprintf("the kernel's has %d bytes, the model's %d", len(got), len(want))
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			return fmt.Sprintf("byte %d: the kernel's is %02x, the model's %02x", i, got[i], want[i])
+		}
+	}
+	return "no difference"
+}
