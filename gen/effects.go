@@ -249,7 +249,9 @@ func (s *scope) searches(blk *[]ir.Stmt) {
 		if _, done := s.lists[key]; done || pl == nil {
 			return
 		}
-		id, ok := s.integer(e.Args[1])
+		quiet := *s
+		quiet.quiet = true // what is wrong with it is reported where it is used
+		id, ok := quiet.integer(e.Args[1])
 		if !ok {
 			return
 		}

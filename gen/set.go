@@ -89,9 +89,16 @@ func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
 		}
 	}
 	if f.Is != nil {
-		if c, ok := constant(v.x); !ok || !slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
+		c, fixed := constant(v.x)
+		switch {
+		case fixed && !slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool { return c >= r.Min && c <= r.Max }),
+			!fixed && (f.Is.Op == spec.IsEq || f.Kind != spec.FieldUint):
 			no("it has to keep the value that its header declares", "")
 			return
+		case !fixed:
+			if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos}, f.Is); cond != nil {
+				w.guard(cond, w.fieldReason(pl.parent, f), as.Value.Pos)
+			}
 		}
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos

@@ -16,6 +16,8 @@ import (
 const (
 	FileC      = "relay.bpf.c"
 	FileHeader = "fastrelay.h"
+
+	fileFanOut = "fanout.h" // what follows in FileHeader, where a plan needs it
 )
 
 // Options are choices that don't change what the program does.
@@ -51,23 +53,33 @@ func Render(p *ir.Plan, opt Options) (*Source, error) {
 		return nil, fmt.Errorf("plan %q: %w", p.Name, err)
 	}
 	c, lines := r.attribute(b.String())
-	h, err := templates.FS.ReadFile(FileHeader)
-	if err != nil {
-		return nil, err
+	files := []string{FileHeader}
+	if r.more {
+		files = append(files, fileFanOut)
 	}
-	return &Source{C: c, Header: string(h), Lines: lines}, nil
+	var header strings.Builder
+	for _, name := range files {
+		h, err := templates.FS.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		header.Write(h)
+	}
+	return &Source{C: c, Header: header.String(), Lines: lines}, nil
 }
 
 // renderer holds what all parts of one rendering share.
 type renderer struct {
-	plan  *ir.Plan
-	opt   Options
-	names map[string]bool // identifiers taken at file scope
-	keys  map[*ir.Table]string
-	vals  map[*ir.Table]string
-	marks []diag.Pos // positions that lines refer to by number until the file is whole
-	needs map[string]string
-	err   error
+	plan      *ir.Plan
+	opt       Options
+	names     map[string]bool // identifiers taken at file scope
+	keys      map[*ir.Table]string
+	vals      map[*ir.Table]string
+	marks     []diag.Pos // positions that lines refer to by number until the file is whole
+	needs     map[string]string
+	frontSize int  // bytes of the front of a packet that goes to many
+	more      bool // the second part of the header is needed
+	err       error
 }
 
 func newRenderer(p *ir.Plan, opt Options) *renderer {
@@ -139,6 +151,12 @@ func (r *renderer) file() *fileData {
 	for _, t := range p.Tables {
 		r.table(t, d)
 	}
+	for _, g := range p.Groups {
+		r.group(g, d)
+	}
+	for _, e := range p.Events {
+		r.event(e, d)
+	}
 	reasons := 0
 	for _, prog := range p.Programs {
 		d.Programs = append(d.Programs, r.program(prog))
@@ -157,6 +175,7 @@ func (r *renderer) file() *fileData {
 	if r.needs["scratch"] != "" {
 		d.Defines = append(d.Defines, "FR_NEEDS_SCRATCH")
 	}
+	r.oneToMany(d)
 	return d
 }
 

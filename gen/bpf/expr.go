@@ -32,7 +32,7 @@ func number(v uint64) string {
 // isBytes reports whether values of a type are byte strings, not integers.
 func isBytes(t ir.Type) bool {
 	switch t.Kind {
-	case ir.Uint, ir.Bool, ir.Ctr:
+	case ir.Uint, ir.Bool, ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
 		return false
 	}
 	return true
@@ -80,6 +80,11 @@ func (f *function) expr(e ir.Expr) string {
 		return b.load(e.Index, 1)
 	case *ir.SumOK:
 		return f.sum(e) + " == 0xFFFF"
+	case *ir.Pick:
+		return fmt.Sprintf("%s ? %s : %s", f.operand(e.If), f.wide(e.Then), f.wide(e.Else))
+	case *ir.VarintWord:
+		f.more = true
+		return fmt.Sprintf("fr_varint_word(%s, %s)", f.expr(e.X), f.variable(e.Width))
 	}
 	f.fail("no C for expression %T", e)
 	return "0"
@@ -88,7 +93,7 @@ func (f *function) expr(e ir.Expr) string {
 // operand renders an expression that stands beside an operator.
 func (f *function) operand(e ir.Expr) string {
 	switch e.(type) {
-	case *ir.Bin, *ir.BytesEq, *ir.InPrefix, *ir.IsV4, *ir.SumOK:
+	case *ir.Bin, *ir.BytesEq, *ir.InPrefix, *ir.IsV4, *ir.SumOK, *ir.Pick:
 		return "(" + f.expr(e) + ")"
 	}
 	return f.expr(e)
@@ -154,9 +159,9 @@ func (f *function) meta(k ir.MetaKind) string {
 	case ir.GSOSize:
 		return "skb->gso_size"
 	case ir.SKBMark:
-		return "skb->mark"
+		return f.asItCame("mark")
 	case ir.SKBPrio:
-		return "skb->priority"
+		return f.asItCame("priority")
 	case ir.LinkProto:
 		return "bpf_htons(skb->protocol)"
 	case ir.LeaseValid:
@@ -169,11 +174,11 @@ func (f *function) meta(k ir.MetaKind) string {
 
 // place is a pointer into the packet. Parentheses are the caller's business: it stands alone as an argument.
 func (f *function) place(o ir.Off) string {
-	p := "data"
+	var p string
 	if o.Base != nil {
 		p = f.base(o.Base)
 	} else {
-		f.usesData()
+		p = f.usesData()
 	}
 	switch {
 	case o.Const > 0:

@@ -22,6 +22,9 @@ type program struct {
 	reasons []string // enumerators
 	writes  [][]string
 	hops    map[string]string // route lookups, by what is looked up
+	written int               // functions that write
+	fans    int               // functions that fan out
+	copies  int               // functions that make copies
 }
 
 // function is a C function that is being written.
@@ -41,8 +44,18 @@ type function struct {
 	hopsUsed []lookedUp
 	data     bool
 	now      bool
+	timed    bool              // it reads the monotonic clock
 	writes   bool              // it is a function that writes
 	values   map[string]string // names of values, by how they are computed
+
+	local map[*ir.Var]bool // variables that it sets itself
+
+	// Of a fan-out: what is read is the front that was saved, because copies are made by writing to the packet.
+	fan       *fan
+	turn      *fan        // it runs once a receiver
+	makes     *[][]string // where functions go that make copies
+	saved     bool
+	savedUsed []*ir.Var
 }
 
 // known is what holds at a place of a function.
@@ -127,10 +140,23 @@ func use[T comparable](list *[]T, x T) {
 func (f *function) usesVar(v *ir.Var) { use(&f.varsUsed, v) }
 func (f *function) usesRow(r *ir.Row) { use(&f.rowsUsed, r) }
 func (f *function) usesNow()          { f.now = true }
-func (f *function) usesData()         { f.data = true }
+
+// usesData notes that a function reads the packet, and returns the pointer to its first byte.
+func (f *function) usesData() string {
+	if f.fan != nil {
+		f.saved = true
+		return "front"
+	}
+	f.data = true
+	return "data"
+}
 
 // base is the pointer to a variable place in the packet.
 func (f *function) base(v *ir.Var) string {
+	if f.fan != nil {
+		use(&f.savedUsed, v)
+		return "s_" + ident(v.Name)
+	}
 	use(&f.ptrsUsed, v)
 	return "p_" + ident(v.Name)
 }
@@ -172,9 +198,28 @@ func (f *function) quote(pos diag.Pos) {
 	f.line("/* %s */", comment(text))
 }
 
-// up is the statement by which a packet goes up.
+// up is the statement by which a packet goes up, or a receiver's turn ends.
 func (f *function) up(reason int) string {
+	if f.turn != nil {
+		return f.ends("decline", reason)
+	}
 	return fmt.Sprintf("return fr_up(skb, %s);", f.prog.reasonName(reason))
+}
+
+// stopIf renders the end of a packet's way, or of a receiver's turn, under a condition; undo is what has to be given back.
+func (f *function) stopIf(pos diag.Pos, cond string, undo []string, stop string) {
+	if len(undo) == 0 {
+		f.stmt(pos, "if (%s) %s", cond, stop)
+		return
+	}
+	f.stmt(pos, "if (%s) {", cond)
+	f.indent++
+	for _, u := range undo {
+		f.line("%s", u)
+	}
+	f.stmt(pos, "%s", stop)
+	f.indent--
+	f.line("}")
 }
 
 // entry puts the function together that the kernel calls.
@@ -185,6 +230,9 @@ func (f *function) entry() []string {
 	}
 	if f.now {
 		out = append(out, "\t__u64 now = bpf_jiffies64();")
+	}
+	if f.timed {
+		out = append(out, "\t__u64 clock = bpf_ktime_get_ns();")
 	}
 	for _, v := range f.prog.ir.Vars {
 		if contains(f.varsUsed, v) {
@@ -230,6 +278,10 @@ func declare(v *ir.Var) string {
 
 // need makes sure of the bytes up to an offset.
 func (f *function) need(end ir.Off, reason string, pos diag.Pos) {
+	if f.fan != nil {
+		f.holds(end)
+		return
+	}
 	if end.Base != nil && f.pointer(end.Base, reason, pos) {
 		f.known.bytes[end.Base] = 0
 	}
@@ -244,7 +296,7 @@ func (f *function) need(end ir.Off, reason string, pos diag.Pos) {
 
 // pointer makes the pointer to a variable place, unless it is there; it reports whether it did.
 func (f *function) pointer(v *ir.Var, reason string, pos diag.Pos) bool {
-	if _, ok := f.known.bytes[v]; ok {
+	if _, ok := f.known.bytes[v]; ok || f.fan != nil {
 		return false
 	}
 	limit := v.Max
@@ -306,6 +358,12 @@ func walk(e ir.Expr, visit func(ir.Expr)) {
 	case *ir.IsV4:
 		walk(e.X, visit)
 	case *ir.ByteAt:
+		walk(e.X, visit)
+	case *ir.Pick:
+		walk(e.If, visit)
+		walk(e.Then, visit)
+		walk(e.Else, visit)
+	case *ir.VarintWord:
 		walk(e.X, visit)
 	}
 }

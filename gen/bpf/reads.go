@@ -18,6 +18,8 @@ func (r readers) expr(es ...ir.Expr) {
 				r.off(e.Off)
 			case *ir.SumOK:
 				r.off(e.Off)
+			case *ir.VarintWord:
+				r[e.Width] = true
 			}
 		})
 	}
@@ -60,7 +62,27 @@ func (r readers) block(stmts []ir.Stmt) {
 		case *ir.CheckHop:
 			r.expr(s.Length)
 			r.hop(s.Hop)
+		case *ir.Translate:
+			r.expr(s.Key, s.Value)
+		case *ir.FindElement:
+			r.off(s.At)
+			r.expr(s.Size, s.ID)
+			for _, form := range s.Forms {
+				r.expr(form.When)
+			}
+		case *ir.Drop:
+			r.expr(exprs(&s.Effects)...)
 		case *ir.Forward:
+			r.expr(exprs(&s.Effects)...)
+			r.hop(s.Hop)
+			r.rewrite(s.Rewrite)
+		case *ir.FanOut:
+			r.expr(exprs(&s.Effects)...)
+			r.expr(values(s.Key)...)
+			r.off(s.Front)
+			r.block(s.Each)
+		case *ir.Copy:
+			r.expr(exprs(&s.Effects)...)
 			r.hop(s.Hop)
 			r.rewrite(s.Rewrite)
 		}
@@ -77,6 +99,9 @@ func (r readers) rewrite(w *ir.Rewrite) {
 	for _, c := range w.Cells {
 		r.off(c.Off)
 		r.expr(c.Value)
+		if c.Width != nil {
+			r[c.Width] = true
+		}
 	}
 	for _, s := range w.Sums {
 		r.off(s.Old)

@@ -103,9 +103,8 @@ func (w *writer) room() {
 	}
 	w.line("")
 	w.stmt(rw.Pos, "int err = fr_resize(skb, %s, %s, %s, %s);", w.offset(rw.OldFront), w.offset(rw.NewFront), w.expr(rw.Payload), strings.Join(how, " | "))
-	w.line("if (unlikely(err))")
 	broken, unchanged := w.reasonOf(w.fwd.Fault), w.reasonOf(w.fwd.NoRoom)
-	w.line("\treturn err == FR_BROKEN ? fr_drop(len, %s) : fr_up(skb, %s);", broken, unchanged)
+	w.fails("unlikely(err)", fmt.Sprintf("return err == FR_BROKEN ? fr_drop(len, %s) : fr_up(skb, %s);", broken, unchanged))
 	w.changed, w.moves = true, true
 }
 

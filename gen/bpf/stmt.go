@@ -59,11 +59,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 	case *ir.Count:
 		f.quote(s.Pos)
 		f.cover(s.Pos, s.By)
-		if s.Counter != nil {
-			f.stmt(s.Pos, "fr_named_add(%d, %s);", s.Counter.Index, f.expr(s.By))
-		} else {
-			f.stmt(s.Pos, "fr_shared_add(%s->%s, %s);", f.row(s.Row), member(s.Member), f.expr(s.By))
-		}
+		f.counter(s)
 	case *ir.Learn:
 		f.learn(s)
 	case *ir.CheckHop:
@@ -72,17 +68,48 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.quote(s.Pos)
 		f.stmt(s.Pos, "%s", f.up(s.Reason))
 		return true
+	case *ir.Translate:
+		f.translate(s)
+	case *ir.FindElement:
+		f.findElement(s)
 	case *ir.Drop:
-		f.quote(s.Pos)
-		f.stmt(s.Pos, "return fr_drop(skb->len, %s);", f.prog.reasonName(s.Reason))
+		f.drop(s)
 		return true
 	case *ir.Forward:
 		f.forward(s)
+		return true
+	case *ir.FanOut:
+		f.fanOut(s)
+		return true
+	case *ir.Copy:
+		f.copy(s)
+		return true
+	case *ir.Skip:
+		f.quote(s.Pos)
+		f.stmt(s.Pos, "%s", f.up(s.Reason))
 		return true
 	default:
 		f.fail("no C for statement %T", s)
 	}
 	return false
+}
+
+// counter adds to a counter.
+func (f *function) counter(s *ir.Count) {
+	if s.Counter != nil {
+		f.stmt(s.Pos, "fr_named_add(%d, %s);", s.Counter.Index, f.expr(s.By))
+	} else {
+		f.stmt(s.Pos, "fr_shared_add(%s->%s, %s);", f.row(s.Row), member(s.Member), f.expr(s.By))
+	}
+}
+
+func (f *function) drop(s *ir.Drop) {
+	f.quote(s.Pos)
+	f.cover(s.Pos, exprs(&s.Effects)...)
+	e := f.effects(&s.Effects)
+	e.before()
+	e.after()
+	f.stmt(s.Pos, "return fr_drop(skb->len, %s);", f.prog.reasonName(s.Reason))
 }
 
 func isMeta(e ir.Expr, k ir.MetaKind) bool {
@@ -196,11 +223,23 @@ func (f *function) branch(s *ir.If) bool {
 	return false
 }
 
-// members fills in a key or a value that was declared zeroed, and aligned to 8 bytes.
-func (f *function) members(p string, values []ir.MemberValue, pos diag.Pos) {
+// inMemory is how a structure is accessed that is aligned to 8 bytes.
+type inMemory struct {
+	access  string // what stands in front of a member's name
+	address string // a pointer to its first byte
+	dirty   bool   // it isn't zeroed
+}
+
+// onStack is a structure on the stack, which was declared zeroed.
+func onStack(name string) inMemory {
+	return inMemory{access: name + ".", address: "(void *)&" + name}
+}
+
+// members fills in a key, a value or a record.
+func (f *function) members(p inMemory, values []ir.MemberValue, pos diag.Pos) {
 	for _, mv := range values {
 		m := mv.Member
-		off, name := m.Off, p+"."+member(m)
+		off, name := m.Off, p.access+member(m)
 		switch {
 		case mv.Part == ir.PartPort:
 			f.stmt(pos, "%s.port = %s;", name, f.expr(mv.Value))
@@ -218,10 +257,21 @@ func (f *function) members(p string, values []ir.MemberValue, pos diag.Pos) {
 		b := f.bytes(mv.Value)
 		switch {
 		case b.v4 != "":
+			if p.dirty {
+				f.zero(p, off, 10, pos)
+			}
 			f.stmt(pos, "fr_put_v4(%s, ld32(%s));", name, b.v4)
 		default:
-			f.store("(void *)&"+p, off, b, pos)
+			f.store(p.address, off, b, pos)
 		}
+	}
+}
+
+// zero clears n bytes.
+func (f *function) zero(p inMemory, off, n int, pos diag.Pos) {
+	for _, size := range pieces(off, n) {
+		f.stmt(pos, "st%d(%s, 0);", size*8, offset(p.address, off))
+		off += size
 	}
 }
 
@@ -247,7 +297,7 @@ func (f *function) lookup(s *ir.Lookup) {
 	} else {
 		f.line("struct %s key __attribute__((aligned(8))) = {};", f.keys[t])
 		f.line("")
-		f.members("key", s.Key, diag.Pos{})
+		f.members(onStack("key"), s.Key, s.Pos)
 	}
 	args := "&key"
 	if t.Session != nil {
@@ -270,8 +320,8 @@ func (f *function) learn(s *ir.Learn) {
 	f.line("struct %s key __attribute__((aligned(8))) = {};", f.keys[s.Table])
 	f.line("struct %s val __attribute__((aligned(8))) = {};", f.vals[s.Table])
 	f.line("")
-	f.members("key", s.Key, diag.Pos{})
-	f.members("val", s.Value, diag.Pos{})
+	f.members(onStack("key"), s.Key, s.Pos)
+	f.members(onStack("val"), s.Value, s.Pos)
 	f.stmt(s.Pos, "if (bpf_map_update_elem(&tbl_%s, &key, &val, BPF_ANY)) %s", ident(s.Table.Name), f.up(s.Full))
 	f.indent--
 	f.line("}")

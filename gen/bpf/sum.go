@@ -14,7 +14,8 @@ import (
 // sum is a checksum that is being computed.
 type sum struct {
 	*ir.Sum
-	n int
+	n      int
+	leaves string // of a copy: what is stored
 }
 
 func (s *sum) name(what string) string { return fmt.Sprintf("%s%d", what, s.n) }
@@ -158,7 +159,7 @@ func constant(s summand) uint64 {
 
 func (w *writer) checksums() {
 	for i, s := range w.rw.Sums {
-		w.checksum(&sum{s, i})
+		w.checksum(&sum{Sum: s, n: i})
 	}
 }
 
@@ -188,11 +189,11 @@ func (w *writer) checksum(s *sum) {
 		w.line("int %s = %s == fr_fold(%s)%s;", s.name("pending"), s.name("old"), s.name("was"), or)
 		switch at := w.offset(s.New); {
 		case s.New.Base != nil:
-			w.line("if (unlikely(%s) && (%s & 1)) /* bpf_l4_csum_replace takes even offsets only */", s.name("pending"), at)
-			w.line("\t%s", w.failed())
+			w.line("/* bpf_l4_csum_replace takes even offsets only */")
+			w.failIf(fmt.Sprintf("unlikely(%s) && (%s & 1)", s.name("pending"), at))
 		case s.New.Const&1 != 0:
-			w.line("if (unlikely(%s)) /* bpf_l4_csum_replace takes even offsets only */", s.name("pending"))
-			w.line("\t%s", w.failed())
+			w.line("/* bpf_l4_csum_replace takes even offsets only */")
+			w.failIf(fmt.Sprintf("unlikely(%s)", s.name("pending")))
 		}
 		wasPseudo, nowPseudo = []summand{{scalar{size: 4}, false, s.name("was")}}, []summand{{scalar{size: 4}, false, s.name("now")}}
 	} else if s.Swap == nil {
@@ -253,9 +254,8 @@ func (w *writer) finish(s *sum) {
 	if s.Optional {
 		flags = "BPF_F_MARK_MANGLED_0"
 	}
-	w.line("if (unlikely(%s) && fr_finish_sum(skb, %s, (__u32)%s << 16 | %s, FR_ZERO + %s - %s, %s))",
-		s.name("pending"), w.offset(s.New), s.name("old"), s.name("sum"), s.name("now"), s.name("was"), flags)
-	w.line("\t%s", w.failed())
+	w.failIf(fmt.Sprintf("unlikely(%s) && fr_finish_sum(skb, %s, (__u32)%s << 16 | %s, FR_ZERO + %s - %s, %s)",
+		s.name("pending"), w.offset(s.New), s.name("old"), s.name("sum"), s.name("now"), s.name("was"), flags))
 	w.moves = true
 }
 

@@ -48,9 +48,9 @@ func (r *renderer) table(t *ir.Table, d *fileData) {
 	if t.Kind != "array" {
 		r.keys[t] = "key_" + name
 		keyType = "struct key_" + name
-		d.Structs = append(d.Structs, r.structure("key_"+name, "table "+t.Name, &t.Key))
+		d.Structs = append(d.Structs, r.structure("key_"+name, "table "+t.Name, &t.Key, ""))
 	}
-	d.Structs = append(d.Structs, r.structure("val_"+name, "", &t.Value))
+	d.Structs = append(d.Structs, r.structure("val_"+name, "", &t.Value, ""))
 	kinds, ok := mapTypes[t.Kind]
 	if !ok {
 		r.fail("table %q: no kind %q", t.Name, t.Kind)
@@ -85,13 +85,16 @@ func (r *renderer) table(t *ir.Table, d *fileData) {
 	d.Maps = append(d.Maps, m)
 }
 
-// structure lays a key or a value out.
-func (r *renderer) structure(name, doc string, s *ir.Struct) structData {
+// structure lays a key, a value or a record out; head is what stands in front of a record's fields.
+func (r *renderer) structure(name, doc string, s *ir.Struct, head string) structData {
 	d := structData{Name: name, Doc: comment(doc), Size: s.Size, Align: 8}
 	for s.Size%d.Align != 0 {
 		d.Align /= 2
 	}
 	off, pads := 0, 0
+	if head != "" {
+		d.Members, off = append(d.Members, head), ir.EventHeader
+	}
 	pad := func(to int) {
 		if to > off {
 			d.Members = append(d.Members, fmt.Sprintf("__u8 pad%d[%d];", pads, to-off))
@@ -141,7 +144,7 @@ func memberType(t ir.Type) string {
 		return "struct fr_next_hop"
 	case ir.Hop:
 		return "struct fr_hop"
-	case ir.Ctr:
+	case ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
 		return "__u32"
 	}
 	return cType(t.Size)

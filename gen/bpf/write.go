@@ -20,31 +20,68 @@ import (
 // forward renders the call of a write function, and the function.
 func (f *function) forward(s *ir.Forward) {
 	f.quote(s.Pos)
-	w := &writer{function: f.prog.function(), fwd: s, rw: s.Rewrite}
+	w := f.prog.writer(s.Rewrite, &s.Effects)
+	w.fwd, w.linked = s, s.Hop != nil && f.prog.ir.L2
+	w.known, w.reason = f.known, f.reason
+	w.fx.early = true
+	f.cover(s.Pos, exprs(&s.Effects)...)
+	w.coverAll(f, s.Pos)
+	w.render()
+	f.prog.written++
+	name := fmt.Sprintf("%s_write%d", f.prog.name, f.prog.written)
+	params, args := f.pass(w.function)
+	f.prog.writes = append(f.prog.writes, w.assemble(fmt.Sprintf("static __always_inline int %s(%s)", name, strings.Join(params, ", "))))
+	f.stmt(s.Pos, "return %s(%s);", name, strings.Join(args, ", "))
+}
+
+// writer makes a function that writes.
+func (p *program) writer(rw *ir.Rewrite, fx *ir.Effects) *writer {
+	w := &writer{function: p.function(), rw: rw}
 	if w.rw == nil {
 		w.rw = &ir.Rewrite{}
 	}
-	w.writes = true
-	w.values = map[string]string{}
-	w.known = f.known
-	w.reason = f.reason
-	w.coverAll(f)
-	w.render()
-	name := fmt.Sprintf("%s_write%d", f.prog.name, len(f.prog.writes)+1)
-	params, args := []string{"struct __sk_buff *skb"}, []string{"skb"}
+	w.writes, w.values, w.local = true, map[string]string{}, map[*ir.Var]bool{}
+	for _, v := range locals(fx) {
+		w.local[v] = true
+	}
+	w.fx = w.effects(fx)
+	return w
+}
+
+// assemble puts a function together that others call.
+func (f *function) assemble(head string) []string {
+	out := []string{head, "{"}
+	for _, v := range f.prog.ir.Vars {
+		if f.local[v] && contains(f.varsUsed, v) {
+			out = append(out, "\t"+declare(v)+";")
+		}
+	}
+	if f.timed {
+		out = append(out, "\t__u64 clock = bpf_ktime_get_ns();")
+	}
+	return append(append(out, f.lines...), "}")
+}
+
+// pass returns the parameters of a function that f calls, and the arguments: all that it uses and doesn't set itself.
+func (f *function) pass(w *function) (params, args []string) {
+	params, args = []string{"struct __sk_buff *skb"}, []string{"skb"}
 	add := func(param, arg string) {
 		params, args = append(params, param), append(args, arg)
 	}
 	if w.data || len(w.ptrsUsed) > 0 {
-		f.usesData()
+		f.data = true
 		add("void *data", "data")
+	}
+	if w.saved || len(w.savedUsed) > 0 {
+		f.saved = true
+		add("void *front", "front")
 	}
 	if w.now {
 		f.usesNow()
 		add("__u64 now", "now")
 	}
 	for _, v := range f.prog.ir.Vars {
-		if contains(w.varsUsed, v) {
+		if contains(w.varsUsed, v) && !w.local[v] {
 			if isBytes(v.Type) {
 				add("__u64 *v_"+ident(v.Name), f.variable(v))
 			} else {
@@ -52,7 +89,12 @@ func (f *function) forward(s *ir.Forward) {
 			}
 		}
 		if contains(w.ptrsUsed, v) {
-			add("void *p_"+ident(v.Name), f.base(v))
+			use(&f.ptrsUsed, v)
+			add("void *p_"+ident(v.Name), "p_"+ident(v.Name))
+		}
+		if contains(w.savedUsed, v) {
+			use(&f.savedUsed, v)
+			add("void *s_"+ident(v.Name), "s_"+ident(v.Name))
 		}
 	}
 	for _, r := range f.prog.ir.Rows {
@@ -65,16 +107,17 @@ func (f *function) forward(s *ir.Forward) {
 		add("struct fr_hop *"+h.hop(), "&"+h.hop())
 		add("struct bpf_fib_lookup *"+h.fib(), "&"+h.fib())
 	}
-	head := []string{fmt.Sprintf("static __always_inline int %s(%s)", name, strings.Join(params, ", ")), "{"}
-	f.prog.writes = append(f.prog.writes, append(append(head, w.lines...), "}"))
-	f.stmt(s.Pos, "return %s(%s);", name, strings.Join(args, ", "))
+	return params, args
 }
 
 // writer is a write function.
 type writer struct {
 	*function
-	fwd     *ir.Forward
+	fwd     *ir.Forward // nil where it makes a copy
+	copy    *ir.Copy
 	rw      *ir.Rewrite
+	fx      *effects
+	linked  bool // link-layer addresses are written
 	cells   []cell
 	sums    []*sum
 	changed bool // the packet has changed: what fails now drops it
@@ -84,38 +127,42 @@ type writer struct {
 // cell is a store into the front of the packet that leaves.
 type cell struct {
 	scalar
-	off  ir.Off
-	note string
-	pos  diag.Pos
+	off   ir.Off
+	width *ir.Var // only so many of its bytes are stored
+	note  string
+	pos   diag.Pos
 }
 
 // stores cuts the cells of the rewrite into stores. What is only copied is copied in as few as there are.
 func (w *writer) stores() (out []cell) {
 	for _, c := range w.rw.Cells {
-		off, note := c.Off, c.Note
-		for _, s := range w.wire(c.Value, c.Size, c.Little) {
-			out = append(out, cell{s, off, note, c.Pos})
+		off, note, value := c.Off, c.Note, c.Value
+		if c.Width != nil {
+			value = &ir.VarintWord{X: c.Value, Width: c.Width}
+		}
+		for _, s := range w.wire(value, c.Size, c.Little) {
+			out = append(out, cell{s, off, c.Width, note, c.Pos})
 			off, note = plus(off, s.size), ""
 		}
 	}
 	for i := 0; i+1 < len(out); {
 		a, b := out[i], out[i+1]
 		both, ok := w.join(a.scalar, b.scalar)
-		if !ok || b.off != plus(a.off, a.size) {
+		if !ok || b.off != plus(a.off, a.size) || a.width != nil || b.width != nil {
 			i++
 			continue
 		}
 		if b.note != "" {
 			a.note += ", " + b.note
 		}
-		out = slices.Replace(out, i, i+2, cell{both, a.off, a.note, a.pos})
+		out = slices.Replace(out, i, i+2, cell{scalar: both, off: a.off, note: a.note, pos: a.pos})
 		i = max(i-1, 0)
 	}
 	return out
 }
 
 // coverAll has the deciding function make sure of all that the write function reads in place.
-func (w *writer) coverAll(f *function) {
+func (w *writer) coverAll(f *function, pos diag.Pos) {
 	var es []ir.Expr
 	for _, c := range w.rw.Cells {
 		es = append(es, c.Value)
@@ -129,13 +176,17 @@ func (w *writer) coverAll(f *function) {
 		}
 	}
 	es = append(es, w.rw.Payload, w.rw.Priority, w.rw.Mark)
-	f.cover(w.fwd.Pos, es...)
-	if w.fwd.Hop != nil && f.prog.ir.L2 {
-		f.need(ir.Off{Const: 14}, f.reason, w.fwd.Pos)
+	f.cover(pos, es...)
+	if w.linked {
+		f.need(ir.Off{Const: 14}, f.reason, pos)
 	}
 	if w.rw.Resize == ir.InPlace {
 		for _, c := range w.rw.Cells {
-			f.need(plus(c.Off, c.Size), f.reason, c.Pos)
+			n := c.Size
+			if c.Width != nil {
+				n = 1 // the packet had an integer of that width there
+			}
+			f.need(plus(c.Off, n), f.reason, c.Pos)
 		}
 	}
 }
@@ -143,20 +194,12 @@ func (w *writer) coverAll(f *function) {
 func (w *writer) render() {
 	rw := w.rw
 	w.line("__u32 len = skb->len;")
-	w.cells = w.stores()
-	for i := range w.cells {
-		c := &w.cells[i]
-		c.code = w.value(c.scalar, c.note, c.pos)
-	}
+	w.fx.before()
+	w.compute()
 	w.checksums()
-	if rw.Priority != nil {
-		w.line("__u32 priority = %s;", w.expr(rw.Priority))
-	}
-	if rw.Mark != nil {
-		w.line("__u32 mark = %s;", w.expr(rw.Mark))
-	}
+	w.metadata()
 	direct := ""
-	if w.fwd.Hop != nil && w.prog.ir.L2 {
+	if w.linked {
 		direct = "direct"
 		w.line("int direct = %sstate == FR_HOP_DIRECT;", w.hop(w.fwd.Hop))
 	}
@@ -165,8 +208,7 @@ func (w *writer) render() {
 	if rw.PopTag && !rw.PopInner {
 		w.line("")
 		w.line("/* The tag in the metadata belongs to the link that the packet came from. */")
-		w.line("if (bpf_skb_vlan_pop(skb))")
-		w.line("\t%s", w.failed())
+		w.failIf("bpf_skb_vlan_pop(skb)")
 	}
 	if rw.Priority != nil {
 		w.line("skb->priority = priority;")
@@ -180,6 +222,7 @@ func (w *writer) render() {
 		w.usesNow()
 		w.line("fr_use(%s->h_slot, %d, len, now);", w.row(r), r.Table.Row)
 	}
+	w.fx.after()
 	if w.fwd.Hop == nil {
 		w.line("return TC_ACT_UNSPEC;")
 		return
@@ -187,12 +230,47 @@ func (w *writer) render() {
 	w.redirect(w.fwd.Hop, direct)
 }
 
-// failed is the statement for a helper that failed when nothing but the end was left to do.
-func (w *writer) failed() string {
-	if !w.changed {
-		return fmt.Sprintf("return fr_up(skb, %s);", w.reasonOf(w.fwd.NoRoom))
+// compute gives the values of all cells names.
+func (w *writer) compute() {
+	w.cells = w.stores()
+	for i := range w.cells {
+		c := &w.cells[i]
+		c.code = w.value(c.scalar, c.note, c.pos)
 	}
-	return fmt.Sprintf("return fr_drop(len, %s);", w.reasonOf(w.fwd.Fault))
+}
+
+// metadata computes what is written beside the packet.
+func (w *writer) metadata() {
+	if w.rw.Priority != nil {
+		w.line("__u32 priority = %s;", w.expr(w.rw.Priority))
+	}
+	if w.rw.Mark != nil {
+		w.line("__u32 mark = %s;", w.expr(w.rw.Mark))
+	}
+}
+
+// failIf renders what becomes of the packet where a helper fails: it goes up while nothing has changed. A copy isn't made.
+func (w *writer) failIf(cond string) {
+	var stop string
+	switch {
+	case w.fwd == nil:
+		stop = w.ends("refuse", w.copy.Failed)
+	case !w.changed:
+		stop = fmt.Sprintf("return fr_up(skb, %s);", w.reasonOf(w.fwd.NoRoom))
+	default:
+		stop = fmt.Sprintf("return fr_drop(len, %s);", w.reasonOf(w.fwd.Fault))
+	}
+	w.fails(cond, stop)
+}
+
+// fails gives back what was taken.
+func (w *writer) fails(cond, stop string) {
+	if len(w.fx.undo) == 0 {
+		w.line("if (%s)", cond)
+		w.line("\t%s", stop)
+		return
+	}
+	w.stopIf(diag.Pos{}, cond, w.fx.undo, stop)
 }
 
 // scalar is a part of a value that fits a register, in the order of bytes that it has in the packet.
@@ -334,7 +412,7 @@ func (w *writer) front(direct string) {
 		w.line("}")
 	}
 	for _, c := range w.cells {
-		w.stmt(c.pos, "st%d(%s, %s);", c.size*8, w.place(c.off), c.code)
+		w.put(c)
 	}
 	if len(w.cells) > 0 || direct != "" {
 		w.changed = true
@@ -361,6 +439,24 @@ func (w *writer) front(direct string) {
 	}
 }
 
+// put stores a cell.
+func (w *writer) put(c cell) {
+	if c.width == nil {
+		w.stmt(c.pos, "st%d(%s, %s);", c.size*8, w.place(c.off), c.code)
+		return
+	}
+	w.more = true
+	w.stmt(c.pos, "fr_put_varint(%s, (void *)(long)skb->data_end, %s, %s);", w.place(c.off), c.code, w.variable(c.width))
+}
+
+// least is how many bytes of a cell are stored at least.
+func (c *cell) least() int {
+	if c.width != nil {
+		return 1
+	}
+	return c.size
+}
+
 // places returns the offsets and sizes of the parts of the front that change, at most 64 bytes each, as arguments.
 func (w *writer) places() (out []string) {
 	type span struct{ from, to int }
@@ -376,6 +472,10 @@ func (w *writer) places() (out []string) {
 		s.from, s.to = min(s.from, o.Const), max(s.to, o.Const+n)
 	}
 	for _, c := range w.cells {
+		if c.width != nil {
+			out = append(out, fmt.Sprintf("%s, %s", w.offset(c.off), w.variable(c.width)))
+			continue
+		}
 		note(c.off, c.size)
 	}
 	for _, s := range w.sums {
@@ -406,11 +506,11 @@ func (w *writer) rederive() {
 		}
 		ends[o.Base] = max(ends[o.Base], o.Const+n)
 	}
-	if w.fwd.Hop != nil && w.prog.ir.L2 {
+	if w.linked {
 		note(ir.Off{}, 12)
 	}
 	for _, c := range w.cells {
-		note(c.off, c.size)
+		note(c.off, c.least())
 	}
 	for _, s := range w.sums {
 		note(s.New, 2)
@@ -421,7 +521,6 @@ func (w *writer) rederive() {
 			w.pointerTo(v)
 			p = w.base(v)
 		}
-		w.line("if (unlikely(%s + %d > (void *)(long)skb->data_end))", p, ends[v])
-		w.line("\t%s", w.failed())
+		w.failIf(fmt.Sprintf("unlikely(%s + %d > (void *)(long)skb->data_end)", p, ends[v]))
 	}
 }

@@ -18,6 +18,12 @@ func Desc(p *ir.Plan) runtime.Desc {
 		Slots:  p.Slots,
 		Usages: p.Usages,
 		Shared: p.Shared,
+
+		Levels:       p.Levels,
+		Receivers:    p.Receivers,
+		Credits:      p.Credits,
+		Translations: p.Translations,
+		Ring:         p.Ring,
 	}
 	for _, s := range p.Settings {
 		sd := runtime.SettingDesc{Name: s.Name, Kind: kind(s.Type), Size: s.Type.Size, Bits: s.Type.Bits, Required: s.Default == nil, Min: s.Min, Max: s.Max}
@@ -56,6 +62,15 @@ func Desc(p *ir.Plan) runtime.Desc {
 		}
 		d.Sessions = append(d.Sessions, sd)
 	}
+	for _, g := range p.Groups {
+		d.Groups = append(d.Groups, runtime.GroupDesc{
+			Name: g.Name, Max: g.Max, Rows: g.Rows, Size: g.Size, Base: g.Base,
+			Key: members(g.Key), KeySize: g.Key.Size, Receiver: members(g.Receivers.Value), ReceiverSize: g.Receivers.Value.Size,
+		})
+	}
+	for _, e := range p.Events {
+		d.Events = append(d.Events, runtime.EventDesc{Name: e.Name, Fields: members(e.Fields), Size: e.Fields.Size, Required: e.Required})
+	}
 	for _, c := range p.Counters {
 		d.Counters = append(d.Counters, c.Name)
 	}
@@ -71,6 +86,7 @@ func Desc(p *ir.Plan) runtime.Desc {
 
 var reasonKinds = map[ir.ReasonKind]string{
 	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Went: "up", ir.Fault: "fault",
+	ir.Copied: "copy", ir.Declined: "declined",
 }
 
 func members(s ir.Struct) []runtime.MemberDesc {
@@ -114,6 +130,12 @@ func kind(t ir.Type) runtime.Kind {
 		return runtime.KindHop
 	case ir.Ctr:
 		return runtime.KindCounter
+	case ir.Credit:
+		return runtime.KindCredit
+	case ir.Bucket:
+		return runtime.KindBucket
+	case ir.Translation:
+		return runtime.KindTranslation
 	}
 	panic(fmt.Sprintf("glue: type of kind %d", t.Kind))
 }

@@ -22,6 +22,7 @@ var kindNames = map[runtime.Kind]string{
 	runtime.KindUint: "KindUint", runtime.KindBool: "KindBool", runtime.KindBytes: "KindBytes", runtime.KindMac: "KindMac",
 	runtime.KindAddr: "KindAddr", runtime.KindEndpoint: "KindEndpoint", runtime.KindPrefix: "KindPrefix",
 	runtime.KindNextHop: "KindNextHop", runtime.KindHop: "KindHop", runtime.KindCounter: "KindCounter",
+	runtime.KindCredit: "KindCredit", runtime.KindBucket: "KindBucket", runtime.KindTranslation: "KindTranslation",
 }
 
 // writeLiteral writes a value; typed says whether a struct or slice has to name its type, which it needn't within a slice.

@@ -1,0 +1,334 @@
+package bpf
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// A copy is made in place. The packet holds what the last copy made of it, so each writes all that any of them writes: where it
+// has nothing of its own, what came.
+
+// copy renders the call of a function that makes a copy, and the function.
+func (f *function) copy(s *ir.Copy) {
+	n := f.fan
+	if n == nil {
+		f.fail("a copy outside of a fan-out, at %s", s.Pos)
+		return
+	}
+	f.quote(s.Pos)
+	w := f.prog.writer(s.Rewrite, &s.Effects)
+	if rw := w.rw; rw.Resize != ir.InPlace || rw.Trim || rw.PopTag || rw.PopInner || rw.Family != 0 || s.Hop == nil || s.Hop.Row == nil {
+		f.fail("the copy at %s is not made in place, for a hop of a row", s.Pos)
+		return
+	}
+	w.copy, w.linked = s, f.prog.ir.L2
+	w.fan, w.turn = n, n
+	w.known.plain, w.reason = f.known.plain, f.reason
+	w.cover(s.Pos, exprs(&s.Effects)...)
+	w.coverAll(w.function, s.Pos)
+	n.write(w)
+
+	f.prog.copies++
+	name := fmt.Sprintf("%s_copy%d", f.prog.name, f.prog.copies)
+	params, args := f.pass(w.function)
+	params, args = append([]string{"struct " + n.name + " *fan"}, params...), append([]string{"fan"}, args...)
+	*f.makes = append(*f.makes, w.assemble(fmt.Sprintf("static __always_inline long %s(%s)", name, strings.Join(params, ", "))))
+	f.stmt(s.Pos, "return %s(%s);", name, strings.Join(args, ", "))
+}
+
+// write renders the function.
+func (n *fan) write(w *writer) {
+	s := w.copy
+	w.fx.before()
+	w.compute()
+	odd := n.copySums(w)
+	w.metadata()
+	back := w.back()
+	for i := range back {
+		back[i].code = w.value(back[i].scalar, "", s.Pos)
+	}
+	hop := w.hop(s.Hop)
+
+	w.fan = nil // what follows is about the packet
+	w.rederive()
+	w.line("")
+	if w.linked {
+		w.line("st64(data, ld64(%sdst));", hop)
+		w.line("st32(data + 8, ld32(%ssrc + 2));", hop)
+	}
+	for _, c := range slices.Concat(back, w.cells) {
+		w.put(c)
+	}
+	for _, s := range w.sums {
+		w.stmt(s.Pos, "st16(%s, %s);", w.place(s.New), s.leaves)
+	}
+	w.completes("fan->csum", n.sums(w.function))
+	for _, m := range []struct {
+		name string
+		x    ir.Expr
+	}{{"priority", w.rw.Priority}, {"mark", w.rw.Mark}} {
+		switch {
+		case m.x != nil:
+			n.keep("__u32", m.name, "skb->"+m.name)
+			w.line("skb->%s = %s;", m.name, m.name)
+		case n.sets(m.name):
+			w.line("skb->%s = %s;", m.name, n.keep("__u32", m.name, "skb->"+m.name))
+		}
+	}
+	var here []string
+	if w.data {
+		here = append(here, "\tvoid *data;")
+	}
+	for _, v := range w.prog.ir.Vars {
+		if contains(w.ptrsUsed, v) {
+			here = append(here, "\tvoid *p_"+ident(v.Name)+";")
+		}
+	}
+	w.lines = append(here, w.lines...)
+	w.data, w.ptrsUsed, w.fan = false, nil, n
+
+	w.line("")
+	refused := fmt.Sprintf("bpf_clone_redirect(skb, %sifindex, 0)", hop)
+	for _, kind := range odd {
+		refused = fmt.Sprintf("%s == FR_SUM_ODD || %s", kind, refused)
+	}
+	w.failIf("unlikely(" + refused + ")")
+	i := slices.Index(n.tallies, s.Reason)
+	if i < 0 {
+		i = len(n.tallies)
+		n.tallies = append(n.tallies, s.Reason)
+	}
+	w.line("fan->%s++;", tally(i))
+	w.line("fr_copied(%s, skb->len);", w.identity(n.Row))
+	w.fx.after()
+	w.line("return 0;")
+}
+
+// back returns stores that undo what only other copies change.
+func (w *writer) back() (out []cell) {
+	own, widths := map[ir.Off]bool{}, map[ir.Off]bool{}
+	each := func(rw *ir.Rewrite, visit func(o ir.Off)) {
+		for _, c := range rw.Cells {
+			if c.Width == nil {
+				for i := range c.Size {
+					visit(plus(c.Off, i))
+				}
+			}
+		}
+		for _, s := range rw.Sums {
+			visit(s.New)
+			visit(plus(s.New, 1))
+		}
+	}
+	each(w.rw, func(o ir.Off) { own[o] = true })
+	for _, c := range w.rw.Cells {
+		if c.Width != nil {
+			widths[c.Off] = true
+		}
+	}
+	var missing []ir.Off
+	for _, c := range w.turn.all {
+		if c.Rewrite == nil {
+			continue
+		}
+		each(c.Rewrite, func(o ir.Off) {
+			if !own[o] {
+				own[o] = true
+				missing = append(missing, o)
+			}
+		})
+		for _, x := range c.Rewrite.Cells {
+			if x.Width != nil && !widths[x.Off] {
+				widths[x.Off] = true
+				w.holds(plus(x.Off, 8))
+				out = append(out, cell{scalar: w.packet(x.Off, 8), off: x.Off, width: x.Width})
+			}
+		}
+	}
+	order := w.prog.ir.Vars
+	slices.SortFunc(missing, func(a, b ir.Off) int {
+		return cmp.Or(cmp.Compare(slices.Index(order, a.Base), slices.Index(order, b.Base)), cmp.Compare(a.Const, b.Const))
+	})
+	for i := 0; i < len(missing); {
+		n := 1
+		for i+n < len(missing) && missing[i+n] == plus(missing[i], n) {
+			n++
+		}
+		at := missing[i]
+		i += n
+		for _, size := range pieces(0, n) {
+			w.holds(plus(at, size))
+			out = append(out, cell{scalar: w.packet(at, size), off: at})
+			at = plus(at, size)
+		}
+	}
+	return out
+}
+
+// copySums computes the checksums of a copy. What doesn't depend on the receiver is computed in front of the loop. It returns how
+// a turn gets at the kinds of those that the kernel may be unable to finish.
+func (n *fan) copySums(w *writer) (odd []string) {
+	for i, s := range w.rw.Sums {
+		s := &sum{Sum: s, n: i}
+		w.sums = append(w.sums, s)
+		if kind := n.copySum(w, s); kind != "" && (s.New.Base != nil || s.New.Const&1 != 0) {
+			odd = append(odd, kind)
+		}
+	}
+	return odd
+}
+
+func (n *fan) copySum(w *writer, s *sum) (kind string) {
+	if s.Swap != nil || s.Tail {
+		w.fail("%s of the copy at %s follows a payload that moves", s.Name, w.copy.Pos)
+		return ""
+	}
+	pre, value := n.pre, s.name("sum")
+	s.leaves = value
+	if s.Offloaded && !s.Fresh {
+		kind = "yes"
+	}
+	sameNow, now := n.split(s.NewTerms)
+	samePseudo, nowPseudo := n.split(s.NewPseudo)
+	w.line("")
+	w.line("/* %s */", comment(s.Name))
+	own, ownPseudo := w.summands(now), w.summands(nowPseudo)
+
+	// In front of the loop.
+	pre.cover(s.Pos, termExprs(s)...)
+	same, pseudo := pre.summands(sameNow), pre.summands(samePseudo)
+	full, pending := "FR_ZERO"+plusSum(pre.add, slices.Concat(same, pseudo)), ""
+	old := ""
+	if !s.Fresh {
+		old = pre.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", pre.place(s.Old))}, s.Name, s.Pos)
+		was, wasPseudo := pre.summands(s.OldTerms), pre.summands(s.OldPseudo)
+		minus, add := cancel(slices.Concat(was, wasPseudo), slices.Concat(same, pseudo))
+		full = fmt.Sprintf("FR_ZERO + (__u16)~%s%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
+		minus, add = cancel(wasPseudo, pseudo)
+		pending = fmt.Sprintf("FR_ZERO + %s%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
+		if kind != "" {
+			kind = fmt.Sprintf("fr_sum_kind(skb, %s, %s, fr_fold(%s))", pre.offset(s.Old), old, pre.add(wasPseudo))
+			if s.Absent {
+				kind = fmt.Sprintf("%s ? %s : FR_SUM_ABSENT", old, kind)
+			}
+		}
+	}
+	key := kind + "\n" + full + "\n" + pending
+	i, known := n.rests[key]
+	if !known {
+		i = len(n.rests)
+		n.rests[key] = i
+		pre.line("")
+		pre.line("/* %s, without what depends on the receiver */", comment(s.Name))
+		if kind != "" {
+			pre.stmt(s.Pos, "__u32 kind%d = %s;", i, kind)
+			pre.stmt(s.Pos, "if (kind%d == FR_SUM_FAULT) %s", i, pre.up(n.NoRoom))
+			pre.stmt(s.Pos, "__u64 full%d = %s;", i, full)
+			pre.stmt(s.Pos, "__u64 rest%d = kind%d == FR_SUM_PENDING ? %s : full%d;", i, i, pending, i)
+		} else {
+			pre.stmt(s.Pos, "__u64 rest%d = %s;", i, full)
+		}
+	}
+	name := func(what string) string { return fmt.Sprint(what, i) }
+	rest := n.keep("__u64", name("rest"), name("rest"))
+
+	// For each receiver.
+	if kind == "" {
+		w.line("__u16 %s = fr_checksum(%s%s);", value, rest, plusSum(w.add, slices.Concat(own, ownPseudo)))
+		w.optional(s)
+		if s.Absent {
+			w.line("if (!%s) /* no checksum came, none leaves */", w.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", w.place(s.Old))}, "", s.Pos))
+			w.line("\t%s = 0;", value)
+		}
+		return ""
+	}
+	kind = n.keep("__u32", name("kind"), name("kind"))
+	w.line("__u64 %s = %s;", s.name("now"), w.add(ownPseudo))
+	if covered(w.rw, s.Sum) { // another checksum wants to know what it will be
+		full := n.keep("__u64", name("full"), name("full"))
+		w.line("__u16 %s = fr_checksum(%s + %s%s);", value, full, s.name("now"), plusSum(w.add, own))
+		w.optional(s)
+		s.leaves = fmt.Sprintf("%s == FR_SUM_PENDING ? fr_fold(%s + %s) : %s", kind, rest, s.name("now"), value)
+	} else {
+		w.line("__u16 %s;", value)
+		w.line("if (%s == FR_SUM_PENDING) {", kind)
+		w.line("\t%s = fr_fold(%s + %s);", value, rest, s.name("now"))
+		w.line("} else {")
+		w.indent++
+		w.line("%s = fr_checksum(%s + %s%s);", value, rest, s.name("now"), plusSum(w.add, own))
+		w.optional(s)
+		w.indent--
+		w.line("}")
+	}
+	if s.Absent {
+		w.line("if (%s == FR_SUM_ABSENT) /* no checksum came, none leaves */", kind)
+		w.line("\t%s = 0;", value)
+	}
+	return kind
+}
+
+func plusSum(add func([]summand) string, list []summand) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return " + " + add(list)
+}
+
+func minusSum(add func([]summand) string, list []summand) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return " - (" + add(list) + ")"
+}
+
+func covered(rw *ir.Rewrite, s *ir.Sum) bool {
+	return slices.ContainsFunc(rw.Sums, func(t *ir.Sum) bool {
+		return slices.ContainsFunc(allTerms(t), func(t ir.Term) bool { return t.New == s })
+	})
+}
+
+func termExprs(s *sum) (es []ir.Expr) {
+	if !s.Fresh {
+		es = append(es, &ir.Load{Off: s.Old, Bits: 16})
+	}
+	for _, t := range allTerms(s.Sum) {
+		es = append(es, t.Value, t.Len, t.OddIf)
+	}
+	return es
+}
+
+// split tells terms that are the same for all receivers from others.
+func (n *fan) split(terms []ir.Term) (same, own []ir.Term) {
+	for _, t := range terms {
+		if t.New == nil && n.same(t.Value) && n.same(t.Len) && n.same(t.OddIf) && (t.At.Base == nil || !n.local[t.At.Base]) {
+			same = append(same, t)
+		} else {
+			own = append(own, t)
+		}
+	}
+	return same, own
+}
+
+// same reports whether an expression has the same value for all receivers.
+func (n *fan) same(e ir.Expr) bool {
+	same := true
+	walk(e, func(e ir.Expr) {
+		switch e := e.(type) {
+		case *ir.RowMember:
+			same = same && e.Row != n.Row
+		case *ir.RowHas:
+			same = same && e.Row != n.Row
+		case *ir.CounterValue:
+			same = false
+		case *ir.VarRef:
+			same = same && !n.local[e.Var]
+		case *ir.VarintWord:
+			same = same && !n.local[e.Width]
+		}
+	})
+	return same
+}

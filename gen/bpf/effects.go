@@ -1,0 +1,223 @@
+package bpf
+
+import (
+	"fmt"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// The changes of state that go with what leaves stand around its way out: before reserves, spends and draws, undo gives back
+// where it doesn't leave after all, after counts and tells.
+
+// effects is what one function does with a plan's Effects.
+type effects struct {
+	*function
+	fx    *ir.Effects
+	early bool // records are filled in before the packet changes, because nothing keeps what it was
+	undo  []string
+}
+
+func (f *function) effects(fx *ir.Effects) *effects {
+	return &effects{function: f, fx: fx}
+}
+
+// exprs are all expressions that the effects evaluate.
+func exprs(fx *ir.Effects) (es []ir.Expr) {
+	for _, s := range fx.Emits {
+		es = append(es, values(s.Values)...)
+	}
+	for _, s := range fx.Admits {
+		es = append(es, s.Level, s.Cost, s.Floor)
+		if s.Count != nil {
+			es = append(es, s.Count.By)
+		}
+	}
+	for _, s := range fx.Lets {
+		es = append(es, s.Value)
+	}
+	for _, s := range fx.Counts {
+		es = append(es, s.By)
+	}
+	return es
+}
+
+// locals are the variables that the effects set.
+func locals(fx *ir.Effects) (vars []*ir.Var) {
+	for _, s := range fx.Draws {
+		vars = append(vars, s.Var)
+	}
+	for _, s := range fx.Lets {
+		vars = append(vars, s.Var)
+	}
+	return vars
+}
+
+func event(i int) string { return fmt.Sprintf("event%d", i) }
+
+// before renders what comes in front of the way out.
+func (e *effects) before() {
+	for i, s := range e.fx.Emits {
+		if !s.Event.Required {
+			continue
+		}
+		e.quote(s.Pos)
+		e.reserve(i, s)
+		e.stopIf(s.Pos, "!"+event(i), e.undo, e.up(s.Full))
+		e.undo = append(e.undo, fmt.Sprintf("bpf_ringbuf_discard(%s, 0);", event(i)))
+	}
+	for i, s := range e.fx.Admits {
+		e.admit(i, s)
+	}
+	for _, s := range e.fx.Draws {
+		e.draw(s)
+	}
+	for _, s := range e.fx.Lets {
+		if e.prog.read[s.Var] {
+			e.quote(s.Pos)
+			e.let(s)
+		}
+	}
+	if !e.early {
+		return
+	}
+	for _, required := range []bool{true, false} {
+		for i, s := range e.fx.Emits {
+			switch {
+			case s.Event.Required != required:
+			case required:
+				e.fill(i, s)
+			default:
+				e.quote(s.Pos)
+				e.reserve(i, s)
+				e.line("if (%s) {", event(i))
+				e.indent++
+				e.fill(i, s)
+				e.indent--
+				e.line("}")
+				e.undo = append(e.undo, fmt.Sprintf("if (%s)", event(i)), fmt.Sprintf("\tbpf_ringbuf_discard(%s, 0);", event(i)))
+			}
+		}
+	}
+}
+
+// admit spends a credit.
+func (e *effects) admit(i int, s *ir.Admit) {
+	e.quote(s.Pos)
+	credit, level, spent := fmt.Sprintf("credit%d", i), "0", fmt.Sprintf("spent%d", i)
+	if s.Level != nil {
+		level = fmt.Sprintf("level%d", i)
+		e.stmt(s.Pos, "__u32 %s = %s;", level, e.expr(s.Level))
+	}
+	first := fmt.Sprintf("%s->%s", e.row(s.Row), member(s.Member))
+	at := "0"
+	if s.Member.Type.Bits > 1 {
+		at = level
+	}
+	e.stmt(s.Pos, "struct fr_credit *%s = fr_credit(%s, %s);", credit, first, at)
+	e.stmt(s.Pos, "__u64 %s = %s;", spent, e.expr(s.Cost))
+	floor := "0"
+	if s.Floor != nil {
+		floor = e.expr(s.Floor)
+	}
+	admitted := fmt.Sprintf("admitted%d", i)
+	if s.Member.Type.Kind == ir.Bucket {
+		e.stmt(s.Pos, "int %s = fr_admit_timed(%s, &%s, %s, %s);", admitted, credit, spent, floor, e.clock())
+	} else {
+		e.stmt(s.Pos, "int %s = fr_admit(%s, %s, %s);", admitted, credit, spent, floor)
+	}
+	e.stmt(s.Pos, "if (%s == FR_REFUSED) {", admitted)
+	e.indent++
+	e.stmt(s.Pos, "fr_refused(%s, %s);", credit, level)
+	if s.Count != nil {
+		e.counter(s.Count)
+	}
+	for _, u := range e.undo {
+		e.line("%s", u)
+	}
+	e.stmt(s.Pos, "%s", e.up(s.Refused))
+	e.indent--
+	e.line("}")
+	e.stopIf(s.Pos, "unlikely("+admitted+" == FR_CONTENDED)", e.undo, e.up(s.Contended))
+	e.undo = append(e.undo, fmt.Sprintf("fr_refund(%s, %s);", credit, spent))
+}
+
+// draw takes a number from a shared counter.
+func (f *function) draw(s *ir.Draw) {
+	f.quote(s.Pos)
+	f.stmt(s.Pos, "%s = fr_draw(%s->%s, %s);", f.variable(s.Var), f.row(s.Row), member(s.Member), number(s.Step))
+}
+
+// after renders what comes when the packet has left, or is about to and can't be held up any more.
+func (e *effects) after() {
+	for _, s := range e.fx.Counts {
+		e.quote(s.Pos)
+		e.counter(s)
+	}
+	for _, required := range []bool{true, false} {
+		for i, s := range e.fx.Emits {
+			if s.Event.Required != required {
+				continue
+			}
+			e.quote(s.Pos)
+			if !required && !e.early {
+				e.reserve(i, s)
+			}
+			if !required {
+				e.line("if (%s) {", event(i))
+				e.indent++
+			}
+			if !e.early {
+				e.fill(i, s)
+			}
+			e.stmt(s.Pos, "fr_submit(&%s->head);", event(i))
+			if !required {
+				e.indent--
+				e.line("} else {")
+				e.line("\tfr_lose(%d);", s.Event.ID)
+				e.line("}")
+			}
+		}
+	}
+}
+
+func (e *effects) reserve(i int, s *ir.Emit) {
+	name := ident(s.Event.Name)
+	e.stmt(s.Pos, "struct event_%s *%s = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_%s), 0);", name, event(i), name)
+}
+
+// fill renders the contents of a record, but for its time. The ring's memory has whatever was there before.
+func (e *effects) fill(i int, s *ir.Emit) {
+	receiver := "0"
+	if s.Row != nil {
+		receiver = e.identity(s.Row)
+	}
+	e.stmt(s.Pos, "fr_head(&%s->head, %s, %d, sizeof(*%s));", event(i), receiver, s.Event.ID, event(i))
+	p := inMemory{access: event(i) + "->", address: "(void *)" + event(i), dirty: true}
+	end := ir.EventHeader
+	for _, m := range s.Event.Fields.Members {
+		e.zero(p, end, m.Off-end, s.Pos)
+		end = m.Off + m.Type.Size
+	}
+	e.zero(p, end, s.Event.Fields.Size-end, s.Pos)
+	e.members(p, s.Values, s.Pos)
+}
+
+// identity is the identity of the receiver whose row it is.
+func (f *function) identity(r *ir.Row) string {
+	for _, m := range r.Table.Value.Members {
+		if m.Hidden && m.Name == "receiver" {
+			return f.row(r) + "->" + member(m)
+		}
+	}
+	f.fail("row %q is no receiver's", r.Name)
+	return "0"
+}
+
+// clock is the monotonic clock in nanoseconds: one reading for all that a packet does.
+func (f *function) clock() string {
+	if f.turn != nil {
+		return f.turn.keep("__u64", "clock", "bpf_ktime_get_ns()")
+	}
+	f.timed = true
+	return "clock"
+}

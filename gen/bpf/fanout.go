@@ -1,0 +1,374 @@
+package bpf
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// A fan-out becomes these functions:
+//
+//	prog_P_fan1   finds the group, saves the front of the packet, computes what all copies share, runs the loop, and puts the
+//	              packet right again
+//	prog_P_turn1  decides for one receiver: the kernel calls it by bpf_loop
+//	prog_P_copy1  makes one copy: it rewrites the packet in place, and has it cloned and sent (copy.go)
+//
+// Turns read the front that was saved, since the packet holds what the last copy needed. What they need besides stands in a
+// structure on the stack of the first function: the verifier knows what pointers in it are.
+
+// fan is a fan-out that is being written.
+type fan struct {
+	*ir.FanOut
+	name  string
+	n     int
+	pre   *writer // the function in front of the loop
+	all   []*ir.Copy
+	local map[*ir.Var]bool // variables that a turn sets
+
+	fields, fill []string // of the structure, in order: declarations and initial values
+	kept         map[string]bool
+	rests        map[string]int // what of a checksum is the same for all receivers
+	tallies      []int          // reasons of copies
+}
+
+// keep has a value of the first function in the structure, and returns how turns get at it.
+func (n *fan) keep(typ, name, value string) string {
+	if !n.kept[name] {
+		n.kept[name] = true
+		decl := typ
+		if !strings.HasSuffix(decl, "*") {
+			decl += " "
+		}
+		n.fields = append(n.fields, decl+name+";")
+		n.fill = append(n.fill, fmt.Sprintf(".%s = %s,", strings.TrimRight(name, "[]0123456789 "), value))
+	}
+	return "fan->" + name
+}
+
+// limit is the largest size of the front.
+func (n *fan) limit() int {
+	limit := n.Front.Const
+	if n.Front.Base != nil {
+		limit += int(n.Front.Base.Max)
+	}
+	return limit
+}
+
+// mask bounds an offset into the saved front.
+func (n *fan) mask(v *ir.Var) int {
+	limit := uint64(n.limit())
+	if v.Max > 0 {
+		limit = min(limit, v.Max)
+	}
+	return 1<<bits.Len64(limit) - 1
+}
+
+// holds makes the saved front large enough for the verifier, which sees no more of an offset than its mask.
+func (f *function) holds(end ir.Off) {
+	n := end.Const
+	if end.Base != nil {
+		n += f.fan.mask(end.Base)
+	}
+	f.frontSize = max(f.frontSize, (n+7)&^7)
+}
+
+// ends is the statement by which a receiver's turn ends without a copy: fr_decline or fr_refuse.
+func (f *function) ends(how string, reason int) string {
+	row := f.turn.Row
+	return fmt.Sprintf("return fr_%s(%s, skb->len, %s);", how, f.identity(row), f.prog.reasonName(reason))
+}
+
+// asItCame is a number that stands beside the packet, as it was before the first copy.
+func (f *function) asItCame(name string) string {
+	if f.turn != nil && f.turn.sets(name) {
+		return f.turn.keep("__u32", name, "skb->"+name)
+	}
+	return "skb->" + name
+}
+
+// sets reports whether a copy sets such a number.
+func (n *fan) sets(name string) bool {
+	return slices.ContainsFunc(n.all, func(c *ir.Copy) bool {
+		return c.Rewrite != nil && (name == "priority" && c.Rewrite.Priority != nil || name == "mark" && c.Rewrite.Mark != nil)
+	})
+}
+
+// fanOut renders the call of the function that fans out, and all its functions.
+func (f *function) fanOut(s *ir.FanOut) {
+	f.quote(s.Pos)
+	f.cover(s.Pos, values(s.Key)...)
+	f.need(s.Front, f.reason, s.Pos)
+	f.prog.fans++
+	n := &fan{FanOut: s, n: f.prog.fans, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans), local: map[*ir.Var]bool{}, kept: map[string]bool{}, rests: map[string]int{}}
+	n.survey(s.Each)
+	if s.Front.Base != nil && s.Front.Base.Max == 0 || n.limit() > 4096 {
+		f.fail("the front of the fan-out at %s has no bound", s.Pos)
+		return
+	}
+	w := f.prog.writer(nil, &s.Effects)
+	w.known, w.reason = f.known, f.reason
+	n.pre = w
+	n.keep("struct __sk_buff *", "skb", "skb")
+	n.keep("struct list_"+ident(s.Group.Name)+" *", "list", "list")
+
+	n.find()
+	size := n.save()
+	head := len(w.lines)
+	w.fan = n
+	turn := n.receiver(f)
+	w.cover(s.Pos, exprs(&s.Effects)...)
+	w.fx.before()
+	w.fx.after()
+	places := n.sums(w.function)
+	n.loop(turn, places)
+	n.restore(size, places)
+	w.lines = slices.Insert(w.lines, head, w.pointers()...)
+	w.fan, w.saved, w.savedUsed = nil, false, nil
+
+	params, args := f.pass(w.function)
+	p := f.prog
+	p.writes = append(p.writes, n.structure())
+	p.writes = append(p.writes, turn.copies...)
+	p.writes = append(p.writes, turn.text, w.assemble(fmt.Sprintf("static __always_inline int %s(%s)", n.name, strings.Join(params, ", "))))
+	f.stmt(s.Pos, "return %s(%s);", n.name, strings.Join(args, ", "))
+}
+
+// survey notes what a turn sets, and its copies.
+func (n *fan) survey(stmts []ir.Stmt) {
+	for _, s := range stmts {
+		switch s := s.(type) {
+		case *ir.Let:
+			n.local[s.Var] = true
+		case *ir.Translate:
+			n.local[s.Var] = true
+			for _, d := range s.Draws {
+				n.local[d.Var] = true
+			}
+		case *ir.If:
+			n.survey(s.Then)
+			n.survey(s.Else)
+		case *ir.Copy:
+			for _, v := range locals(&s.Effects) {
+				n.local[v] = true
+			}
+			n.all = append(n.all, s)
+		}
+	}
+}
+
+// find renders the lookup of the group.
+func (n *fan) find() {
+	w, name := n.pre, ident(n.Group.Name)
+	w.quote(n.Pos)
+	w.line("struct group_%s key __attribute__((aligned(8))) = {};", name)
+	w.line("struct list_%s *list;", name)
+	w.line("")
+	w.members(onStack("key"), n.Key, n.Pos)
+	w.stmt(n.Pos, "list = list_of_%s(&key);", name)
+	w.stmt(n.Pos, "if (!list) %s", w.up(n.Miss))
+}
+
+// save renders the copy of the front, and returns its size.
+func (n *fan) save() string {
+	w := n.pre
+	size := w.offset(n.Front)
+	room := n.limit()
+	if n.Front.Base != nil {
+		room = 1 << bits.Len(uint(room-1))
+		w.line("")
+		w.line("__u32 size = fr_size(%s, %d);", size, room)
+		size = "size"
+	}
+	w.frontSize = max(w.frontSize, (room+7)&^7)
+	w.line("")
+	w.line("/* Copies are made by writing to the packet: what it was is read from here. */")
+	w.line("void *front = fr_save_front(skb, %s);", size)
+	w.stmt(n.Pos, "if (!front) %s", w.up(n.NoRoom))
+	n.keep("void *", "front", "front")
+	return size
+}
+
+// pointers makes the pointers to variable places of the saved front.
+func (f *function) pointers() (out []string) {
+	for _, v := range f.prog.ir.Vars {
+		if contains(f.savedUsed, v) {
+			out = append(out, fmt.Sprintf("\tvoid *s_%s = fr_pin(front + fr_bound(%s, 0x%x));", ident(v.Name), f.variable(v), f.fan.mask(v)))
+		}
+	}
+	return out
+}
+
+// turn is the function that runs once a receiver.
+type turn struct {
+	*function
+	name   string
+	text   []string
+	copies [][]string
+}
+
+func (n *fan) receiver(outer *function) *turn {
+	t := &turn{function: outer.prog.function(), name: fmt.Sprintf("%s_turn%d", outer.prog.name, n.n)}
+	t.fan, t.function.turn, t.local = n, n, n.local
+	t.known.plain, t.reason = outer.known.plain, outer.reason
+	t.makes = &t.copies
+	t.block(n.Each)
+	if len(t.hopsUsed) > 0 || t.data || len(t.ptrsUsed) > 0 {
+		t.fail("a turn of the fan-out at %s looks at the packet", n.Pos)
+	}
+	out := []string{fmt.Sprintf("static __noinline long %s(__u32 i, struct %s *fan)", t.name, n.name), "{", "\tstruct __sk_buff *skb = fan->skb;"}
+	pointers := t.pointers()
+	if t.saved || len(pointers) > 0 {
+		out = append(out, "\tvoid *front = fan->front;")
+	}
+	if t.now {
+		n.pre.usesNow()
+		out = append(out, "\t__u64 now = "+n.keep("__u64", "now", "now")+";")
+	}
+	for _, v := range outer.prog.ir.Vars {
+		name := "v_" + ident(v.Name)
+		switch {
+		case !contains(t.varsUsed, v):
+		case t.local[v]:
+			out = append(out, "\t"+declare(v)+";")
+		case isBytes(v.Type):
+			n.keepBytes(v)
+			out = append(out, fmt.Sprintf("\t__u64 *%s = fan->%s;", name, name))
+		default:
+			out = append(out, fmt.Sprintf("\t__u64 %s = %s;", name, n.keep("__u64", name, n.pre.variable(v))))
+		}
+	}
+	for _, r := range outer.prog.ir.Rows {
+		if name := "row_" + ident(r.Name); r != n.Row && contains(t.rowsUsed, r) {
+			typ := fmt.Sprintf("struct %s *", t.vals[r.Table])
+			out = append(out, fmt.Sprintf("\t%s%s = %s;", typ, name, n.keep(typ, name, n.pre.row(r))))
+		}
+	}
+	group, row := ident(n.Group.Name), t.row(n.Row)
+	out = append(out, fmt.Sprintf("\tstruct receiver_%s *%s = receiver_of_%s(fan->list, i);", group, row, group))
+	out = append(out, pointers...)
+	out = append(out, "", fmt.Sprintf("\tif (!%s)", row), "\t\treturn 1;")
+	t.text = append(append(out, t.lines...), "}")
+	return t
+}
+
+// keepBytes keeps a variable that is a string of bytes.
+func (n *fan) keepBytes(v *ir.Var) {
+	name := n.pre.variable(v)
+	if n.kept[name] {
+		return
+	}
+	n.kept[name] = true
+	var words []string
+	for i := range (v.Type.Size + 7) / 8 {
+		words = append(words, fmt.Sprintf("%s[%d]", name, i))
+	}
+	n.fields = append(n.fields, declare(v)+";")
+	n.fill = append(n.fill, fmt.Sprintf(".%s = { %s },", name, strings.Join(words, ", ")))
+}
+
+// structure is the declaration of what turns need.
+func (n *fan) structure() []string {
+	out := []string{fmt.Sprintf("struct %s {", n.name)}
+	for _, f := range n.fields {
+		out = append(out, "\t"+f)
+	}
+	return append(out, "};")
+}
+
+// loop renders the loop over the receivers.
+func (n *fan) loop(t *turn, places []string) {
+	w := n.pre
+	if len(places) > 0 {
+		w.line("")
+		w.line("/* Without the places that copies change; negative where the device hasn't summed the packet up. */")
+		w.line("__s64 csum = bpf_csum_update(skb, 0);")
+		w.line("if (unlikely(csum >= 0)) {")
+		for _, p := range places {
+			w.line("\tcsum = fr_complete_without(skb, csum, %s);", p)
+		}
+		w.line("}")
+		n.keep("__s64", "csum", "csum")
+	}
+	for i := range n.tallies {
+		n.keep("__u64", tally(i), "0")
+	}
+	w.line("")
+	w.line("struct %s fan = {", n.name)
+	for _, f := range n.fill {
+		w.line("\t%s", f)
+	}
+	w.line("};")
+	w.stmt(n.Pos, "bpf_loop(list->count, %s, &fan, 0);", t.name)
+}
+
+func tally(i int) string { return fmt.Sprintf("copies%d", i) }
+
+// restore renders the end: the packet is again what it was.
+func (n *fan) restore(size string, places []string) {
+	w := n.pre
+	w.line("")
+	w.line("__u32 len = skb->len;")
+	if !n.Drop {
+		w.line("if (bpf_skb_store_bytes(skb, 0, front, %s, 0)) return fr_drop(len, %s);", size, w.prog.reasonName(n.Fault))
+		w.completes("csum", places)
+		for _, name := range []string{"priority", "mark"} {
+			if n.kept[name] {
+				w.line("skb->%s = fan.%s;", name, name)
+			}
+		}
+	}
+	w.line("")
+	for i, reason := range n.tallies {
+		w.line("fr_count_copies(%s, fan.%s, len);", w.prog.reasonName(reason), tally(i))
+	}
+	for _, r := range n.Usage {
+		w.usesNow()
+		w.line("fr_use(%s->h_slot, %d, len, now);", w.row(r), r.Table.Row)
+	}
+	w.line("fr_count(%s, len);", w.prog.reasonName(n.Reason))
+	if n.Drop {
+		w.line("return TC_ACT_SHOT;")
+	} else {
+		w.line("return TC_ACT_UNSPEC;")
+	}
+}
+
+// completes renders how a sum of the device becomes the packet's again; csum is without the places.
+func (w *writer) completes(csum string, places []string) {
+	if len(places) == 0 {
+		return
+	}
+	w.line("if (unlikely(%s >= 0)) {", csum)
+	if len(places) > 1 {
+		w.line("\t__s64 sum = %s;", csum)
+		w.line("")
+		csum = "sum"
+	}
+	for _, p := range places[1:] {
+		w.line("\tsum = fr_complete_with(skb, sum, %s);", p)
+	}
+	w.line("\tfr_complete(skb, %s, %s);", csum, places[0])
+	w.line("}")
+}
+
+// sums returns the places that copies change, as arguments.
+func (n *fan) sums(f *function) []string {
+	w := &writer{function: f}
+	for _, c := range n.all {
+		if c.Rewrite == nil {
+			continue
+		}
+		for _, x := range c.Rewrite.Cells {
+			if x := (cell{scalar: scalar{size: x.Size}, off: x.Off, width: x.Width}); !slices.Contains(w.cells, x) {
+				w.cells = append(w.cells, x)
+			}
+		}
+		for i, s := range c.Rewrite.Sums {
+			w.sums = append(w.sums, &sum{Sum: s, n: i})
+		}
+	}
+	return w.places()
+}

@@ -1,0 +1,82 @@
+package bpf
+
+import (
+	"fmt"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// Groups of receivers and events, as structures and maps. A group is a list of rows, in a map of its own, which user space
+// replaces as a whole: so a packet sees the old or the new one.
+
+func (r *renderer) group(g *ir.Group, d *fileData) {
+	name := ident(g.Name)
+	r.vals[g.Receivers] = "receiver_" + name
+	d.Structs = append(d.Structs,
+		r.structure("group_"+name, "the key of a group, and a receiver's row: "+g.Name, &g.Key, ""),
+		r.structure("receiver_"+name, "", &g.Receivers.Value, ""),
+		structData{
+			Name: "list_" + name, Doc: "receivers of a group, in the order of sending", Align: 4, Size: 4 + 4*g.Max,
+			Members: []string{"__u32 count;", fmt.Sprintf("__u32 rows[%d];", g.Max)},
+		})
+	d.Maps = append(d.Maps, mapData{
+		Name: "grp_" + name,
+		Attrs: []string{
+			"__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS)", fmt.Sprintf("__uint(max_entries, %d)", g.Size), "__type(key, struct group_" + name + ")",
+			"__uint(value_size, sizeof(__u32))", "__array(values, FR_LIST(struct list_" + name + "))",
+		},
+		Find: []string{"",
+			fmt.Sprintf("static __always_inline struct list_%s *list_of_%s(const struct group_%s *key)", name, name, name), "{",
+			fmt.Sprintf("\tvoid *list = bpf_map_lookup_elem(&grp_%s, key);", name),
+			"\t__u32 zero = 0;",
+			"",
+			"\treturn list ? bpf_map_lookup_elem(list, &zero) : NULL;", "}"},
+	}, mapData{
+		Name: "rcv_" + name,
+		Attrs: []string{
+			"__uint(type, BPF_MAP_TYPE_ARRAY)", fmt.Sprintf("__uint(max_entries, %d)", g.Receivers.Size), "__type(key, __u32)",
+			"__type(value, struct receiver_" + name + ")",
+		},
+		Find: []string{"",
+			fmt.Sprintf("static __always_inline struct receiver_%s *receiver_of_%s(const struct list_%s *list, __u32 i)", name, name, name), "{",
+			"\t__u32 row;",
+			"",
+			fmt.Sprintf("\tif (i >= %d)", g.Max),
+			"\t\treturn NULL;",
+			"\trow = list->rows[i];",
+			fmt.Sprintf("\treturn bpf_map_lookup_elem(&rcv_%s, &row);", name), "}"},
+	})
+}
+
+func (r *renderer) event(e *ir.Event, d *fileData) {
+	doc := "event " + e.Name
+	if e.Required {
+		doc += ", required"
+	}
+	d.Structs = append(d.Structs, r.structure("event_"+ident(e.Name), doc, &e.Fields, "struct fr_event head;"))
+}
+
+// oneToMany defines what templates/fanout.h needs to know.
+func (r *renderer) oneToMany(d *fileData) {
+	p := r.plan
+	for _, n := range []struct {
+		name string
+		n    int
+	}{
+		{"RECEIVERS", p.Receivers}, {"CREDITS", p.Credits}, {"TRANSLATIONS", p.Translations}, {"RING", p.Ring}, {"FRONT", r.frontSize},
+	} {
+		if n.n > 0 {
+			r.define(d, "FR_NEEDS_%s %d", n.name, n.n)
+		}
+	}
+	if p.Credits > 0 {
+		r.define(d, "FR_LEVELS %d", max(p.Levels, 1))
+	}
+	if p.Ring > 0 {
+		r.define(d, "FR_EVENTS %d", len(p.Events)+1)
+	}
+}
+
+func (r *renderer) define(d *fileData, format string, args ...any) {
+	d.Defines = append(d.Defines, fmt.Sprintf(format, args...))
+}
