@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
-	"math/bits"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
@@ -156,12 +155,10 @@ func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64) {
 
 // spend spends cost if floor remains below the limit.
 func (c *Credit) spend(cost, floor uint64) (admitted bool, amount uint64) {
-	after, wraps := bits.Add64(c.Spent, cost, 0)
-	needed, wrapsToo := bits.Add64(after, floor, 0)
-	if wraps+wrapsToo != 0 || needed > c.Limit {
+	if cost > c.Limit || floor > c.Limit-cost || c.Spent > c.Limit-cost-floor { // spent + cost + floor > limit, without wrapping
 		return false, 0
 	}
-	c.Spent = after
+	c.Spent += cost
 	return true, cost
 }
 
@@ -185,7 +182,7 @@ func (c *Credit) refill(cost, floor, now uint64) (admitted bool, amount uint64) 
 		room = (burst - floor) * second / rate
 	}
 	from := max(c.Spent, now)
-	if from+takes-now > room {
+	if takes > room || from-now > room-takes { // from + takes - now > room, without wrapping
 		return false, 0
 	}
 	c.Spent = from + takes

@@ -76,6 +76,7 @@ func TestBucket(t *testing.T) {
 		{"below the floor", 100, 1000, 0, 901, 100, 50 * second, 0},
 		{"a floor above the burst", 100, 1000, 0, 1, 1001, 50 * second, 0},
 		{"nothing costs nothing", 100, 0, 0, 0, 0, 50 * second, 50 * second},
+		{"spent for ever", 100, 1000, math.MaxUint64 - 5, 1, 0, 50 * second, 0},
 		{"no rate", 0, 1000, 0, 0, 0, 50 * second, 0},
 		{"a cost beyond 32 bits", 1 << 32, 1 << 40, 0, 1 << 40, 0, second, second + (1<<32-1)*second>>32},
 		{"a burst beyond 33 bits", 1, 1 << 40, 0, 1<<32 - 1, 1<<33 - 1, second, 0},

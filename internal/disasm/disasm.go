@@ -152,20 +152,26 @@ var atomicOps = map[asm.AtomicOp]string{
 	asm.AddAtomic: "+=", asm.AndAtomic: "&=", asm.OrAtomic: "|=", asm.XorAtomic: "^=",
 }
 
+var fetchOps = map[asm.AtomicOp]string{
+	asm.FetchAdd: "fetch_add", asm.FetchAnd: "fetch_and", asm.FetchOr: "fetch_or", asm.FetchXor: "fetch_xor", asm.Xchg: "xchg",
+}
+
 func atomic(ins asm.Instruction) string {
 	op := ins.OpCode
 	place := memory("u", op.Size(), ins.Dst, ins.Offset)
 	half := op.Size() != asm.DWord
+	src := register(ins.Src, half)
 	if sign, plain := atomicOps[op.AtomicOp()]; plain {
-		return fmt.Sprintf("lock %s %s %s", place, sign, register(ins.Src, half))
+		return fmt.Sprintf("lock %s %s %s", place, sign, src)
 	}
-	names := map[asm.AtomicOp]string{
-		asm.FetchAdd: "fetch_add", asm.FetchAnd: "fetch_and", asm.FetchOr: "fetch_or", asm.FetchXor: "fetch_xor",
-		asm.Xchg: "xchg", asm.CmpXchg: "cmpxchg",
+	width := "64"
+	if half {
+		width = ""
 	}
-	result := register(ins.Src, half)
+	at := strings.TrimPrefix(place, "*")
 	if op.AtomicOp() == asm.CmpXchg {
-		result = register(asm.R0, half)
+		r0 := register(asm.R0, half)
+		return fmt.Sprintf("%s = atomic%s_cmpxchg(%s, %s, %s)", r0, width, at, r0, src)
 	}
-	return fmt.Sprintf("%s = atomic_%s(%s, %s)", result, names[op.AtomicOp()], place, register(ins.Src, half))
+	return fmt.Sprintf("%s = atomic%s_%s(%s, %s)", src, width, fetchOps[op.AtomicOp()], at, src)
 }
