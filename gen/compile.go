@@ -8,7 +8,7 @@
 //	expr.go     expressions: names, types, ranges
 //	match.go    constraints as conditions
 //	rules.go    lookups, rules, actions
-//	fanout.go   one to many
+//	fanout.go   one to many; with front.go
 //	effects.go  names for values, numbers that are drawn, lists of elements
 //	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and cells.go
 //	check.go    what the plan needs of a kernel, and the invariants of its shape

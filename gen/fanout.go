@@ -66,7 +66,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	emit(w.blk, w.guards...)
 	emit(w.blk, w.fx.late...)
 	out := &ir.FanOut{
-		Effects: w.fx.Effects, Group: g, Key: key, Front: last.end, Usage: w.used(), Pos: a.Pos,
+		Effects: w.fx.Effects, Group: g, Key: key, Usage: w.used(), Pos: a.Pos,
 		Miss:   w.went("no_"+g.Name, "no group in "+g.Name, fo.Pos),
 		NoRoom: w.went("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos),
 		Fault:  w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos),
@@ -82,6 +82,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	w.program.each = true
 	w.receivers(out, fo)
 	w.program.each = false
+	out.Front = front(out.Each, last.end)
 	emit(w.blk, state...)
 	emit(w.blk, out)
 }

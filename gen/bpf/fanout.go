@@ -43,7 +43,7 @@ func (n *fan) keep(typ, name, value string) string {
 			decl += " "
 		}
 		n.fields = append(n.fields, decl+name+";")
-		n.fill = append(n.fill, fmt.Sprintf(".%s = %s,", strings.TrimRight(name, "[]0123456789 "), value))
+		n.fill = append(n.fill, fmt.Sprintf(".%s = %s,", name, value))
 	}
 	return "fan->" + name
 }

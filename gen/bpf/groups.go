@@ -66,6 +66,7 @@ func (r *renderer) oneToMany(d *fileData) {
 		{"RECEIVERS", p.Receivers}, {"CREDITS", p.Credits}, {"TRANSLATIONS", p.Translations}, {"RING", p.Ring}, {"FRONT", r.frontSize},
 	} {
 		if n.n > 0 {
+			r.more = true
 			r.define(d, "FR_NEEDS_%s %d", n.name, n.n)
 		}
 	}
