@@ -1,6 +1,7 @@
-// The bench command measures the TURN example: what a packet costs in the kernel, and the whole relay across namespaces
-// beside plain kernel forwarding and beside the same server in user space. Variants alternate within one run, and the
-// report gives medians and ratios: absolute figures don't carry over to other machines or runs.
+// The bench command measures the examples. The TURN relay: what a packet costs in the kernel, and the whole relay across
+// namespaces beside plain kernel forwarding and beside the same server in user space. One to many: what a copy costs, beside bare
+// clones and a user-space relay. Variants alternate within one run, and the report gives medians and ratios: absolute
+// figures don't carry over to other machines or runs.
 package main
 
 import (
@@ -10,13 +11,17 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/bench/fanout"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
 
 func main() {
 	turnlab.Main()
+	fanout.Main()
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -30,12 +35,21 @@ type Report struct {
 	CPUs    int          `json:"cpus"`
 	Cost    *Cost        `json:"cost,omitempty"`
 	Through []Comparison `json:"through,omitempty"`
+	FanOut  *FanOut      `json:"fanout,omitempty"`
+}
+
+// FanOut is the part of a report about one-to-many relays.
+type FanOut struct {
+	Kernel []fanout.Copy `json:"kernel"`
+	Path   []fanout.Cell `json:"path"`
 }
 
 func run() error {
 	rounds := flag.Int("rounds", 3, "rounds over which medians are taken")
-	only := flag.String("only", "", "`part` to run: kernel (cost of a packet in the kernel) or path (across namespaces)")
-	pending := flag.Bool("pending", false, "send packets with pending checksums, as from a virtual machine on the same host")
+	only := flag.String("only", "", "`part` to run: kernel (cost of a packet in the kernel), path (across namespaces) or fanout (one to many)")
+	pending := flag.Bool("pending", false, "send packets with pending checksums, as from a virtual machine on the same host (path)")
+	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
+	plot := flag.String("plot", "", "PNG `file` that the curves are drawn into (fanout)")
 	out := flag.String("json", "", "`file` that the report is written to as JSON")
 	flag.Parse()
 	if os.Geteuid() != 0 {
@@ -44,24 +58,30 @@ func run() error {
 	if runtime.NumCPU() < 2 {
 		return errors.New("two processors are needed: one for the load, one for the relay")
 	}
+	runs := func(part string) bool { return *only == "" || *only == part }
 	report := Report{Kernel: kernelRelease(), CPUs: runtime.NumCPU(), Pending: *pending}
 	fmt.Printf("Linux %s, %d processors\n", report.Kernel, report.CPUs)
 	var err error
-	if *only != "path" {
+	if runs("kernel") {
 		if report.Cost, err = measureCost(*rounds); err != nil {
 			return err
 		}
 		printCost(os.Stdout, report.Cost)
 	}
-	if *only != "kernel" {
-		// All of this process stays away from the relay's processor.
-		if err := turnlab.Prefer(os.Getpid(), turnlab.LoadCPU); err != nil {
-			return err
-		}
+	// All of this process stays away from the relay's processor.
+	if err := turnlab.Prefer(os.Getpid(), turnlab.LoadCPU); err != nil {
+		return err
+	}
+	if runs("path") {
 		if report.Through, err = measurePath(*rounds, *pending); err != nil {
 			return err
 		}
 		printPath(os.Stdout, report.Through)
+	}
+	if runs("fanout") {
+		if report.FanOut, err = measureFanOut(*rounds, *receivers, *plot); err != nil {
+			return err
+		}
 	}
 	if *out == "" {
 		return nil
@@ -71,4 +91,30 @@ func run() error {
 		return err
 	}
 	return os.WriteFile(*out, append(text, '\n'), 0o644)
+}
+
+// measureFanOut measures one-to-many relays, prints what came out and draws the curves.
+func measureFanOut(rounds int, receivers, plot string) (*FanOut, error) {
+	o := fanout.Options{Rounds: rounds, Sizes: []int{200, 1200}, Variants: fanout.Variants, Progress: os.Stderr}
+	for _, text := range strings.Split(receivers, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n > fanout.MaxReceivers {
+			return nil, fmt.Errorf("%q is not a number of receivers, 1 to %d", text, fanout.MaxReceivers)
+		}
+		o.Receivers = append(o.Receivers, n)
+	}
+	f := &FanOut{}
+	var err error
+	if f.Kernel, err = fanout.MeasureKernel(o); err != nil {
+		return nil, err
+	}
+	fanout.PrintKernel(os.Stdout, f.Kernel)
+	if f.Path, err = fanout.MeasurePath(o); err != nil {
+		return nil, err
+	}
+	fanout.PrintPath(os.Stdout, f.Path)
+	if plot == "" {
+		return f, nil
+	}
+	return f, fanout.Plot(plot, f.Kernel, f.Path)
 }

@@ -227,3 +227,26 @@ func Prefer(pid, cpu int) error {
 	}
 	return nil
 }
+
+// SetRealTime has all threads of a process, and those it starts later, run before all ordinary work (SCHED_FIFO), and with a
+// priority above 1 before what Busy measures with. Priority 0 makes them ordinary again.
+func SetRealTime(pid, priority int) error {
+	tasks, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	if err != nil {
+		return err
+	}
+	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(priority)}
+	if priority == 0 {
+		attr.Policy = unix.SCHED_NORMAL
+	}
+	for _, t := range tasks {
+		tid, err := strconv.Atoi(t.Name())
+		if err != nil {
+			return err
+		}
+		if err := unix.SchedSetAttr(tid, &attr, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	return nil
+}

@@ -59,6 +59,13 @@ func NewSender(fd int, to netip.AddrPort, payload []byte) *Sender {
 	return s
 }
 
+// SetBatch sets how many datagrams a call sends: n, or as many as fit into one.
+func (s *Sender) SetBatch(n int) {
+	size := int(s.iov.Len) / s.batch
+	s.batch = min(n, s.batch)
+	s.iov.SetLen(size * s.batch)
+}
+
 // rawSockaddr is an address as the kernel takes it (ip(7), ipv6(7)).
 func rawSockaddr(a netip.AddrPort) []byte {
 	if a.Addr().Is4() {
@@ -156,23 +163,7 @@ func MeasureDelay(cpu, count int, rate float64, size int, send func(payload []by
 		}
 		received <- delays
 	}()
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread()
-		err := pinThread(cpu)
-		payload := make([]byte, size)
-		next := now()
-		for i := 0; i < count && err == nil; i++ {
-			next += int64(1e9 / rate)
-			at := unix.NsecToTimespec(next)
-			for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &at, nil) == unix.EINTR {
-			}
-			binary.LittleEndian.PutUint64(payload, uint64(now()))
-			err = send(payload)
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
+	if err := SendStamped(cpu, count, rate, make([]byte, size), 0, send); err != nil {
 		return nil, err
 	}
 	select {
@@ -185,6 +176,27 @@ func MeasureDelay(cpu, count int, rate float64, size int, send func(payload []by
 		slices.Sort(delays)
 		return delays, nil
 	}
+}
+
+// SendStamped sends so many datagrams one by one at a steady rate from one processor, each with the time (CLOCK_MONOTONIC,
+// nanoseconds, little endian) in 8 bytes of the payload from stamp on.
+func SendStamped(cpu, count int, rate float64, payload []byte, stamp int, send func(payload []byte) error) error {
+	done := make(chan error, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with its pinning
+		err := pinThread(cpu)
+		next := now()
+		for i := 0; i < count && err == nil; i++ {
+			next += int64(1e9 / rate)
+			at := unix.NsecToTimespec(next)
+			for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &at, nil) == unix.EINTR {
+			}
+			binary.LittleEndian.PutUint64(payload[stamp:], uint64(now()))
+			err = send(payload)
+		}
+		done <- err
+	}()
+	return <-done
 }
 
 // BlockingSocket makes a blocking UDP socket on a host, and returns it with its address. The caller closes it.
@@ -237,8 +249,9 @@ func (s *Sender) Once(n int) error {
 	if n > s.batch {
 		return fmt.Errorf("%d datagrams don't fit into one call, which takes %d", n, s.batch)
 	}
-	s.iov.SetLen(len(s.payload) / s.batch * n)
-	defer s.iov.SetLen(len(s.payload))
+	full := int(s.iov.Len)
+	s.iov.SetLen(full / s.batch * n)
+	defer s.iov.SetLen(full)
 	_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.message)), 0)
 	if errno != 0 {
 		return errno

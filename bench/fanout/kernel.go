@@ -1,0 +1,135 @@
+package fanout
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+)
+
+// Copy is what a copy costs in the kernel, to a device whose peer drops it.
+type Copy struct {
+	Receivers int                 `json:"receivers"`
+	Size      int                 `json:"size"` // bytes of a datagram's payload
+	Times     map[Variant]float64 `json:"ns"`
+}
+
+const (
+	kernelTries  = 6
+	copiesPerTry = 16_384 // fewer records than the ring of events has room for
+)
+
+// subject is a program whose copies are measured.
+type subject struct {
+	variant Variant
+	program *ebpf.Program
+	after   func() error // what has to happen between tries, outside of what is measured
+	rounds  []float64
+}
+
+// MeasureKernel runs the programs on single packets, one a call (BPF_PROG_TEST_RUN), and has the kernel measure each run
+// (BPF_STATS_RUN_TIME).
+func MeasureKernel(o Options) (copies []Copy, err error) {
+	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
+	if err != nil {
+		return nil, fmt.Errorf("the kernel's statistics of BPF programs: %w", err)
+	}
+	defer stats.Close()
+	for _, n := range o.Receivers {
+		for _, size := range o.Sizes {
+			c, err := measureCopies(o, n, size)
+			if err != nil {
+				return copies, fmt.Errorf("%d receivers, %d bytes: %w", n, size, err)
+			}
+			copies = append(copies, c)
+		}
+	}
+	return copies, nil
+}
+
+func measureCopies(o Options, n, size int) (c Copy, err error) {
+	net, err := testnet.New()
+	if err != nil {
+		return c, err
+	}
+	defer net.Close()
+	l, err := net.Line()
+	if err != nil {
+		return c, err
+	}
+	if err := l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC); err != nil {
+		return c, err
+	}
+	s, err := newSink(l.PeerDev, "sink")
+	if err != nil {
+		return c, err
+	}
+	defer s.close()
+	b, err := loadBare(n, relayPort, l.RelayOut, l.PeerDev.MAC)
+	if err != nil {
+		return c, err
+	}
+	defer b.close()
+	publisher, server := netip.AddrPortFrom(l.ClientAddr.V4, publisherPort), netip.AddrPortFrom(l.RelayInAddr.V4, relayPort)
+	frame, err := turnlab.UDPFrame(l.ClientDev.MAC, l.RelayIn.MAC, publisher, server, packet(size))
+	if err != nil {
+		return c, err
+	}
+	subjects := []*subject{{variant: Bare, program: b.program(), after: func() error { return nil }}}
+	for round := range o.Rounds {
+		fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("in the kernel: %d receivers, %d bytes, round %d", n, size, round+1))
+		for _, subject := range subjects {
+			ns := 0.0
+			err := l.Relay.Do(func() (err error) { ns, err = subject.measure(frame, n, s); return err })
+			if err != nil {
+				return c, err
+			}
+			subject.rounds = append(subject.rounds, ns)
+		}
+	}
+	c = Copy{Receivers: n, Size: size, Times: map[Variant]float64{}}
+	for _, s := range subjects {
+		c.Times[s.variant] = turnlab.Median(s.rounds)
+	}
+	return c, nil
+}
+
+// measure returns the nanoseconds of a copy: the mean of many, in the least disturbed of several tries. All copies have to arrive.
+func (s *subject) measure(frame []byte, n int, sink *sink) (float64, error) {
+	out := make([]byte, len(frame)+256)
+	least := math.Inf(1)
+	for range kernelTries {
+		arrived, err := sink.total()
+		if err != nil {
+			return 0, err
+		}
+		before, err := s.program.Stats()
+		if err != nil {
+			return 0, err
+		}
+		for range copiesPerTry / n {
+			if _, err := s.program.Run(&ebpf.RunOptions{Data: frame, DataOut: out}); err != nil {
+				return 0, err
+			}
+		}
+		after, err := s.program.Stats()
+		if err != nil {
+			return 0, err
+		}
+		want := uint64(copiesPerTry / n * n)
+		if got, err := drain(sink, arrived, want); err != nil || got != want {
+			return 0, errors.Join(fmt.Errorf("%d of %d copies arrived", got, want), err)
+		}
+		least = min(least, float64(after.Runtime-before.Runtime)/float64(want))
+		if err := s.after(); err != nil {
+			return 0, err
+		}
+	}
+	return least, nil
+}

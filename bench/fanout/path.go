@@ -1,0 +1,204 @@
+package fanout
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+)
+
+// Variant is a way from the publisher to its receivers.
+type Variant string
+
+const (
+	Forwarding Variant = "forwarding" // the kernel's own routing, to one receiver: the unit
+	Bare       Variant = "bare clone" // bpf_clone_redirect without any rewrite: the limit
+	Mmsg       Variant = "mmsg"       // a user-space relay with recvmmsg and sendmmsg
+	GSO        Variant = "mmsg + gso" // the same, with UDP_SEGMENT
+)
+
+// Variants are all of them, in the order of reports.
+var Variants = []Variant{Forwarding, Bare, Mmsg, GSO}
+
+// Where packets go: the publisher sends RTP to the relay, receivers are ports of one host from firstPort on.
+const (
+	relayPort = 5004
+	firstPort = 10000
+	ssrc      = 7
+	stampAt   = 16 // behind the RTP header and the VP8 descriptor
+)
+
+// role is the environment variable that tells a copy of the running program to be a relay.
+const role = "FASTRELAY_FANOUT"
+
+// ready is what a relay's process prints once it relays.
+const ready = "ready"
+
+// Main lets the program that calls it be started again as a relay. In these cases it doesn't return.
+func Main() {
+	var err error
+	switch os.Getenv(role) {
+	case "":
+		return
+	case "user":
+		err = userMain(os.Args[1:], os.Stdout)
+	default:
+		err = errors.New("no such role")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// packet is the payload of a datagram of so many bytes: an RTP packet (RFC 3550 §5.1) with a frame of VP8 whose descriptor has a
+// temporal layer, 0 (RFC 7741 §4.2).
+func packet(size int) []byte {
+	b := make([]byte, size)
+	b[0], b[1] = 2<<6, 96
+	binary.BigEndian.PutUint16(b[2:], 1)
+	binary.BigEndian.PutUint32(b[8:], ssrc)
+	b[12], b[13] = 0x90, 0x20 // extended, start of a partition; a layer follows
+	return b
+}
+
+// path is a line of hosts with one variant set up on it.
+type path struct {
+	variant   Variant
+	receivers int
+	net       *testnet.Net
+	line      *testnet.Line
+	publisher int // socket
+	to        netip.AddrPort
+	bare      *bare
+	process   *exec.Cmd
+}
+
+// newPath sets up a variant. Packets come as from a network card, with complete checksums.
+func newPath(v Variant, receivers int) (_ *path, err error) {
+	p := &path{variant: v, receivers: receivers, publisher: -1}
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if p.net, err = testnet.New(); err != nil {
+		return nil, err
+	}
+	l, err := p.net.Line()
+	if err != nil {
+		return nil, err
+	}
+	p.line = l
+	err = errors.Join(
+		l.RelayIn.SetReceiveCPU(turnlab.RelayCPU), l.PeerDev.SetReceiveCPU(turnlab.LoadCPU),
+		// The load is cut into datagrams before the publisher's device, and so are super-packets of a user-space relay
+		// before the relay's: what arrives are datagrams.
+		l.ClientDev.SetSegmentation(false), l.RelayOut.SetSegmentation(false),
+		l.ClientDev.SetTxChecksum(false),
+		// The sinks answer no questions for neighbours.
+		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
+		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC), l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
+	)
+	if err != nil {
+		return nil, err
+	}
+	if p.publisher, _, err = turnlab.BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, publisherPort)); err != nil {
+		return nil, err
+	}
+	listen := netip.AddrPortFrom(l.RelayInAddr.V4, relayPort)
+	first := netip.AddrPortFrom(l.PeerAddr.V4, firstPort)
+	p.to = listen
+	args := []string{"--listen", listen.String(), "--to", first.String(), "--receivers", strconv.Itoa(receivers)}
+	switch v {
+	case Forwarding:
+		p.to = first
+		return p, l.Relay.SetForwarding(true)
+	case Bare:
+		if p.bare, err = loadBare(receivers, relayPort, l.RelayOut, l.PeerDev.MAC); err != nil {
+			return nil, err
+		}
+		p.bare.detach, err = attach(l.RelayIn, p.bare.program())
+		return p, err
+	case GSO:
+		return p, p.start("user", append(args, "--gso")...)
+	default:
+		return p, p.start("user", args...)
+	}
+}
+
+// start starts a copy of this program as a relay, on the relay's processor, and waits until it relays.
+func (p *path) start(as string, args ...string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	p.process = p.line.Relay.Command(context.Background(), self, args...)
+	// Nothing is preempted but by the kernel: as for any relay that wants to be fast.
+	p.process.Env = append(os.Environ(), role+"="+as, "GODEBUG=asyncpreemptoff=1")
+	p.process.Stderr = os.Stderr
+	out, err := p.process.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := testnet.StartChild(p.process); err != nil {
+		p.process = nil
+		return err
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if line != ready+"\n" {
+		return fmt.Errorf("%s: the relay's process ended: %w", p.variant, err)
+	}
+	go io.Copy(io.Discard, out)
+	if err := turnlab.Prefer(p.process.Process.Pid, turnlab.RelayCPU); err != nil {
+		return err
+	}
+	return turnlab.SetRealTime(p.process.Process.Pid, relayPriority)
+}
+
+func (p *path) close() {
+	if p.process != nil {
+		_ = p.process.Process.Kill()
+		_ = p.process.Wait()
+	}
+	if p.bare != nil {
+		p.bare.close()
+	}
+	if p.publisher >= 0 {
+		unix.Close(p.publisher)
+	}
+	if p.net != nil {
+		_ = p.net.Close() // what stays is swept away by the next network
+	}
+}
+
+const (
+	publisherPort = 40000
+	relayPriority = 2 // above what measures, see turnlab.SetRealTime
+)
+
+// drain waits until no more datagrams come to a sink, for at most a while, and returns how many came in all.
+func drain(s *sink, before, want uint64) (uint64, error) {
+	deadline := time.Now().Add(drainTime)
+	for {
+		late := !time.Now().Before(deadline)
+		now, err := s.total()
+		if err != nil || late || now-before >= want {
+			return now - before, err
+		}
+		time.Sleep(drainTime / 10)
+	}
+}

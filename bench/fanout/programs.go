@@ -1,0 +1,208 @@
+package fanout
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+)
+
+//go:embed bpf/bench.c
+var source string
+
+// object is the bench's own programs, compiled once.
+var object = sync.OnceValues(func() ([]byte, error) {
+	object, _, err := clang.Compile(context.Background(), source, "", clang.Options{})
+	var refused *clang.Error
+	if errors.As(err, &refused) {
+		return nil, fmt.Errorf("%w\n%s", err, refused.Log)
+	}
+	return object, err
+})
+
+// load loads one of the programs with its variables.
+func load(program string, constants map[string]any) (*ebpf.Collection, error) {
+	object, err := object()
+	if err != nil {
+		return nil, err
+	}
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(object))
+	if err != nil {
+		return nil, err
+	}
+	for name := range spec.Programs {
+		if name != program {
+			delete(spec.Programs, name)
+		}
+	}
+	for name, value := range constants {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return ebpf.NewCollection(spec)
+}
+
+// attach attaches a program to what a device receives.
+func attach(dev *testnet.Dev, program *ebpf.Program) (detach func() error, err error) {
+	err = dev.Host.Do(func() error {
+		l, err := link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: program, Attach: ebpf.AttachTCXIngress})
+		if err == nil {
+			detach = l.Close
+			return nil
+		}
+		if !errors.Is(err, ebpf.ErrNotSupported) {
+			return err
+		}
+		clsact := &netlink.GenericQdisc{QdiscType: "clsact", QdiscAttrs: netlink.QdiscAttrs{ // before Linux 6.6
+			LinkIndex: dev.Index, Parent: netlink.HANDLE_CLSACT, Handle: netlink.MakeHandle(0xFFFF, 0),
+		}}
+		if err := netlink.QdiscAdd(clsact); err != nil {
+			return err
+		}
+		detach = func() error { return dev.Host.Do(func() error { return netlink.QdiscDel(clsact) }) }
+		return netlink.FilterAdd(&netlink.BpfFilter{
+			FilterAttrs: netlink.FilterAttrs{
+				LinkIndex: dev.Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
+			},
+			Fd: program.FD(), Name: "bench", DirectAction: true,
+		})
+	})
+	return detach, err
+}
+
+// bare is the bare clone on a host of its own: from one device to another, n copies of each datagram to a port.
+type bare struct {
+	collection *ebpf.Collection
+	detach     func() error
+}
+
+func loadBare(n int, port uint16, out *testnet.Dev, to net.HardwareAddr) (*bare, error) {
+	var macs [12]byte
+	copy(macs[:], to)
+	copy(macs[6:], out.MAC)
+	c, err := load("bare", map[string]any{
+		"bare_copies": uint32(n), "bare_ifindex": uint32(out.Index), "bare_port": port, "bare_macs": macs,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &bare{collection: c}, nil
+}
+
+func (b *bare) program() *ebpf.Program { return b.collection.Programs["bare"] }
+
+func (b *bare) close() {
+	if b.detach != nil {
+		_ = b.detach()
+	}
+	b.collection.Close()
+}
+
+// sink drops and counts what a device receives.
+type sink struct {
+	collection *ebpf.Collection
+	detach     func() error
+}
+
+// MaxReceivers is how many receivers can be told apart by the sinks.
+const MaxReceivers = sinkPorts
+
+const (
+	sinkPorts  = 1024    // PORTS in bench.c
+	sinkDelays = 1 << 18 // DELAYS
+)
+
+// newSink attaches a sink: "sink", or "delays", which takes down delays as well.
+func newSink(dev *testnet.Dev, kind string) (*sink, error) {
+	c, err := load(kind, map[string]any{"sink_port": uint16(firstPort), "sink_stamp": uint32(stampAt)})
+	if err != nil {
+		return nil, err
+	}
+	s := &sink{collection: c}
+	if s.detach, err = attach(dev, c.Programs[kind]); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// counts returns the datagrams that came to each port, and to all other ports.
+func (s *sink) counts() (*[sinkPorts + 1]uint64, error) {
+	c := new([sinkPorts + 1]uint64)
+	return c, s.collection.Variables["sink_counts"].Get(c)
+}
+
+// total returns all datagrams.
+func (s *sink) total() (total uint64, err error) {
+	c, err := s.counts()
+	if err != nil {
+		return 0, err
+	}
+	for _, n := range c {
+		total += n
+	}
+	return total, nil
+}
+
+// delays returns the delays in nanoseconds, in the order of arrival.
+func (s *sink) delays() ([]uint32, error) {
+	var taken uint64
+	if err := s.collection.Variables["sink_taken"].Get(&taken); err != nil {
+		return nil, err
+	}
+	all := make([]uint32, sinkDelays)
+	if err := s.collection.Variables["sink_delays"].Get(all); err != nil {
+		return nil, err
+	}
+	return all[:min(taken, sinkDelays)], nil
+}
+
+func (s *sink) close() {
+	_ = s.detach()
+	s.collection.Close()
+}
+
+// callCounter counts the system calls of one process.
+type callCounter struct {
+	collection *ebpf.Collection
+	link       link.Link
+}
+
+func newCallCounter() (*callCounter, error) {
+	c, err := load("system_calls", nil)
+	if err != nil {
+		return nil, err
+	}
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: c.Programs["system_calls"]})
+	if err != nil {
+		c.Close()
+		return nil, err
+	}
+	return &callCounter{c, l}, nil
+}
+
+// watch chooses the process; count returns its system calls so far, all processes watched before included.
+func (c *callCounter) watch(pid int) error {
+	return c.collection.Variables["calls_process"].Set(uint32(pid))
+}
+
+func (c *callCounter) count() (n uint64, err error) {
+	return n, c.collection.Variables["calls"].Get(&n)
+}
+
+func (c *callCounter) close() {
+	_ = c.link.Close()
+	c.collection.Close()
+}
