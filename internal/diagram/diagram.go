@@ -1,5 +1,5 @@
 // Package diagram draws headers the way RFCs do: rows of 32 bits, one field beside the other. What has no fixed size or may
-// be absent takes a row of its own between slashes, and what a picture can't say follows as a line of text.
+// be absent takes a row of its own between slashes, and what a picture can't say follows as a line of text. It draws fan-outs, too.
 package diagram
 
 import (
@@ -249,6 +249,9 @@ func describe(f *spec.Field) string {
 	if c := f.Checksum; c != nil {
 		parts = append(parts, "internet checksum over "+covers[c.Covers]+pick(len(c.Pseudo) > 0, " and a pseudo-header", ""))
 	}
+	for _, e := range f.Elements {
+		parts = append(parts, elements(e))
+	}
 	return strings.Join(parts, "; ")
 }
 
@@ -279,6 +282,24 @@ func counts(c *spec.Counts) string {
 		text += "; any number of bytes may follow"
 	case c.Slack > 0:
 		text += fmt.Sprintf("; up to %d bytes may follow", c.Slack)
+	}
+	return text
+}
+
+func elements(e *spec.Elements) string {
+	text := fmt.Sprintf("elements of an identifier of %d bits, a length of %d", e.ID, e.Len)
+	if e.Bias != 0 {
+		text += fmt.Sprintf(" plus %d", e.Bias)
+	}
+	text += " and as many bytes"
+	if e.Pad >= 0 {
+		text += fmt.Sprintf(", %d for padding", e.Pad)
+	}
+	if e.Stop >= 0 {
+		text += fmt.Sprintf(", %d at the end", e.Stop)
+	}
+	if e.When != nil {
+		text += ", when " + expression(e.When)
 	}
 	return text
 }

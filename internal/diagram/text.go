@@ -19,7 +19,7 @@ var unaryOps = map[spec.ExprOp]string{spec.OpNot: "!", spec.OpInv: "^", spec.OpN
 func expression(e *spec.Expr) string {
 	switch e.Op {
 	case spec.OpInt:
-		return fmt.Sprint(e.Int)
+		return literal(spec.Literal{Int: e.Int})
 	case spec.OpBool:
 		return pick(e.Int != 0, "true", "false")
 	case spec.OpName:

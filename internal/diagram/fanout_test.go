@@ -1,0 +1,83 @@
+package diagram
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+const relay = `
+name: "fan"
+headers: media: fields: [{name: "level", bits: 8}, {name: "number", bits: 16}, {name: "words", bits: 8}, {name: "list", bytes: "words * 4", max: 64, elements: [
+	{when: "level < 3", id: 4, bias: 1, pad: 0, stop: 15},
+	{id: 8, pad: 0},
+]}]
+priority: {levels: 4, from: "low(media.level, 2)"}
+groups: subscribers: {
+	key: {server: "endpoint"}
+	receiver: {local: "endpoint", remote: "endpoint", layer: "u8", skipped: "counter", credit: "credits"}
+	max: 512
+}
+events: sent: fields: {number: "u16"}
+programs: forward: {
+	hook: "tc/ingress"
+	stack: ["eth", "ip", "udp", "media"]
+	do: [{fan_out: {
+		group: subscribers: ["udp.dst"]
+		rules: [
+			{match: "media.level": >=2, when: "priority > r.layer", do: [{count: "r.skipped"}, {drop: "layer"}]},
+			{when: "r.layer > 0", do: [
+				{admit: {credit: "r.credit[priority]", cost: "len(udp.payload)", floor: 100, count: "r.skipped"}},
+				{let: number: "low(media.number - r.skipped, 16)"},
+				{set: {"media.number": "number"}},
+				{mark: dscp: 46},
+				{emit: sent: {number: "number"}},
+				{send: {from: "r.local", to: "r.remote"}},
+			]},
+		]
+		then: %s
+	}}]
+}
+`
+
+func TestFanOut(t *testing.T) {
+	for then, end := range map[string]string{`"pass"`: "  V  goes on as it came\n", `{drop: "consumed"}`: "  V  dropped (consumed)\n"} {
+		s, diags := spec.Load("spec.cue", []byte(strings.Replace(relay, "%s", then, 1)))
+		if err := diags.Err(); err != nil {
+			t.Fatal(err)
+		}
+		want := `packet
+  |
+  |  subscribers  (udp.dst)
+  |  each of up to 512 receivers, in their order:
+  |
+  +-- 1. media.level is at least 2 and priority > r.layer
+  |     count r.skipped
+  |     no copy (layer)
+  |
+  +-- 2. r.layer > 0
+  |     admit len(udp.payload) from r.credit[priority], leaving 100; else no copy, and count r.skipped
+  |     let number = low(media.number - r.skipped, 16)
+  |     set media.number = number
+  |     mark dscp = 46
+  |     emit sent {number = number}
+  |     copy from r.local to r.remote
+  |
+  +-- otherwise
+  |     no copy (no_rule)
+  |
+` + end
+		if diff := cmp.Diff(want, FanOut(s.FanOuts[0], s.Programs[0].Rules[0].Do[0].FanOut)); diff != "" {
+			t.Errorf("the picture differs (-want +got):\n%s", diff)
+		}
+		_, notes, _ := strings.Cut(Header(s.Headers[0]), "list: ")
+		elements := "elements of an identifier of 4 bits, a length of 4 plus 1 and as many bytes, 0 for padding, 15 at the end, when level < 3; " +
+			"elements of an identifier of 8 bits, a length of 8 and as many bytes, 0 for padding\n"
+		if notes != elements {
+			t.Errorf("the header's notes: %q, want %q", notes, elements)
+		}
+	}
+}
