@@ -175,7 +175,7 @@ func (w *rewriter) admit(a *spec.Action) {
 		out.Floor = floor.x
 	}
 	if a.Count != nil {
-		if out.Count = w.count(&spec.Action{Kind: spec.ActCount, Counter: a.Count, Pos: a.Count.Pos}); out.Count == nil {
+		if out.Count = w.count(&spec.Action{Kind: spec.ActCount, Counter: a.Count, By: a.By, Pos: a.Count.Pos}); out.Count == nil {
 			return
 		}
 	}

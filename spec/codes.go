@@ -27,8 +27,6 @@ var (
 	codeImport = diag.Define("FR0107", "import that a spec can't have",
 		"A spec is one file, and what it means depends on nothing else. Of CUE's standard library the packages that only compute may be imported:\nencoding/hex, list, math, math/bits, strconv, strings.",
 		`import "tool/exec"`, `import "strings"`)
-	codeLater = diag.Define("FR0108", "not in this version",
-		"The word belongs to the language, but this version of fastrelay-gen doesn't compile it.", `do: [{fan_out: {}}]`, `do: [{send: {via: "route"}}]`)
 	codeName = diag.Define("FR0109", "not a name",
 		"Names are small letters, digits and _, begin with a letter, and have at most 31 characters. Some words have a meaning of their own in\nexpressions and can't be names there.",
 		`tables: ByPeer: {key: peer: "endpoint", value: n: "u8"}`, `tables: by_peer: {key: peer: "endpoint", value: n: "u8"}`)

@@ -20,7 +20,7 @@ const (
 )
 
 // reserved words have a meaning of their own where names of headers and lookups stand.
-var reserved = []string{"setting", "skb", "payload", "true", "false"}
+var reserved = []string{"setting", "skb", "payload", "priority", "true", "false"}
 
 // settled returns the default of a choice that has one, and v otherwise (where Value.Default follows references, and loses
 // the place).
@@ -223,6 +223,7 @@ func (l *loader) spec(v cue.Value) *Spec {
 	l.each(get(v, "sessions"), func(n Name, v cue.Value) {
 		s.Sessions = append(s.Sessions, l.session(l.named(n, "session"), v, tables))
 	})
+	l.oneToMany(s, v, tables)
 	l.each(get(v, "programs"), func(n Name, v cue.Value) {
 		s.Programs = append(s.Programs, l.program(l.named(n, "program"), v))
 	})
@@ -349,6 +350,7 @@ func (l *loader) field(v cue.Value) *Field {
 		f.Bits = l.int(get(v, "bits"))
 	}
 	needs(sized, "max", "an expression for its bytes")
+	needs(sized, "elements", "an expression for its bytes")
 	bits := has(v, "bits")
 	needs(bits, "endian", "bits")
 	needs(bits, "counts", "bits")
@@ -392,6 +394,9 @@ func (l *loader) field(v cue.Value) *Field {
 			Covers: l.string(get(c, "covers")), Pseudo: l.exprs(get(c, "pseudo")), Absent: l.nameList(get(c, "absent"), "header"),
 			Optional: l.bool(get(c, "optional")), Offloaded: l.bool(get(c, "offloaded")), Pos: l.labelPos(c),
 		}
+	}
+	if e := get(v, "elements"); sized {
+		f.Elements = l.elements(e)
 	}
 	if r := get(v, "role"); r.Exists() {
 		f.Role = l.name(r, "role")

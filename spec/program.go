@@ -1,15 +1,21 @@
 package spec
 
 import (
+	"fmt"
 	"strings"
 
 	"cuelang.org/go/cue"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
 // Programs, rules and actions.
 
 func (l *loader) program(n Name, v cue.Value) *Program {
 	p := &Program{Name: n, Hook: l.string(get(v, "hook")), Match: l.matches(get(v, "match")), When: l.expr(get(v, "when")), Pos: n.Pos}
+	if from := l.expr(get(v, "priority")); from != nil {
+		p.Priority = &Priority{From: from, Pos: l.labelPos(get(v, "priority"))}
+	}
 	if hook := get(v, "hook"); hook.Exists() {
 		p.HookPos = l.pos(hook)
 	}
@@ -28,25 +34,31 @@ func (l *loader) program(n Name, v cue.Value) *Program {
 		l.add(codeMissing, l.pos(stack), "the stack of program %q is empty", n.Value)
 	}
 	p.Lookups = l.lookups(get(v, "lookup"), vars)
-	do, rules := get(v, "do"), get(v, "rules")
+	p.Rules = l.ruleList(v, "do", fmt.Sprintf("program %q", n.Value), n.Pos, vars)
+	return p
+}
+
+// ruleList reads the rules of a program or a fan-out; short is the member that is short for one rule without conditions.
+func (l *loader) ruleList(v cue.Value, short, what string, pos diag.Pos, vars map[string]Name) (all []*Rule) {
+	do, rules := get(v, short), get(v, "rules")
 	switch {
 	case do.Exists() && rules.Exists():
-		l.add(codeTogether, l.labelPos(do), "program %q has both \"do\" and \"rules\"", n.Value).
+		l.add(codeTogether, l.labelPos(do), "%s has both %q and \"rules\"", what, short).
 			WithRelated(l.labelPos(rules), "the rules are here").WithHint("make it the last rule: {do: [...]}")
 	case do.Exists():
-		p.Rules = []*Rule{{Do: l.actions(do), Pos: l.labelPos(do)}}
+		all = []*Rule{{Do: l.actions(do, vars), Pos: l.labelPos(do)}}
 	case rules.Exists():
 		for _, r := range l.list(rules) {
-			p.Rules = append(p.Rules, l.rule(r, vars))
+			all = append(all, l.rule(r, vars))
 		}
 	}
-	if pos := n.Pos; !do.Exists() && (!rules.Exists() || l.empty(rules)) && l.whole(v) {
+	if !do.Exists() && (!rules.Exists() || l.empty(rules)) && l.whole(v) {
 		if rules.Exists() {
 			pos = l.pos(rules)
 		}
-		l.add(codeMissing, pos, "program %q does nothing: it needs \"do\" or \"rules\"", n.Value)
+		l.add(codeMissing, pos, "%s does nothing: it needs %q or \"rules\"", what, short)
 	}
-	return p
+	return all
 }
 
 // stackEntry reads "udp", "vlan?" or {l4: ["udp", "tcp"]}.
@@ -107,20 +119,21 @@ func (l *loader) rule(v cue.Value, outer map[string]Name) *Rule {
 	}
 	return &Rule{
 		Match: l.matches(get(v, "match")), When: l.expr(get(v, "when")), Lookups: l.lookups(get(v, "lookup"), vars),
-		Do: l.actions(get(v, "do")), Pos: l.pos(v),
+		Do: l.actions(get(v, "do"), vars), Pos: l.pos(v),
 	}
 }
 
-func (l *loader) actions(v cue.Value) (all []*Action) {
+// actions reads what a rule does; vars are the names that it knows of headers and rows.
+func (l *loader) actions(v cue.Value, vars map[string]Name) (all []*Action) {
 	for _, e := range l.list(v) {
-		if a := l.action(e); a != nil {
+		if a := l.action(e, vars); a != nil {
 			all = append(all, a)
 		}
 	}
 	return all
 }
 
-func (l *loader) action(v cue.Value) *Action {
+func (l *loader) action(v cue.Value, vars map[string]Name) *Action {
 	if _, p, ok := l.text(v); ok {
 		return &Action{Kind: ActPass, Pos: p.pos}
 	}
@@ -146,23 +159,37 @@ func (l *loader) action(v cue.Value) *Action {
 		}
 		a.Table, a.Key, a.Value = l.named(table, "table"), l.exprs(get(row, "key")), l.exprs(get(row, "value"))
 	case ActCount:
-		counter := arg
-		if arg.IncompleteKind() == cue.StructKind {
-			counter, a.By = get(arg, "counter"), l.expr(get(arg, "by"))
-		}
-		if text, p, ok := l.text(counter); ok {
-			a.Counter = l.path(text, p, "a counter")
-		}
+		a.Counter, a.By = l.counter(arg)
 	case ActMark:
 		a.Set = l.assigns(arg)
 		l.notEmpty(arg, n, len(a.Set))
 	case ActDrop:
 		a.Reason = l.name(arg, "reason")
 	case ActPass:
+	case ActLet:
+		a.Set = l.lets(arg, vars)
+		l.notEmpty(arg, n, len(a.Set))
+	case ActAdmit:
+		l.admit(a, arg)
+	case ActEmit:
+		l.emit(a, arg)
+	case ActFanOut:
+		a.FanOut = l.fanOut(n, arg, vars)
 	default:
 		return nil // an unknown word, and reported
 	}
 	return a
+}
+
+// counter reads "src.refused" or {counter: "src.bytes", by: "skb.len"}.
+func (l *loader) counter(v cue.Value) (counter, by *Expr) {
+	if v.IncompleteKind() == cue.StructKind {
+		v, by = get(v, "counter"), l.expr(get(v, "by"))
+	}
+	if text, p, ok := l.text(v); ok {
+		counter = l.path(text, p, "a counter")
+	}
+	return counter, by
 }
 
 func (l *loader) notEmpty(v cue.Value, n Name, count int) {

@@ -15,9 +15,6 @@ import (
 // name places in the schema, and a failed choice yields an error for each alternative. So the schema is written such that the
 // alternatives of a choice are of different kinds, or literals, and the comparison here always knows which one was meant.
 
-// later are words that the language has room for, and that no program compiles yet.
-var later = []string{"fan_out", "each", "then", "admit", "emit", "priority", "groups", "receivers", "credits", "events", "repeat"}
-
 // shape reports where v doesn't have the shape that the schema s describes. It returns false where v itself is of the wrong
 // kind or has the wrong value; what is inside of it is another matter.
 func (l *loader) shape(v, s cue.Value) bool {
@@ -130,8 +127,6 @@ func (l *loader) structShape(v, s cue.Value) {
 		case member.Exists():
 			whole = l.shape(child, member) && whole
 			continue
-		case slices.Contains(later, name):
-			l.add(codeLater, l.labelPos(child), "%q is not in this version of the language", name)
 		default:
 			d := l.add(codeUnknown, l.labelPos(child), "unknown word %q%s", name, in(v))
 			if near := spell.Nearest(name, names); near != "" {

@@ -358,7 +358,7 @@ type Action struct {
 	Value []*Expr // learn
 
 	Counter *Expr // count: a counter of a row ("src.refused"), or a name of its own ("hits")
-	By      *Expr // count: how much; nil: 1
+	By      *Expr // count, and Count of admit: how much; nil: 1
 
 	Reason Name // drop
 

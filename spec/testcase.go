@@ -12,8 +12,9 @@ import (
 // Tests in a spec.
 
 const (
-	maxPacket = 65535 // bytes
-	tag8021Q  = 0x8100
+	maxPacket    = 65535 // bytes
+	maxReceivers = 4096  // of a group
+	tag8021Q     = 0x8100
 )
 
 func (l *loader) test(n Name, v cue.Value) *Test {
@@ -24,6 +25,7 @@ func (l *loader) test(n Name, v cue.Value) *Test {
 		}
 	}
 	t.Rows = l.rows(get(v, "rows"), false)
+	t.Groups = l.testGroups(get(v, "groups"))
 	if r := get(v, "route"); r.IncompleteKind() == cue.StructKind {
 		t.Route = &TestRoute{State: "direct", MTU: 1500, Pos: l.labelPos(r)}
 		if s := l.string(get(r, "state")); s != "" {
@@ -200,6 +202,7 @@ func (l *loader) expect(v cue.Value) *Expect {
 		l.add(codeOneOf, given[1].Pos, "a test expects exactly one of sent, pass, drop and up").WithRelated(given[0].Pos, "the first one is here")
 	}
 	e.Untouched = e.Untouched || e.Verdict == "up"
+	e.Copies, e.Events = l.copies(get(v, "copies")), l.testEvents(get(v, "events"))
 	for _, m := range []string{"via", "vlan"} {
 		if w := get(v, m); w.Exists() && e.Verdict != "sent" && !(m == "vlan" && e.Verdict == "pass") && e.Verdict != "" {
 			l.add(codeTogether, l.labelPos(w), "%q says nothing about a packet that isn't sent", m)
