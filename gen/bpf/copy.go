@@ -226,7 +226,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		pre.line("/* %s, without what depends on the receiver */", comment(s.Name))
 		if kind != "" {
 			pre.stmt(s.Pos, "__u32 kind%d = %s;", i, kind)
-			pre.stmt(s.Pos, "if (kind%d == FR_SUM_FAULT) %s", i, pre.up(n.NoRoom))
+			pre.stopIf(s.Pos, fmt.Sprintf("kind%d == FR_SUM_FAULT", i), pre.fx.undo, pre.up(n.NoRoom))
 			pre.stmt(s.Pos, "__u64 full%d = %s;", i, full)
 			pre.stmt(s.Pos, "__u64 rest%d = kind%d == FR_SUM_PENDING ? %s : full%d;", i, i, pending, i)
 		} else {
@@ -281,6 +281,9 @@ func plusSum(add func([]summand) string, list []summand) string {
 func minusSum(add func([]summand) string, list []summand) string {
 	if len(list) == 0 {
 		return ""
+	}
+	if len(list) == 1 {
+		return " - " + add(list)
 	}
 	return " - (" + add(list) + ")"
 }

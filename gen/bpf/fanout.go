@@ -100,6 +100,7 @@ func (n *fan) sets(name string) bool {
 func (f *function) fanOut(s *ir.FanOut) {
 	f.quote(s.Pos)
 	f.cover(s.Pos, values(s.Key)...)
+	f.cover(s.Pos, exprs(&s.Effects)...)
 	f.need(s.Front, f.reason, s.Pos)
 	f.prog.fans++
 	n := &fan{FanOut: s, n: f.prog.fans, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans), local: map[*ir.Var]bool{}, kept: map[string]bool{}, rests: map[string]int{}}
@@ -115,12 +116,12 @@ func (f *function) fanOut(s *ir.FanOut) {
 	n.keep("struct list_"+ident(s.Group.Name)+" *", "list", "list")
 
 	n.find()
+	w.fx.early = true
+	w.fx.before()
 	size := n.save()
 	head := len(w.lines)
 	w.fan = n
 	turn := n.receiver(f)
-	w.cover(s.Pos, exprs(&s.Effects)...)
-	w.fx.before()
 	w.fx.after()
 	places := n.sums(w.function)
 	n.loop(turn, places)
@@ -186,7 +187,7 @@ func (n *fan) save() string {
 	w.line("")
 	w.line("/* Copies are made by writing to the packet: what it was is read from here. */")
 	w.line("void *front = fr_save_front(skb, %s);", size)
-	w.stmt(n.Pos, "if (!front) %s", w.up(n.NoRoom))
+	w.stopIf(n.Pos, "!front", w.fx.undo, w.up(n.NoRoom))
 	n.keep("void *", "front", "front")
 	return size
 }
@@ -341,17 +342,11 @@ func (w *writer) completes(csum string, places []string) {
 	if len(places) == 0 {
 		return
 	}
-	w.line("if (unlikely(%s >= 0)) {", csum)
-	if len(places) > 1 {
-		w.line("\t__s64 sum = %s;", csum)
-		w.line("")
-		csum = "sum"
-	}
+	w.line("if (unlikely(%s >= 0))", csum)
 	for _, p := range places[1:] {
-		w.line("\tsum = fr_complete_with(skb, sum, %s);", p)
+		csum = fmt.Sprintf("fr_complete_with(skb, %s, %s)", csum, p)
 	}
 	w.line("\tfr_complete(skb, %s, %s);", csum, places[0])
-	w.line("}")
 }
 
 // sums returns the places that copies change, as arguments.

@@ -59,6 +59,9 @@ func (f *function) assemble(head string) []string {
 	if f.timed {
 		out = append(out, "\t__u64 clock = bpf_ktime_get_ns();")
 	}
+	if len(out) > 2 && len(f.lines) > 0 && f.lines[0] != "" {
+		out = append(out, "")
+	}
 	return append(append(out, f.lines...), "}")
 }
 

@@ -1,0 +1,455 @@
+
+/*
+ * fanout.h: what relays are made of that send one packet to many, keep account of what they send, and tell user space about it.
+ * It continues fastrelay.h, in the same file.
+ *
+ * A relay defines these as well:
+ *	FR_NEEDS_RECEIVERS	entries of fr_receivers, where it has groups
+ *	FR_NEEDS_FRONT		bytes of fr_front, where a packet goes to many
+ *	FR_NEEDS_CREDITS	entries of fr_credits, where it has credits; with FR_LEVELS, levels of priority
+ *	FR_NEEDS_TRANSLATIONS	rows of fr_translate, where it has translations
+ *	FR_NEEDS_RING		bytes of fr_events, where it has events; with FR_EVENTS, entries of fr_lost
+ */
+#ifndef FASTRELAY_FANOUT_H
+#define FASTRELAY_FANOUT_H
+
+enum {
+	BPF_MAP_TYPE_HASH_OF_MAPS = 13,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+enum {
+	BPF_NOEXIST = 1,
+	FR_EEXIST = -17,
+};
+
+static long (*bpf_clone_redirect)(struct __sk_buff *skb, __u32 ifindex, __u64 flags) = (void *)13;
+static __u64 (*bpf_ktime_get_ns)(void) = (void *)5;
+static void *(*bpf_ringbuf_reserve)(void *ring, __u64 size, __u64 flags) = (void *)131;
+static void (*bpf_ringbuf_submit)(void *record, __u64 flags) = (void *)132;
+static void (*bpf_ringbuf_discard)(void *record, __u64 flags) = (void *)133;
+static long (*bpf_loop)(__u32 n, void *callback, void *ctx, __u64 flags) = (void *)181;
+
+/* The type of the values of a map of maps: a list of receivers. BTF has no more than the size of a list. */
+#define __array(name, val) typeof(val) *name[]
+#define FR_LIST(list)                                                                              \
+	struct {                                                                                   \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                                  \
+		__uint(max_entries, 1);                                                            \
+		__uint(key_size, sizeof(__u32));                                                   \
+		__uint(value_size, sizeof(list));                                                  \
+	}
+
+#ifdef FR_NEEDS_RECEIVERS
+
+/*
+ * Receivers' turns. Each ends in one of these, and the loop goes on to the next one.
+ */
+
+struct fr_receiver {
+	__u64 packets, bytes, declined, failed;
+};
+
+FR_ARRAY(fr_receivers, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_NEEDS_RECEIVERS, struct fr_receiver);
+
+/* The receiver gets no copy. */
+static __noinline long fr_decline(__u32 receiver, __u32 len, __u32 reason)
+{
+	struct fr_receiver *r = bpf_map_lookup_elem(&fr_receivers, &receiver);
+
+	if (likely(r))
+		r->declined++;
+	fr_count(reason, len);
+	return 0;
+}
+
+/* The kernel has refused the copy. */
+static __noinline long fr_refuse(__u32 receiver, __u32 len, __u32 reason)
+{
+	struct fr_receiver *r = bpf_map_lookup_elem(&fr_receivers, &receiver);
+
+	if (likely(r))
+		r->failed++;
+	return fr_decline(receiver, len, reason);
+}
+
+static __always_inline void fr_copied(__u32 receiver, __u32 len)
+{
+	struct fr_receiver *r = bpf_map_lookup_elem(&fr_receivers, &receiver);
+
+	if (likely(r)) {
+		r->packets++;
+		r->bytes += len;
+	}
+}
+
+/* The copies of one packet, counted at once. */
+static __always_inline void fr_count_copies(__u32 reason, __u64 copies, __u32 len)
+{
+	struct fr_reason *r = bpf_map_lookup_elem(&fr_reasons, &reason);
+
+	if (likely(r)) {
+		r->packets += copies;
+		r->bytes += copies * len;
+	}
+}
+
+#endif
+
+#ifdef FR_NEEDS_FRONT
+
+/*
+ * The front of the packet as it came: what is read from it stands here, since copies are made by writing to the packet. A
+ * program at ingress isn't interrupted by another one, so that there is one for each processor.
+ */
+
+struct fr_front {
+	__u8 bytes[FR_NEEDS_FRONT];
+};
+
+FR_ARRAY(fr_front, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct fr_front);
+
+static __always_inline void *fr_save_front(struct __sk_buff *skb, __u32 len)
+{
+	__u32 zero = 0;
+	struct fr_front *f = bpf_map_lookup_elem(&fr_front, &zero);
+
+	return f && !bpf_skb_load_bytes(skb, 0, f->bytes, len) ? f->bytes : NULL;
+}
+
+/*
+ * What a checksum of the packet is: the same for all copies, so that none has to ask. A pending one holds the pseudo-header's
+ * sum; a full one may hold the same number by chance, and the kernel tells: to a pending checksum it adds nothing but changes
+ * of the pseudo-header. It can't be asked at odd offsets.
+ */
+enum {
+	FR_SUM_FULL,
+	FR_SUM_PENDING,
+	FR_SUM_ABSENT,
+	FR_SUM_ODD,  /* it seems to be pending, at an odd offset */
+	FR_SUM_FAULT,
+};
+
+static __noinline __u32 fr_sum_kind(struct __sk_buff *skb, __u32 off, __u16 old, __u16 pseudo)
+{
+	void *p;
+
+	if (old != pseudo && !skb->gso_size) /* the pseudo-header of a super-packet may have another length */
+		return FR_SUM_FULL;
+	if (off & 1)
+		return FR_SUM_ODD;
+	if (bpf_l4_csum_replace(skb, off, 0, 1, 0))
+		return FR_SUM_FAULT;
+	p = fr_pin((void *)(long)skb->data + fr_bound(off, 0x7fff));
+	if (p + 2 > (void *)(long)skb->data_end)
+		return FR_SUM_FAULT;
+	if (ld16(p) == old)
+		return FR_SUM_PENDING;
+	st16(p, old);
+	return FR_SUM_FULL;
+}
+
+#endif
+
+/* A QUIC variable-length integer of width bytes (RFC 9000, 16), as the upper bytes of 8; v fits. */
+static __always_inline __u64 fr_varint_word(__u64 v, __u64 width)
+{
+	switch (width) {
+	case 1:
+		return v << 56;
+	case 2:
+		return (v | 1ULL << 14) << 48;
+	case 4:
+		return (v | 2ULL << 30) << 32;
+	default:
+		return v | 3ULL << 62;
+	}
+}
+
+/* Write the first width bytes of 8, which are in the order that they have in memory. The packet had an integer of that width here. */
+static __always_inline void fr_put_varint(void *p, const void *data_end, __u64 word, __u64 width)
+{
+	if (width == 1 && p + 1 <= data_end)
+		st8(p, word);
+	else if (width == 2 && p + 2 <= data_end)
+		st16(p, word);
+	else if (width == 4 && p + 4 <= data_end)
+		st32(p, word);
+	else if (width == 8 && p + 8 <= data_end)
+		st64(p, word);
+}
+
+/*
+ * Lists of elements, each with an identifier and a length in front. A form is how that looks: 0 is none, in which nothing is
+ * found. pad and stop are identifiers, 256 where there is none.
+ */
+#define FR_FORM(bytes, bias, pad, stop) ((__u64)(bytes) | (bias) << 8 | (__u64)(pad) << 32 | (__u64)(stop) << 48)
+#define FR_MAX_ELEMENTS 32
+
+/* The place of the first element's content in the packet, in the upper half, and its length and 1; 0 where there is none. */
+static __noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 at, __u32 end, __u64 form, __u32 id)
+{
+	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
+	__u32 head = form & 0xff, bias = form >> 8 & 0xffffff, pad = form >> 32 & 0xffff, stop = form >> 48;
+	int i;
+
+	if (!head)
+		return 0;
+	for (i = 0; i < FR_MAX_ELEMENTS && at < end; i++) {
+		void *p = fr_pin(data + fr_bound(at, 0x7fff));
+		__u32 this, len;
+
+		if (p + 1 > data_end)
+			break;
+		this = ld8(p);
+		len = this & 15;
+		if (head == 1)
+			this >>= 4;
+		if (this == pad) {
+			at++;
+			continue;
+		}
+		if (this == stop)
+			break;
+		if (head == 2) {
+			if (p + 2 > data_end)
+				break;
+			len = ld8(p + 1);
+		}
+		len += bias;
+		at += head;
+		if (at + len > end)
+			break;
+		if (this == id)
+			return (__u64)at << 32 | (len + 1);
+		at += len;
+	}
+	return 0;
+}
+
+/* Up to 8 bytes of the packet as a big-endian integer, zeros behind where there are fewer. */
+static __noinline __u64 fr_leading(struct __sk_buff *skb, __u32 at, __u32 len)
+{
+	__u64 v = 0;
+
+	if (len == 0 || bpf_skb_load_bytes(skb, at, &v, fr_size(len < 8 ? len : 8, 8)))
+		return 0;
+	return bpf_cpu_to_be64(v);
+}
+
+#ifdef FR_NEEDS_SHARED
+
+/* Take a number from a shared counter; index 0 is no counter. */
+static __always_inline __u64 fr_draw(__u32 index, __u64 step)
+{
+	__u64 *v = bpf_map_lookup_elem(&fr_shared, &index);
+
+	return index && v ? __sync_fetch_and_add(v, step) : 0;
+}
+
+#endif
+
+#ifdef FR_NEEDS_CREDITS
+
+/*
+ * Credits. User space moves the limit; the kernel spends, and so may user space. Of a credit that refills, limit is the rate, and
+ * spent a time.
+ */
+
+struct fr_credit {
+	__u64 limit, spent, burst, refused[FR_LEVELS];
+};
+
+FR_ARRAY(fr_credits, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_NEEDS_CREDITS, struct fr_credit);
+
+#define FR_ADMIT_TRIES 16
+
+enum {
+	FR_ADMITTED,
+	FR_REFUSED,
+	FR_CONTENDED, /* others were faster every time */
+};
+
+static __always_inline struct fr_credit *fr_credit(__u32 first, __u32 level)
+{
+	__u32 index = first + level;
+
+	return first ? bpf_map_lookup_elem(&fr_credits, &index) : NULL;
+}
+
+/* Spend cost of what is above the floor. */
+static __always_inline int fr_admit(struct fr_credit *c, __u64 cost, __u64 floor)
+{
+	__u64 limit, spent;
+	int i;
+
+	if (unlikely(!c))
+		return FR_REFUSED;
+	limit = *(volatile __u64 *)&c->limit;
+	if (cost > limit || floor > limit - cost)
+		return FR_REFUSED;
+	limit -= cost + floor;
+	for (i = 0; i < FR_ADMIT_TRIES; i++) {
+		spent = *(volatile __u64 *)&c->spent;
+		if (spent > limit)
+			return FR_REFUSED;
+		if (likely(__sync_val_compare_and_swap(&c->spent, spent, spent + cost) == spent))
+			return FR_ADMITTED;
+	}
+	return FR_CONTENDED;
+}
+
+/* Likewise of a credit that refills. What is spent is time: *cost becomes the nanoseconds that it takes to refill. */
+static __always_inline int fr_admit_timed(struct fr_credit *c, __u64 *cost, __u64 floor, __u64 now)
+{
+	__u64 rate, burst, room, takes, spent, from;
+	int i;
+
+	if (unlikely(!c))
+		return FR_REFUSED;
+	rate = *(volatile __u64 *)&c->limit;
+	burst = *(volatile __u64 *)&c->burst;
+	if (!rate)
+		return FR_REFUSED;
+	if (burst > 0x1FFFFFFFF)
+		burst = 0x1FFFFFFFF;
+	takes = (*cost < 0xFFFFFFFF ? *cost : 0xFFFFFFFF) * 1000000000 / rate;
+	room = burst > floor ? (burst - floor) * 1000000000 / rate : 0;
+	*cost = takes;
+	for (i = 0; i < FR_ADMIT_TRIES; i++) {
+		spent = *(volatile __u64 *)&c->spent;
+		from = spent > now ? spent : now;
+		if (takes > room || from - now > room - takes)
+			return FR_REFUSED;
+		if (likely(__sync_val_compare_and_swap(&c->spent, spent, from + takes) == spent))
+			return FR_ADMITTED;
+	}
+	return FR_CONTENDED;
+}
+
+static __always_inline void fr_refused(struct fr_credit *c, __u32 level)
+{
+	if (c && level < FR_LEVELS)
+		__sync_fetch_and_add(&c->refused[level], 1);
+}
+
+static __always_inline void fr_refund(struct fr_credit *c, __u64 cost)
+{
+	if (c)
+		__sync_fetch_and_add(&c->spent, -cost);
+}
+
+#endif
+
+#ifdef FR_NEEDS_TRANSLATIONS
+
+/*
+ * Translations. Whoever inserts the row makes the value; until it is there, others find a row that isn't done. Rows are never
+ * replaced: a reader could find another key's value in the old one's memory.
+ */
+
+struct fr_translation_key {
+	__u64 key;
+	__u32 space, pad;
+};
+
+struct fr_translation {
+	__u64 value, done;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, FR_NEEDS_TRANSLATIONS);
+	__type(key, struct fr_translation_key);
+	__type(value, struct fr_translation);
+} fr_translate SEC(".maps");
+
+enum {
+	FR_TRANSLATED,
+	FR_TRANSLATE, /* make the value */
+	FR_TRANSLATING,
+	FR_TRANSLATIONS_FULL,
+};
+
+/* 0, but not before v is read: memory at an address that it is added to is read behind v, on all processors. */
+static __always_inline __u64 fr_after(__u64 v)
+{
+	asm volatile("%0 &= 0" : "+r"(v));
+	return v;
+}
+
+static __noinline int fr_translation(const struct fr_translation_key *key, struct fr_translation **row)
+{
+	struct fr_translation blank = {};
+	struct fr_translation *t;
+	__u64 done;
+	long err;
+
+	if (!key->space)
+		return FR_TRANSLATIONS_FULL;
+	t = bpf_map_lookup_elem(&fr_translate, key);
+	if (likely(t)) {
+		done = *(volatile __u64 *)&t->done;
+		*row = (void *)t + fr_after(done);
+		return done ? FR_TRANSLATED : FR_TRANSLATING;
+	}
+	err = bpf_map_update_elem(&fr_translate, key, &blank, BPF_NOEXIST);
+	if (err)
+		return err == FR_EEXIST ? FR_TRANSLATING : FR_TRANSLATIONS_FULL;
+	t = bpf_map_lookup_elem(&fr_translate, key);
+	*row = t;
+	return t ? FR_TRANSLATE : FR_TRANSLATING; /* user space may have deleted it already */
+}
+
+static __always_inline void fr_translated(struct fr_translation *t, __u64 value)
+{
+	t->value = value;
+	__sync_lock_test_and_set(&t->done, 1); /* an exchange, which is a barrier, too */
+}
+
+#endif
+
+#ifdef FR_NEEDS_RING
+
+/*
+ * Events. The consumer is woken where it has read all records before, so one that is behind costs no wake-ups.
+ */
+
+struct fr_event {
+	__u64 time;
+	__u32 receiver;
+	__u16 id, size;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, FR_NEEDS_RING);
+} fr_events SEC(".maps");
+
+FR_ARRAY(fr_lost, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_EVENTS, __u64);
+
+static __always_inline void fr_head(struct fr_event *e, __u32 receiver, __u16 id, __u16 size)
+{
+	e->receiver = receiver;
+	e->id = id;
+	e->size = size;
+}
+
+static __always_inline void fr_submit(struct fr_event *e)
+{
+	e->time = bpf_ktime_get_ns();
+	bpf_ringbuf_submit(e, 0);
+}
+
+/* There was no room for a record. */
+static __always_inline void fr_lose(__u32 id)
+{
+	__u64 *lost = bpf_map_lookup_elem(&fr_lost, &id);
+
+	if (likely(lost))
+		__sync_fetch_and_add(lost, 1);
+}
+
+#endif
+
+#endif
