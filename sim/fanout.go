@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -18,9 +19,8 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 		r.up(s.Miss)
 		return
 	}
-	front := r.offset(s.Front)
-	if front > r.checked {
-		r.fail("a fan-out works on %d bytes, but only %d were checked", front, r.checked)
+	if r.front = r.offset(s.Front); r.front > r.checked {
+		r.fail("a fan-out works on %d bytes, but only %d were checked", r.front, r.checked)
 		return
 	}
 	if _, ok := r.before(n.effects); !ok {
@@ -39,7 +39,7 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 		copy(r.vars, vars)
 		copy(r.set, set)
 		copy(r.rows, found)
-		r.checked = front
+		r.checked = r.front
 		r.rows[index] = rowState{looked: true, found: true, value: row}
 		turn := Copy{Receiver: r.identity(s.Row)}
 		r.turn = &turn
@@ -81,8 +81,8 @@ func (r *run) copy(n *node, s *ir.Copy) {
 	}
 	out := *r.packet
 	if w := s.Rewrite; w != nil {
-		if w.Resize != ir.InPlace || w.PopTag || w.PopInner || w.Trim || r.offset(w.NewFront) > r.checked {
-			r.fail("a copy is not rewritten in place, or beyond the %d bytes of the fan-out's front", r.checked)
+		if w.Resize != ir.InPlace || w.PopTag || w.PopInner || w.Trim {
+			r.fail("a copy is not rewritten in place")
 			return
 		}
 		out = r.rewrite(w, r.prog.ir.L2)
@@ -92,6 +92,13 @@ func (r *run) copy(n *node, s *ir.Copy) {
 		r.fail("a copy leaves through a hop whose link-layer addresses aren't known")
 	}
 	if r.err != nil {
+		return
+	}
+	if r.prog.ir.L2 {
+		out.Data = withLinkAddresses(out.Data, hop)
+	}
+	if !bytes.Equal(out.Data[r.front:], r.in[r.front:]) {
+		r.fail("a copy changes bytes behind the %d of the fan-out's front", r.front)
 		return
 	}
 	if w := &r.relay.World; r.stuck(s.Rewrite) || w.Refuses != nil && w.Refuses(len(r.result.Copies), hop) {
@@ -104,9 +111,6 @@ func (r *run) copy(n *node, s *ir.Copy) {
 		return
 	}
 	n.yes.Hits++
-	if r.prog.ir.L2 {
-		out.Data = withLinkAddresses(out.Data, hop)
-	}
 	r.after(n.effects)
 	r.took(s.Reason)
 	if u := r.receiver(); u != nil {

@@ -235,8 +235,10 @@ func TestFanOutContradictions(t *testing.T) {
 			each(fp, &ir.Let{Var: fp.number, Value: load(44, 16)})
 		}},
 		{"front beyond what is checked", "works on 47 bytes, but only 46 were checked", func(fp *fanPlan) { fp.fan.Front = at(47) }},
-		{"rewrite beyond the front", "beyond the 46 bytes", func(fp *fanPlan) {
-			fp.copy.Rewrite.OldFront, fp.copy.Rewrite.NewFront = at(47), at(47)
+		{"rewrite beyond the front", "a copy changes bytes behind the 46", func(fp *fanPlan) {
+			w := fp.copy.Rewrite
+			w.OldFront, w.NewFront, w.Payload = at(47), at(47), bin(ir.Sub, w.Payload, num(1))
+			w.Cells = append(w.Cells, ir.Cell{Off: at(46), Size: 1, Value: num(1)})
 		}},
 		{"not in place", "not rewritten in place", func(fp *fanPlan) { fp.copy.Rewrite.Resize = ir.MovePayload }},
 		{"unchecked hop", "link-layer addresses aren't known", func(fp *fanPlan) { fp.fan.Each = []ir.Stmt{fp.copy} }},

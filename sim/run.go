@@ -106,6 +106,7 @@ type run struct {
 	arena   []byte
 	end     int   // of the payload in the frame as it came, while it is rewritten
 	turn    *Copy // the receiver's turn in a fan-out; nil outside of one
+	front   int   // the bytes of the frame that a fan-out's Each reads or writes
 	err     error
 	result  Result
 }
