@@ -36,6 +36,11 @@ type subject struct {
 // MeasureKernel runs the programs on single packets, one a call (BPF_PROG_TEST_RUN), and has the kernel measure each run
 // (BPF_STATS_RUN_TIME).
 func MeasureKernel(o Options) (copies []Copy, err error) {
+	undo, err := prepareMachine()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, undo()) }()
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
 		return nil, fmt.Errorf("the kernel's statistics of BPF programs: %w", err)
@@ -66,7 +71,7 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 	if err := l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC); err != nil {
 		return c, err
 	}
-	s, err := newSink(l.PeerDev, "sink")
+	s, err := newSink(l.PeerDev)
 	if err != nil {
 		return c, err
 	}
@@ -123,7 +128,7 @@ func (s *subject) measure(frame []byte, n int, sink *sink) (float64, error) {
 			return 0, err
 		}
 		want := uint64(copiesPerTry / n * n)
-		if got, err := drain(sink, arrived, want); err != nil || got != want {
+		if got, err := sink.drain(arrived, want, quietTime); err != nil || got != want {
 			return 0, errors.Join(fmt.Errorf("%d of %d copies arrived", got, want), err)
 		}
 		least = min(least, float64(after.Runtime-before.Runtime)/float64(want))

@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -16,7 +17,7 @@ type Result struct {
 	CPU       float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at 90% of LossFree
 	Calls     float64 `json:"calls"`         // system calls a packet, at 90% of LossFree
 	Saturated float64 `json:"calls_saturated"`
-	P50       float64 `json:"p50_us"` // from the publisher's send to the receivers' device, at delayRate
+	P50       float64 `json:"p50_us"` // from the publisher's send to the relay's device, at delayRate
 	P99       float64 `json:"p99_us"`
 }
 
@@ -58,17 +59,16 @@ func (b *bench) measure(p *path, size int) (r Result, err error) {
 	payload := packet(size)
 	sender := turnlab.NewSender(p.publisher, p.to, payload)
 	sender.SetBatch(min(longestBurst, max(1, burstCopies/p.receivers)))
-	s, err := newSink(p.line.PeerDev, "sink")
+	s, err := newSink(p.line.PeerDev)
 	if err != nil {
 		return r, err
 	}
+	defer s.close()
 	run := &run{path: p, sender: sender, sink: s}
-	err = b.throughput(run, &r)
-	s.close()
-	if err != nil {
+	if err := b.throughput(run, &r); err != nil {
 		return r, err
 	}
-	r.P50, r.P99, err = delays(p, payload)
+	r.P50, r.P99, err = run.delay(payload)
 	return r, err
 }
 
@@ -91,7 +91,7 @@ func (r *run) send(d time.Duration, rate float64) (want, delivered uint64, err e
 		return 0, 0, err
 	}
 	want = uint64(sent) * uint64(n)
-	if delivered, err = drain(r.sink, before, want); err == nil && delivered < want {
+	if delivered, err = r.sink.drain(before, want, drainTime); err == nil && delivered < want {
 		err = r.settle()
 	}
 	return want, delivered, err
@@ -251,18 +251,23 @@ func (b *bench) callsPerPacket(run *run, rate float64) (float64, error) {
 	return float64(after-before) / float64(delivered), nil
 }
 
-// delays returns the median and the 99th percentile, in µs, of the time from the publisher's send to the receivers' device, over
-// all copies.
-func delays(p *path, payload []byte) (p50, p99 float64, err error) {
-	s, err := newSink(p.line.PeerDev, "delays")
+// delay returns the median and the 99th percentile, in µs, of the time from the publisher's send until the relay's device has
+// a copy to send, over all copies. What comes behind is no longer the relay's: on veth it would be the receiving processor's, which
+// begins only when all copies are made.
+func (r *run) delay(payload []byte) (p50, p99 float64, err error) {
+	p := r.path
+	if err := r.settle(); err != nil {
+		return 0, 0, err
+	}
+	d, err := newDelays(p.line.RelayOut)
 	if err != nil {
 		return 0, 0, err
 	}
-	defer s.close()
+	defer d.close()
 	send := func(payload []byte) error { return turnlab.SendTo(p.publisher, payload, p.to) }
 	rate := min(delayRate, delayLoad/float64(p.receivers))
-	count := min(delayCount, sinkDelays/p.receivers)
-	before, err := s.total()
+	count := min(delayCount, maxDelays/p.receivers)
+	before, err := r.sink.total()
 	if err != nil {
 		return 0, 0, err
 	}
@@ -270,12 +275,15 @@ func delays(p *path, payload []byte) (p50, p99 float64, err error) {
 		return 0, 0, err
 	}
 	want := uint64(count * p.receivers)
-	if delivered, err := drain(s, before, want); err != nil || delivered < want*9/10 {
-		return 0, 0, fmt.Errorf("%s, %d receivers: only %d of %d copies arrived: %w", p.variant, p.receivers, delivered, want, err)
+	if delivered, err := r.sink.drain(before, want, quietTime); err != nil || delivered < want*9/10 {
+		return 0, 0, errors.Join(fmt.Errorf("only %d of %d copies arrived", delivered, want), err)
 	}
-	taken, err := s.delays()
+	taken, err := d.values()
 	if err != nil {
 		return 0, 0, err
+	}
+	if len(taken) == 0 {
+		return 0, 0, errors.New("no copy left the relay")
 	}
 	slices.Sort(taken)
 	at := func(q float64) float64 { return float64(taken[min(int(q*float64(len(taken))), len(taken)-1)]) / 1e3 }

@@ -11,8 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
-	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
@@ -109,7 +109,7 @@ func newPath(v Variant, receivers int) (_ *path, err error) {
 		// before the relay's: what arrives are datagrams.
 		l.ClientDev.SetSegmentation(false), l.RelayOut.SetSegmentation(false),
 		l.ClientDev.SetTxChecksum(false),
-		// The sinks answer no questions for neighbours.
+		// The sink answers no questions for neighbours.
 		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
 		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC), l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
 	)
@@ -131,7 +131,7 @@ func newPath(v Variant, receivers int) (_ *path, err error) {
 		if p.bare, err = loadBare(receivers, relayPort, l.RelayOut, l.PeerDev.MAC); err != nil {
 			return nil, err
 		}
-		p.bare.detach, err = attach(l.RelayIn, p.bare.program())
+		p.bare.detach, err = attach(l.RelayIn, p.bare.program(), ebpf.AttachTCXIngress)
 		return p, err
 	case GSO:
 		return p, p.start("user", append(args, "--gso")...)
@@ -189,16 +189,3 @@ const (
 	publisherPort = 40000
 	relayPriority = 2 // above what measures, see turnlab.SetRealTime
 )
-
-// drain waits until no more datagrams come to a sink, for at most a while, and returns how many came in all.
-func drain(s *sink, before, want uint64) (uint64, error) {
-	deadline := time.Now().Add(drainTime)
-	for {
-		late := !time.Now().Before(deadline)
-		now, err := s.total()
-		if err != nil || late || now-before >= want {
-			return now - before, err
-		}
-		time.Sleep(drainTime / 10)
-	}
-}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -54,10 +55,10 @@ func load(program string, constants map[string]any) (*ebpf.Collection, error) {
 	return ebpf.NewCollection(spec)
 }
 
-// attach attaches a program to what a device receives.
-func attach(dev *testnet.Dev, program *ebpf.Program) (detach func() error, err error) {
+// attach attaches a program to what a device receives (ebpf.AttachTCXIngress) or sends (ebpf.AttachTCXEgress).
+func attach(dev *testnet.Dev, program *ebpf.Program, way ebpf.AttachType) (detach func() error, err error) {
 	err = dev.Host.Do(func() error {
-		l, err := link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: program, Attach: ebpf.AttachTCXIngress})
+		l, err := link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: program, Attach: way})
 		if err == nil {
 			detach = l.Close
 			return nil
@@ -72,9 +73,13 @@ func attach(dev *testnet.Dev, program *ebpf.Program) (detach func() error, err e
 			return err
 		}
 		detach = func() error { return dev.Host.Do(func() error { return netlink.QdiscDel(clsact) }) }
+		parent := uint32(netlink.HANDLE_MIN_INGRESS)
+		if way == ebpf.AttachTCXEgress {
+			parent = netlink.HANDLE_MIN_EGRESS
+		}
 		return netlink.FilterAdd(&netlink.BpfFilter{
 			FilterAttrs: netlink.FilterAttrs{
-				LinkIndex: dev.Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
+				LinkIndex: dev.Index, Parent: parent, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
 			},
 			Fd: program.FD(), Name: "bench", DirectAction: true,
 		})
@@ -116,22 +121,22 @@ type sink struct {
 	detach     func() error
 }
 
-// MaxReceivers is how many receivers can be told apart by the sinks.
+// MaxReceivers is how many receivers can be told apart by the sink.
 const MaxReceivers = sinkPorts
 
 const (
-	sinkPorts  = 1024    // PORTS in bench.c
-	sinkDelays = 1 << 18 // DELAYS
+	sinkPorts = 1024    // PORTS in bench.c
+	maxDelays = 1 << 18 // DELAYS
 )
 
-// newSink attaches a sink: "sink", or "delays", which takes down delays as well.
-func newSink(dev *testnet.Dev, kind string) (*sink, error) {
-	c, err := load(kind, map[string]any{"sink_port": uint16(firstPort), "sink_stamp": uint32(stampAt)})
+// newSink attaches a sink.
+func newSink(dev *testnet.Dev) (*sink, error) {
+	c, err := load("sink", map[string]any{"sink_port": uint16(firstPort)})
 	if err != nil {
 		return nil, err
 	}
 	s := &sink{collection: c}
-	if s.detach, err = attach(dev, c.Programs[kind]); err != nil {
+	if s.detach, err = attach(dev, c.Programs["sink"], ebpf.AttachTCXIngress); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -156,22 +161,59 @@ func (s *sink) total() (total uint64, err error) {
 	return total, nil
 }
 
-// delays returns the delays in nanoseconds, in the order of arrival.
-func (s *sink) delays() ([]uint32, error) {
-	var taken uint64
-	if err := s.collection.Variables["sink_taken"].Get(&taken); err != nil {
-		return nil, err
+// drain waits until so many more datagrams than before have come, for at most a while, and returns how many have.
+func (s *sink) drain(before, want uint64, patience time.Duration) (uint64, error) {
+	deadline := time.Now().Add(patience)
+	for {
+		late := !time.Now().Before(deadline)
+		now, err := s.total()
+		if err != nil || late || now-before >= want {
+			return now - before, err
+		}
+		time.Sleep(patience / 10)
 	}
-	all := make([]uint32, sinkDelays)
-	if err := s.collection.Variables["sink_delays"].Get(all); err != nil {
-		return nil, err
-	}
-	return all[:min(taken, sinkDelays)], nil
 }
 
 func (s *sink) close() {
 	_ = s.detach()
 	s.collection.Close()
+}
+
+// delays takes down how long each datagram that leaves through a device was on its way.
+type delays struct {
+	collection *ebpf.Collection
+	detach     func() error
+}
+
+func newDelays(dev *testnet.Dev) (*delays, error) {
+	c, err := load("delays", map[string]any{"delay_stamp": uint32(stampAt)})
+	if err != nil {
+		return nil, err
+	}
+	d := &delays{collection: c}
+	if d.detach, err = attach(dev, c.Programs["delays"], ebpf.AttachTCXEgress); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// values returns the delays in nanoseconds, in the order in which datagrams left.
+func (d *delays) values() ([]uint32, error) {
+	var count uint64
+	if err := d.collection.Variables["delay_count"].Get(&count); err != nil {
+		return nil, err
+	}
+	all := make([]uint32, maxDelays)
+	if err := d.collection.Variables["delay_values"].Get(all); err != nil {
+		return nil, err
+	}
+	return all[:min(count, maxDelays)], nil
+}
+
+func (d *delays) close() {
+	_ = d.detach()
+	d.collection.Close()
 }
 
 // callCounter counts the system calls of one process.

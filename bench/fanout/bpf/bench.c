@@ -1,6 +1,6 @@
 /*
- * The programs that the one-to-many bench needs beside what it measures: the bare clone, which is the limit; the sinks at the
- * receivers' device; and a counter of system calls. Numbers are those of the kernel's user interface (linux/bpf.h,
+ * The programs that the one-to-many bench needs beside what it measures: the bare clone, which is the limit; what counts
+ * and times the copies; and a counter of system calls. Numbers are those of the kernel's user interface (linux/bpf.h,
  * linux/pkt_cls.h).
  */
 
@@ -86,51 +86,47 @@ SEC("tc") int bare(struct __sk_buff *skb)
 }
 
 /*
- * The sinks drop all that a device receives. Both count datagrams by destination port, those of a super-packet one by one;
- * the second also takes down how long each was on its way, from a time stamp (CLOCK_MONOTONIC, nanoseconds) in its payload.
+ * The sink drops all that a device receives, and counts datagrams by destination port, those of a super-packet one by one.
  */
 #define PORTS 1024
-#define DELAYS (1 << 18)
 
 const volatile __u16 sink_port; /* the first that is counted by itself */
-const volatile __u32 sink_stamp; /* where a time stamp stands in a payload */
 __u64 sink_counts[PORTS + 1]; /* the last: all other ports */
-__u64 sink_super; /* super-packets */
-__u32 sink_delays[DELAYS];
-__u64 sink_taken; /* delays, whether there was room for them or not */
-
-static int arrived(struct __sk_buff *skb)
-{
-	struct headers *h = udp_of(skb);
-	__u32 i, n = skb->gso_size ? skb->gso_segs : 1;
-
-	if (!h)
-		return 0;
-	i = (__u16)(bpf_htons(h->dst_port) - sink_port);
-	if (i > PORTS)
-		i = PORTS;
-	__sync_fetch_and_add(&sink_counts[i], n);
-	if (n > 1)
-		__sync_fetch_and_add(&sink_super, 1);
-	return 1;
-}
 
 SEC("tc") int sink(struct __sk_buff *skb)
 {
-	arrived(skb);
+	struct headers *h = udp_of(skb);
+	__u32 i;
+
+	if (!h)
+		return TC_ACT_SHOT;
+	i = (__u16)(bpf_htons(h->dst_port) - sink_port);
+	if (i > PORTS)
+		i = PORTS;
+	__sync_fetch_and_add(&sink_counts[i], skb->gso_size ? skb->gso_segs : 1);
 	return TC_ACT_SHOT;
 }
+
+/*
+ * How long each datagram that leaves through a device was on its way so far, from a time stamp (CLOCK_MONOTONIC, nanoseconds)
+ * in its payload.
+ */
+#define DELAYS (1 << 18)
+
+const volatile __u32 delay_stamp; /* where the time stamp stands in the payload */
+__u32 delay_values[DELAYS];
+__u64 delay_count; /* of delays, whether there was room for them or not */
 
 SEC("tc") int delays(struct __sk_buff *skb)
 {
 	__u64 now = bpf_ktime_get_ns(), stamp, i;
 
-	if (!arrived(skb) || bpf_skb_load_bytes(skb, sizeof(struct headers) + sink_stamp, &stamp, sizeof(stamp)))
-		return TC_ACT_SHOT;
-	i = __sync_fetch_and_add(&sink_taken, 1);
+	if (!udp_of(skb) || bpf_skb_load_bytes(skb, sizeof(struct headers) + delay_stamp, &stamp, sizeof(stamp)))
+		return TC_ACT_UNSPEC;
+	i = __sync_fetch_and_add(&delay_count, 1);
 	if (i < DELAYS)
-		sink_delays[i] = now - stamp;
-	return TC_ACT_SHOT;
+		delay_values[i] = now - stamp;
+	return TC_ACT_UNSPEC;
 }
 
 /* System calls of one process. */
