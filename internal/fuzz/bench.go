@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
@@ -110,7 +111,7 @@ func (b *bench) finish() (string, error) {
 		return "", err
 	}
 	if diff := testrun.Compare(b.plan, b.mirror, b.model); len(diff) > 0 {
-		return diff[0], nil
+		return strings.Join(diff, "; "), nil
 	}
 	return "", nil
 }
@@ -183,6 +184,8 @@ func compare(p *sim.Packet, got testrun.Result, want sim.Result) string {
 	switch {
 	case got.Verdict != verdict:
 		return fmt.Sprintf("verdict: the kernel says %s, the model %s (%s)", got.Verdict, want.Verdict, want.Reason)
+	case want.Verdict == sim.VerdictDrop && len(want.Copies) > 0:
+		return "" // nobody sees what its copies left of it
 	case want.Verdict == sim.VerdictUp && !bytes.Equal(got.Data, p.Data):
 		return fmt.Sprintf("the kernel changed a packet that goes up (%s): %s", want.Reason, firstByte(got.Data, p.Data))
 	case !bytes.Equal(got.Data, want.Packet.Data):

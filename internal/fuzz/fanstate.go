@@ -145,12 +145,11 @@ func (s source) money(r *sim.Relay) {
 			s.bucket(c, r.World.Clock)
 			continue
 		}
-		c.Spent = pick(s, []uint64{0, 1, s.Uint64N(5000), s.Uint64(), math.MaxUint64 - s.Uint64N(2000)})
-		switch left := pick(s, []uint64{0, 1, s.Uint64N(64), s.Uint64N(4000), 1 << 20, 1 << 40}); {
-		case s.one(8):
-			c.Limit = s.Uint64N(c.Spent + 1)
-		default:
-			c.Limit = c.Spent + min(left, math.MaxUint64-c.Spent)
+		c.Spent = pick(s, []uint64{0, 1, s.Uint64N(5000), s.Uint64() >> 1, math.MaxUint64 - s.Uint64N(2000)})
+		left := pick(s, []uint64{0, s.Uint64N(64), s.Uint64N(4000), 1 << 20, 1 << 40, 1 << 40})
+		c.Limit = c.Spent + min(left, math.MaxUint64-c.Spent)
+		if s.one(8) {
+			c.Limit = s.Uint64N(max(c.Spent, 1))
 		}
 	}
 }

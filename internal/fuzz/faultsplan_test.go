@@ -20,6 +20,9 @@ func each(plan *ir.Plan, f func(*ir.Program, *[]ir.Stmt, int) bool) bool {
 			if s, ok := (*stmts)[i].(*ir.If); ok && (block(p, &s.Then) || block(p, &s.Else)) {
 				return true
 			}
+			if s, ok := (*stmts)[i].(*ir.FanOut); ok && block(p, &s.Each) {
+				return true
+			}
 		}
 		return false
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/cilium/ebpf"
@@ -124,7 +125,7 @@ func insert(m *ebpf.Map, keys [][]byte, fds []uint32) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if _, err := m.BatchUpdate(keys, fds, nil); !errors.Is(err, ebpf.ErrNotSupported) {
+	if _, err := m.BatchUpdate(sized(keys), fds, nil); !errors.Is(err, ebpf.ErrNotSupported) {
 		return err
 	}
 	for i, k := range keys {
@@ -139,7 +140,7 @@ func remove(m *ebpf.Map, keys [][]byte) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	if _, err := m.BatchDelete(keys, nil); !errors.Is(err, ebpf.ErrNotSupported) {
+	if _, err := m.BatchDelete(sized(keys), nil); !errors.Is(err, ebpf.ErrNotSupported) {
 		return err
 	}
 	for _, k := range keys {
@@ -148,6 +149,15 @@ func remove(m *ebpf.Map, keys [][]byte) error {
 		}
 	}
 	return nil
+}
+
+// sized makes a list of arrays of keys of one size, which is what a batch takes.
+func sized(keys [][]byte) any {
+	list := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(len(keys[0]), reflect.TypeFor[byte]())), len(keys), len(keys))
+	for i, k := range keys {
+		reflect.Copy(list.Index(i), reflect.ValueOf(k))
+	}
+	return list.Interface()
 }
 
 // markMembers marks the counters and credits that a row names: a run may change them.
