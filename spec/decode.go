@@ -350,7 +350,7 @@ func (l *loader) field(v cue.Value) *Field {
 		f.Bits = l.int(get(v, "bits"))
 	}
 	needs(sized, "max", "an expression for its bytes")
-	needs(sized, "elements", "an expression for its bytes")
+	needs(sized || has(v, "max"), "elements", "an expression for its bytes")
 	bits := has(v, "bits")
 	needs(bits, "endian", "bits")
 	needs(bits, "counts", "bits")

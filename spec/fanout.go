@@ -54,16 +54,13 @@ func (l *loader) fanGroup(n Name, v cue.Value) *FanGroup {
 	g := &FanGroup{Name: n, Max: l.int(get(v, "max")), Rows: l.int(get(v, "receivers")), Size: l.int(get(v, "size"))}
 	g.Key = l.members(get(v, "key"), "member", map[string]Name{})
 	g.Receiver = l.members(get(v, "receiver"), "member", map[string]Name{})
-	if rows := get(v, "receivers"); rows.Exists() && g.Rows < g.Max && l.whole(v) {
-		l.add(codeRange, l.pos(rows), "group %q has room for %d receivers in all, but one group may have %d", n.Value, g.Rows, g.Max).
-			WithRelated(l.pos(get(v, "max")), "which is said here")
-	}
 	return g
 }
 
 // elements reads the forms of a list's elements.
 func (l *loader) elements(v cue.Value) (all []*Elements) {
-	for _, e := range l.list(v) {
+	forms := l.list(v)
+	for i, e := range forms {
 		f := &Elements{When: l.expr(get(e, "when")), ID: l.int(get(e, "id")), Bias: l.int(get(e, "bias")), Pad: -1, Stop: -1, Pos: l.pos(e)}
 		f.Len = f.ID
 		for _, id := range []struct {
@@ -81,8 +78,8 @@ func (l *loader) elements(v cue.Value) (all []*Elements) {
 		if f.Pad >= 0 && f.Pad == f.Stop {
 			l.add(codeTogether, l.pos(get(e, "stop")), "identifier %d can't both be padding and end the list", f.Stop)
 		}
-		if n := len(all); n > 0 && all[n-1].When == nil && !has(l.list(v)[n-1], "when") {
-			l.add(codeTogether, f.Pos, "this form is never looked at: the one in front of it has no condition").WithRelated(all[n-1].Pos, "the one in front")
+		if i > 0 && l.whole(forms[i-1]) && !has(forms[i-1], "when") {
+			l.add(codeTogether, f.Pos, "this form is never looked at: the one in front of it has no condition").WithRelated(all[i-1].Pos, "the one in front")
 		}
 		all = append(all, f)
 	}
