@@ -54,6 +54,8 @@ type summary struct {
 	Needs    []string         `json:"needs"`
 	Tables   int              `json:"tables"`
 	Sessions int              `json:"sessions"`
+	Groups   int              `json:"groups"`
+	Events   int              `json:"events"`
 	Programs []programSummary `json:"programs"`
 	Clang    string           `json:"clang"`
 	Dir      string           `json:"dir"`
@@ -62,6 +64,8 @@ type summary struct {
 	Removed  []string         `json:"removed,omitempty"`
 	Kept     []string         `json:"kept,omitempty"`
 	Seconds  float64          `json:"seconds"`
+
+	parts string
 }
 
 type programSummary struct {
@@ -116,7 +120,10 @@ func summarise(r *build.Result) (*summary, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &summary{Name: p.Name, Kernel: version(p.Kernel), Needs: []string{}, Tables: len(p.Tables), Sessions: len(p.Sessions), Clang: r.Clang, Dir: r.Dir, Package: r.Package}
+	s := &summary{
+		Name: p.Name, Kernel: version(p.Kernel), Needs: []string{}, Clang: r.Clang, Dir: r.Dir, Package: r.Package,
+		Tables: len(p.Tables), Sessions: len(p.Sessions), Groups: len(p.Groups), Events: len(p.Events), parts: parts(p),
+	}
 	for _, n := range p.Needs {
 		if n.Version == p.Kernel && !slices.Contains(s.Needs, n.What) {
 			s.Needs = append(s.Needs, n.What)
@@ -137,6 +144,18 @@ func verified(r *build.Result) (map[string]*build.Verified, error) {
 	return figures, err
 }
 
+// parts says what a relay consists of; groups and events only where there are any.
+func parts(p *ir.Plan) string {
+	out := []string{plural(len(p.Programs), "program"), plural(len(p.Tables), "table"), plural(len(p.Sessions), "session")}
+	if n := len(p.Groups); n > 0 {
+		out = append(out, plural(n, "group"))
+	}
+	if n := len(p.Events); n > 0 {
+		out = append(out, plural(n, "event"))
+	}
+	return strings.Join(out, ", ")
+}
+
 func version(v ir.Version) string { return fmt.Sprintf("%d.%d", v.Major, v.Minor) }
 
 func (a *app) summary(s *summary) {
@@ -144,7 +163,7 @@ func (a *app) summary(s *summary) {
 	if len(s.Needs) > 0 {
 		why = " (" + strings.Join(s.Needs, ", ") + ")"
 	}
-	fmt.Fprintf(a.out, "%s  %s, %s, %s   kernel ≥ %s%s\n", s.Name, plural(len(s.Programs), "program"), plural(s.Tables, "table"), plural(s.Sessions, "session"), s.Kernel, why)
+	fmt.Fprintf(a.out, "%s  %s   kernel ≥ %s%s\n", s.Name, s.parts, s.Kernel, why)
 	width := 0
 	for _, p := range s.Programs {
 		width = max(width, len(p.Name))

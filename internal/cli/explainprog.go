@@ -125,6 +125,8 @@ func within(body []ir.Stmt, file string, l lines) []ir.Stmt {
 		} else if branch, ok := s.(*ir.If); ok {
 			out = append(out, within(branch.Then, file, l)...)
 			out = append(out, within(branch.Else, file, l)...)
+		} else if fan, ok := s.(*ir.FanOut); ok {
+			out = append(out, within(fan.Each, file, l)...)
 		}
 	}
 	return out
@@ -155,6 +157,16 @@ func position(s ir.Stmt) diag.Pos {
 	case *ir.Drop:
 		return s.Pos
 	case *ir.Forward:
+		return s.Pos
+	case *ir.Translate:
+		return s.Pos
+	case *ir.FindElement:
+		return s.Pos
+	case *ir.FanOut:
+		return s.Pos
+	case *ir.Copy:
+		return s.Pos
+	case *ir.Skip:
 		return s.Pos
 	}
 	return diag.Pos{}

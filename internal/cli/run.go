@@ -20,7 +20,7 @@ import (
 )
 
 type runOptions struct {
-	attach, settings, sessions, rows []string
+	attach, settings, sessions, rows, receivers []string
 	once                             bool
 	duration                         time.Duration
 	interval                         time.Duration

@@ -14,6 +14,7 @@ type runInput struct {
 	settings map[string]any
 	sessions []sessionInput
 	rows     []rowInput
+	groups   []*groupInput
 }
 
 type attachment struct{ program, iface string }
@@ -58,6 +59,11 @@ func parseRun(desc *runtime.Desc, opt runOptions) (*runInput, error) {
 	}
 	for _, text := range opt.rows {
 		if err := in.row(desc, text); err != nil {
+			return nil, err
+		}
+	}
+	for _, text := range opt.receivers {
+		if err := in.receiver(desc, text); err != nil {
 			return nil, err
 		}
 	}
@@ -107,6 +113,19 @@ type member struct {
 	kind runtime.Kind
 }
 
+// isState says whether the member refers to something that changes while packets flow.
+func (m member) isState() bool {
+	switch m.kind {
+	case runtime.KindCounter, runtime.KindCredit, runtime.KindBucket, runtime.KindTranslation:
+		return true
+	}
+	return false
+}
+
+// mayBeLeftOut: a counter begins at 0, and a translation takes no value. A credit that nobody gives admits nothing, which
+// nobody means.
+func (m member) mayBeLeftOut() bool { return m.kind == runtime.KindCounter || m.kind == runtime.KindTranslation }
+
 func (in *runInput) session(desc *runtime.Desc, text string) error {
 	kind, rest, ok := strings.Cut(text, "=")
 	if !ok {
@@ -122,7 +141,7 @@ func (in *runInput) session(desc *runtime.Desc, text string) error {
 		for _, f := range s.Fields {
 			members = append(members, member{f.Name, f.Kind})
 		}
-		fields, err := parseMembers("session "+kind, members, rest)
+		fields, err := parseMembers("session "+kind, members, strings.Fields(rest))
 		if err != nil {
 			return err
 		}
@@ -155,7 +174,7 @@ func (in *runInput) row(desc *runtime.Desc, text string) error {
 			continue
 		}
 		keys, values := visible(t.Key), visible(t.Value)
-		all, err := parseMembers("table "+table, append(keys, values...), rest)
+		all, err := parseMembers("table "+table, append(keys, values...), strings.Fields(rest))
 		if err != nil {
 			return err
 		}
@@ -165,7 +184,7 @@ func (in *runInput) row(desc *runtime.Desc, text string) error {
 			}
 		}
 		for i, m := range values {
-			if all[len(keys)+i] == nil && m.kind != runtime.KindCounter {
+			if all[len(keys)+i] == nil && !m.mayBeLeftOut() {
 				return usage("--row %s gives no %s", table, m.name).hint("a row of %s has %s", table, memberNames(values))
 			}
 		}
@@ -193,10 +212,10 @@ func memberNames(members []member) string {
 	return strings.Join(names, ", ")
 }
 
-// parseMembers reads "name=value name=value"; the result has one element for each member, nil where none was given.
-func parseMembers(where string, members []member, text string) ([]any, error) {
+// parseMembers reads the words "name=value"; the result has one element for each member, nil where none was given.
+func parseMembers(where string, members []member, words []string) ([]any, error) {
 	out := make([]any, len(members))
-	for _, word := range strings.Fields(text) {
+	for _, word := range words {
 		name, value, ok := strings.Cut(word, "=")
 		if !ok {
 			return nil, usage("%s: %q isn't NAME=VALUE", where, word).hint("members are %s", memberNames(members))

@@ -7,12 +7,21 @@ import (
 	"time"
 )
 
-// tally is what one reason of one program has counted.
+// tally is what one reason of one program has counted, or one receiver, or one event.
 type tally struct {
 	program, kind, reason string
 	doc                   string
 	packets, bytes        uint64
 }
+
+// Kinds of tallies that are no kinds of reasons. What stands in doc is their whole label.
+const (
+	kindReceiver = "receiver" // program: "subscribers 1"; packets: copies
+	kindLost     = "lost"     // reason: the event; packets: records
+)
+
+// isCopy: of a receiver's turn, not of a packet that came.
+func (t tally) isCopy() bool { return t.kind == "copy" || t.kind == "declined" }
 
 // view turns tallies into what a person sees: rates since the last look, and totals.
 type view struct {
@@ -42,7 +51,7 @@ func (v *view) look(now time.Time, all []tally) []rate {
 	return out
 }
 
-// table draws all that has counted anything; a program that hasn't is a line of its own.
+// table draws all that has counted anything; a program or a receiver that hasn't is a line of its own.
 func table(rates []rate) string {
 	width := len("program")
 	for _, r := range rates {
@@ -54,7 +63,7 @@ func table(rates []rate) string {
 		end, shown := i, false
 		for ; end < len(rates) && rates[end].program == rates[i].program; end++ {
 			r := rates[end]
-			if r.packets == 0 {
+			if r.packets == 0 && r.kind != kindReceiver {
 				continue
 			}
 			name := ""
@@ -64,7 +73,7 @@ func table(rates []rate) string {
 			shown = true
 			fmt.Fprintf(&b, "%-*s %12s %10.1f %14s  %s\n", width, name, thousands(uint64(r.packetsPerSecond+0.5)), r.bitsPerSecond/1e6, thousands(r.packets), label(r.tally))
 		}
-		if !shown {
+		if !shown && rates[i].kind != kindLost {
 			fmt.Fprintf(&b, "%-*s %12s %10.1f %14s  no packet yet\n", width, rates[i].program, "0", 0.0, "0")
 		}
 		i = end
@@ -72,9 +81,11 @@ func table(rates []rate) string {
 	return b.String()
 }
 
-// label says what became of the packets of a reason: "sent", "up: no row in by_channel", "drop: over_quota".
+// label says what became of the packets of a reason: "sent", "up: no row in by_channel", "drop: over_quota", "declined: layer".
 func label(t tally) string {
 	switch {
+	case t.kind == kindReceiver, t.kind == kindLost:
+		return t.doc
 	case t.kind == t.reason:
 		return t.kind
 	case t.kind == "up" && t.doc != "":
@@ -83,17 +94,25 @@ func label(t tally) string {
 	return t.kind + ": " + t.reason
 }
 
-// line is the table in one line, for logs.
+// line is the table in one line, for logs: packets that came, and what became of them and of their copies. Receivers, of which there may
+// be many, are left to the table.
 func line(rates []rate) string {
 	var parts []string
 	for i := 0; i < len(rates); {
-		name := rates[i].program
+		name, kind := rates[i].program, rates[i].kind
 		var counted []string
-		var pps, bps float64
+		var pps, bps, copies float64
+		fans := false
 		for ; i < len(rates) && rates[i].program == name; i++ {
 			r := rates[i]
-			pps += r.packetsPerSecond
-			bps += r.bitsPerSecond
+			switch {
+			case r.kind == "copy":
+				copies += r.packetsPerSecond
+				fans = true
+			case !r.isCopy():
+				pps += r.packetsPerSecond
+				bps += r.bitsPerSecond
+			}
 			if r.packets > 0 {
 				text := thousands(r.packets) + " " + r.kind
 				if r.kind != r.reason {
@@ -102,10 +121,22 @@ func line(rates []rate) string {
 				counted = append(counted, text)
 			}
 		}
-		if len(counted) == 0 {
+		switch {
+		case kind == kindReceiver:
+			continue
+		case kind == kindLost:
+			if len(counted) > 0 {
+				parts = append(parts, "events: "+strings.Join(counted, ", "))
+			}
+			continue
+		case len(counted) == 0:
 			counted = []string{"no packet yet"}
 		}
-		parts = append(parts, fmt.Sprintf("%s: %s packets/s %.1f Mbit/s, %s", name, thousands(uint64(pps+0.5)), bps/1e6, strings.Join(counted, ", ")))
+		text := fmt.Sprintf("%s: %s packets/s %.1f Mbit/s, ", name, thousands(uint64(pps+0.5)), bps/1e6)
+		if fans {
+			text += fmt.Sprintf("%s copies/s, ", thousands(uint64(copies+0.5)))
+		}
+		parts = append(parts, text+strings.Join(counted, ", "))
 	}
 	return strings.Join(parts, "; ") + "\n"
 }

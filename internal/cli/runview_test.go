@@ -36,6 +36,44 @@ to_client            0        0.0              0  no packet yet
 	}
 }
 
+// Copies are no packets that came: they have a rate of their own. Receivers and lost records stand behind the programs.
+func TestTableOfCopies(t *testing.T) {
+	at := func(seconds uint64) []tally {
+		return []tally{
+			{program: "spread", kind: "pass", reason: "pass", doc: "passed on, as the spec says", packets: 1_000 * seconds, bytes: 125_000 * seconds},
+			{program: "spread", kind: "copy", reason: "copy", doc: "a copy was sent", packets: 1_900 * seconds, bytes: 237_500 * seconds},
+			{program: "spread", kind: "declined", reason: "refused_credit", doc: "no credit left", packets: 100 * seconds, bytes: 12_500 * seconds},
+			{program: "spread", kind: "declined", reason: "no_neighbour"},
+			{program: "listeners 1", kind: kindReceiver, packets: 1_900 * seconds, bytes: 237_500 * seconds, doc: "copies to 203.0.113.2:6000"},
+			{program: "listeners 2", kind: kindReceiver, doc: "copies to 203.0.113.3:6000"},
+			{program: "events", kind: kindLost, reason: "sent", doc: "lost: sent", packets: 50 * seconds},
+			{program: "events", kind: kindLost, reason: "joined", doc: "lost: joined"},
+		}
+	}
+	var v view
+	start := time.Unix(0, 0)
+	v.look(start, at(1))
+	rates := v.look(start.Add(time.Second), at(2))
+	want := `               packets/s     Mbit/s          total
+spread             1,000        1.0          2,000  pass
+                   1,900        1.9          3,800  copy
+                     100        0.1            200  declined: refused_credit
+listeners 1        1,900        1.9          3,800  copies to 203.0.113.2:6000
+listeners 2            0        0.0              0  copies to 203.0.113.3:6000
+events                50        0.0            100  lost: sent
+`
+	if diff := cmp.Diff(want, table(rates)); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+	want = "spread: 1,000 packets/s 1.0 Mbit/s, 1,900 copies/s, 2,000 pass, 3,800 copy, 200 declined refused_credit; events: 100 lost sent\n"
+	if diff := cmp.Diff(want, line(rates)); diff != "" {
+		t.Errorf("line (-want +got):\n%s", diff)
+	}
+	if got := line(v.look(start, at(0))); got != "spread: 0 packets/s 0.0 Mbit/s, 0 copies/s, no packet yet\n" {
+		t.Errorf("nothing yet: %q", got)
+	}
+}
+
 func TestLabel(t *testing.T) {
 	for _, c := range []struct {
 		tally
@@ -46,6 +84,8 @@ func TestLabel(t *testing.T) {
 		{tally{kind: "up", reason: "short"}, "up: short"},
 		{tally{kind: "drop", reason: "over_quota", doc: "dropped, as the spec says"}, "drop: over_quota"},
 		{tally{kind: "fault", reason: "fault", doc: "the kernel failed"}, "fault"},
+		{tally{kind: "copy", reason: "copy", doc: "a copy was sent"}, "copy"},
+		{tally{kind: "declined", reason: "layer", doc: "no copy, as the spec says"}, "declined: layer"},
 	} {
 		if got := label(c.tally); got != c.want {
 			t.Errorf("label %+v: %q, not %q", c.tally, got, c.want)

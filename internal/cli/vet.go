@@ -47,8 +47,7 @@ func (a *app) vetCommand() *cobra.Command {
 					list = spectest.Check(s, p)
 				}
 				if list.Len() == 0 {
-					fine = append(fine, fmt.Sprintf("%s: no mistakes (%s, %s, %s, %s)", file, plural(len(p.Programs), "program"),
-						plural(len(p.Tables), "table"), plural(len(p.Sessions), "session"), plural(len(s.Tests), "test")))
+					fine = append(fine, fmt.Sprintf("%s: no mistakes (%s, %s)", file, parts(p), plural(len(s.Tests), "test")))
 				}
 				mistakes.Append(list)
 			}

@@ -17,9 +17,45 @@ func featureChecks() []Check {
 	return []Check{
 		probe("tc programs", "run", features.HaveProgramType(ebpf.SchedCLS), "needs CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"),
 		probe("bpf_redirect_neigh", "run", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRedirectNeigh), "came with Linux 5.10"),
-		probe("bpf_loop", "", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnLoop), "came with Linux 5.17; relays work without it"),
 		tcx(),
+		probe("bpf_loop", "", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnLoop), "came with Linux 5.17; fan_out needs it"),
+		probe("maps of maps", "", features.HaveMapType(ebpf.HashOfMaps), "needs a kernel that can put a map into a map; fan_out needs it"),
+		probe("atomics with results", "", atomics(), "came with Linux 5.12; admit, alloc and translate need them"),
+		probe("ring buffer", "", ringBuffer(), "came with Linux 5.8; events need it"),
 	}
+}
+
+// ringBuffer asks for the map and for what writes to it.
+func ringBuffer() error {
+	if err := features.HaveMapType(ebpf.RingBuf); err != nil {
+		return err
+	}
+	return features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRingbufReserve)
+}
+
+// atomics loads a program that compares and swaps on its stack: instructions that an older kernel doesn't know.
+func atomics() error {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS,
+		Instructions: asm.Instructions{
+			asm.Mov.Imm(asm.R0, 1),
+			asm.Mov.Imm(asm.R1, 2),
+			asm.StoreMem(asm.RFP, -8, asm.R0, asm.DWord),
+			asm.CmpXchg.Mem(asm.RFP, asm.R1, asm.DWord, -8),
+			asm.FetchAdd.Mem(asm.RFP, asm.R1, asm.DWord, -8),
+			asm.Mov.Imm(asm.R0, 0),
+			asm.Return(),
+		},
+		License: "GPL",
+	})
+	if err == nil {
+		return prog.Close()
+	}
+	var verifier *ebpf.VerifierError
+	if errors.Is(err, unix.EINVAL) && errors.As(err, &verifier) {
+		return ebpf.ErrNotSupported
+	}
+	return err
 }
 
 func probe(name, needed string, err error, absent string) Check {
