@@ -5,7 +5,8 @@
  *
  * A relay defines these as well:
  *	FR_NEEDS_RECEIVERS	entries of fr_receivers, where it has groups
- *	FR_NEEDS_FRONT		bytes of fr_front, where a packet goes to many
+ *	FR_NEEDS_FRONT		bytes of the saved front, a multiple of 8, where a packet goes to many; with FR_NEEDS_SAME, numbers
+ *				that go with it
  *	FR_NEEDS_CREDITS	entries of fr_credits, where it has credits; with FR_LEVELS, levels of priority
  *	FR_NEEDS_TRANSLATIONS	rows of fr_translate, where it has translations
  *	FR_NEEDS_RING		bytes of fr_events, where it has events; with FR_EVENTS, entries of fr_lost
@@ -20,6 +21,7 @@ enum {
 
 enum {
 	BPF_NOEXIST = 1,
+	BPF_RB_NO_WAKEUP = 1,
 	FR_EEXIST = -17,
 };
 
@@ -105,6 +107,7 @@ static __always_inline void fr_count_copies(__u32 reason, __u64 copies, __u32 le
 
 struct fr_front {
 	__u8 bytes[FR_NEEDS_FRONT];
+	__u64 same[FR_NEEDS_SAME]; /* numbers that are the same for all copies */
 };
 
 FR_ARRAY(fr_front, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct fr_front);
@@ -412,7 +415,9 @@ static __always_inline void fr_translated(struct fr_translation *t, __u64 value)
 #ifdef FR_NEEDS_RING
 
 /*
- * Events. The consumer is woken where it has read all records before, so one that is behind costs no wake-ups.
+ * Events. To wake the reader costs more than twenty copies (an interrupt of this processor to itself, which a virtual machine
+ * leaves for). It is woken where it has read all records before this one, so one that is behind costs nothing; and never while
+ * entry 0 of fr_lost says that it is awake.
  */
 
 struct fr_event {
@@ -435,10 +440,22 @@ static __always_inline void fr_head(struct fr_event *e, __u32 receiver, __u16 id
 	e->size = size;
 }
 
-static __always_inline void fr_submit(struct fr_event *e)
+/*
+ * The reader is awake, or will look once more before it sleeps. It says that it isn't awake any more, and then looks whether the
+ * producer has moved on: so the reservation has to be seen by all before this is read, which an atomic operation makes sure of.
+ */
+static __always_inline int fr_reader_awake(void)
 {
-	e->time = bpf_ktime_get_ns();
-	bpf_ringbuf_submit(e, 0);
+	__u32 zero = 0;
+	__u64 *awake = bpf_map_lookup_elem(&fr_lost, &zero);
+
+	return awake && *(volatile __u64 *)awake && __sync_fetch_and_or(awake, 0);
+}
+
+static __always_inline void fr_submit(struct fr_event *e, __u64 time)
+{
+	e->time = time;
+	bpf_ringbuf_submit(e, fr_reader_awake() ? BPF_RB_NO_WAKEUP : 0);
 }
 
 /* There was no room for a record. */

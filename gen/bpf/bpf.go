@@ -77,6 +77,7 @@ type renderer struct {
 	vals      map[*ir.Table]string
 	marks     []diag.Pos // positions that lines refer to by number until the file is whole
 	needs     map[string]string
+	sameSize  int  // numbers that go with it
 	frontSize int  // bytes of the front of a packet that goes to many
 	more      bool // the second part of the header is needed
 	err       error

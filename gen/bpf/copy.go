@@ -34,8 +34,9 @@ func (f *function) copy(s *ir.Copy) {
 
 	f.prog.copies++
 	name := fmt.Sprintf("%s_copy%d", f.prog.name, f.prog.copies)
+	f.timed, w.timed = f.timed || w.timed, false
 	params, args := f.pass(w.function)
-	params, args = append([]string{"struct " + n.name + " *fan"}, params...), append([]string{"fan"}, args...)
+	params, args = append([]string{n.same() + " *same"}, params...), append([]string{"same"}, args...)
 	*f.makes = append(*f.makes, w.assemble(fmt.Sprintf("static __always_inline long %s(%s)", name, strings.Join(params, ", "))))
 	f.stmt(s.Pos, "return %s(%s);", name, strings.Join(args, ", "))
 }
@@ -66,7 +67,7 @@ func (n *fan) write(w *writer) {
 	for _, s := range w.sums {
 		w.stmt(s.Pos, "st16(%s, %s);", w.place(s.New), s.leaves)
 	}
-	w.completes("fan->csum", n.sums(w.function))
+	w.completes("same->csum", n.sums(w.function))
 	for _, m := range []struct {
 		name string
 		x    ir.Expr
@@ -102,7 +103,7 @@ func (n *fan) write(w *writer) {
 		i = len(n.tallies)
 		n.tallies = append(n.tallies, s.Reason)
 	}
-	w.line("fan->%s++;", tally(i))
+	w.line("same->%s++;", tally(i))
 	w.line("fr_copied(%s, skb->len);", w.identity(n.Row))
 	w.fx.after()
 	w.line("return 0;")
@@ -307,7 +308,7 @@ func termExprs(s *sum) (es []ir.Expr) {
 // split tells terms that are the same for all receivers from others.
 func (n *fan) split(terms []ir.Term) (same, own []ir.Term) {
 	for _, t := range terms {
-		if t.New == nil && n.same(t.Value) && n.same(t.Len) && n.same(t.OddIf) && (t.At.Base == nil || !n.local[t.At.Base]) {
+		if t.New == nil && n.shared(t.Value) && n.shared(t.Len) && n.shared(t.OddIf) && (t.At.Base == nil || !n.local[t.At.Base]) {
 			same = append(same, t)
 		} else {
 			own = append(own, t)
@@ -316,8 +317,8 @@ func (n *fan) split(terms []ir.Term) (same, own []ir.Term) {
 	return same, own
 }
 
-// same reports whether an expression has the same value for all receivers.
-func (n *fan) same(e ir.Expr) bool {
+// shared reports whether an expression has the same value for all receivers.
+func (n *fan) shared(e ir.Expr) bool {
 	same := true
 	walk(e, func(e ir.Expr) {
 		switch e := e.(type) {

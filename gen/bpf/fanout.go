@@ -16,36 +16,48 @@ import (
 //	prog_P_turn1  decides for one receiver: the kernel calls it by bpf_loop
 //	prog_P_copy1  makes one copy: it rewrites the packet in place, and has it cloned and sent (copy.go)
 //
-// Turns read the front that was saved, since the packet holds what the last copy needed. What they need besides stands in a
-// structure on the stack of the first function: the verifier knows what pointers in it are.
+// Turns read the front that was saved, since the packet holds what the last copy needed. What they need besides is of two kinds.
+// Pointers stand in a structure on the stack of the first function, where the verifier knows what they are. Numbers stand behind
+// the saved front, where it doesn't: else it would look at all turns once more for each number that it knows.
 
 // fan is a fan-out that is being written.
 type fan struct {
 	*ir.FanOut
+	prog  string
 	name  string
 	n     int
 	pre   *writer // the function in front of the loop
 	all   []*ir.Copy
 	local map[*ir.Var]bool // variables that a turn sets
 
-	fields, fill []string // of the structure, in order: declarations and initial values
-	kept         map[string]bool
-	rests        map[string]int // what of a checksum is the same for all receivers
-	tallies      []int          // reasons of copies
+	pointers, numbers []string // members of the two structures
+	set, store        []string // what gives them values
+	kept              map[string]bool
+	rests             map[string]int // what of a checksum is the same for all receivers
+	tallies           []int          // reasons of copies
 }
 
-// keep has a value of the first function in the structure, and returns how turns get at it.
+// same is the type of the numbers that are the same for all receivers.
+func (n *fan) same() string { return fmt.Sprintf("struct %s_same%d", n.prog, n.n) }
+
+// keepPointer keeps a pointer of the first function for turns.
+func (n *fan) keepPointer(typ, name string) string {
+	if !n.kept[name] {
+		n.kept[name] = true
+		n.pointers = append(n.pointers, typ+name+";")
+		n.set = append(n.set, fmt.Sprintf(".%s = %s,", name, name))
+	}
+	return "fan->" + name
+}
+
+// keep keeps a number of the first function, and returns how turns get at it.
 func (n *fan) keep(typ, name, value string) string {
 	if !n.kept[name] {
 		n.kept[name] = true
-		decl := typ
-		if !strings.HasSuffix(decl, "*") {
-			decl += " "
-		}
-		n.fields = append(n.fields, decl+name+";")
-		n.fill = append(n.fill, fmt.Sprintf(".%s = %s,", name, value))
+		n.numbers = append(n.numbers, typ+" "+name+";")
+		n.store = append(n.store, fmt.Sprintf("same->%s = %s;", name, value))
 	}
-	return "fan->" + name
+	return "same->" + name
 }
 
 // limit is the largest size of the front.
@@ -103,7 +115,7 @@ func (f *function) fanOut(s *ir.FanOut) {
 	f.cover(s.Pos, exprs(&s.Effects)...)
 	f.need(s.Front, f.reason, s.Pos)
 	f.prog.fans++
-	n := &fan{FanOut: s, n: f.prog.fans, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans), local: map[*ir.Var]bool{}, kept: map[string]bool{}, rests: map[string]int{}}
+	n := &fan{FanOut: s, n: f.prog.fans, prog: f.prog.name, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans), local: map[*ir.Var]bool{}, kept: map[string]bool{}, rests: map[string]int{}}
 	n.survey(s.Each)
 	if s.Front.Base != nil && s.Front.Base.Max == 0 || n.limit() > 4096 {
 		f.fail("the front of the fan-out at %s has no bound", s.Pos)
@@ -112,8 +124,8 @@ func (f *function) fanOut(s *ir.FanOut) {
 	w := f.prog.writer(nil, &s.Effects)
 	w.known, w.reason = f.known, f.reason
 	n.pre = w
-	n.keep("struct __sk_buff *", "skb", "skb")
-	n.keep("struct list_"+ident(s.Group.Name)+" *", "list", "list")
+	n.keepPointer("struct __sk_buff *", "skb")
+	n.keepPointer("struct list_"+ident(s.Group.Name)+" *", "list")
 
 	n.find()
 	w.fx.early = true
@@ -131,7 +143,7 @@ func (f *function) fanOut(s *ir.FanOut) {
 
 	params, args := f.pass(w.function)
 	p := f.prog
-	p.writes = append(p.writes, n.structure())
+	p.writes = append(p.writes, n.structures())
 	p.writes = append(p.writes, turn.copies...)
 	p.writes = append(p.writes, turn.text, w.assemble(fmt.Sprintf("static __always_inline int %s(%s)", n.name, strings.Join(params, ", "))))
 	f.stmt(s.Pos, "return %s(%s);", n.name, strings.Join(args, ", "))
@@ -188,7 +200,7 @@ func (n *fan) save() string {
 	w.line("/* Copies are made by writing to the packet: what it was is read from here. */")
 	w.line("void *front = fr_save_front(skb, %s);", size)
 	w.stopIf(n.Pos, "!front", w.fx.undo, w.up(n.NoRoom))
-	n.keep("void *", "front", "front")
+	n.keepPointer("void *", "front")
 	return size
 }
 
@@ -221,9 +233,7 @@ func (n *fan) receiver(outer *function) *turn {
 	}
 	out := []string{fmt.Sprintf("static __noinline long %s(__u32 i, struct %s *fan)", t.name, n.name), "{", "\tstruct __sk_buff *skb = fan->skb;"}
 	pointers := t.pointers()
-	if t.saved || len(pointers) > 0 {
-		out = append(out, "\tvoid *front = fan->front;")
-	}
+	out = append(out, "\tvoid *front = fan->front;", fmt.Sprintf("\t%s *same = front + FR_NEEDS_FRONT;", n.same()))
 	if t.now {
 		n.pre.usesNow()
 		out = append(out, "\t__u64 now = "+n.keep("__u64", "now", "now")+";")
@@ -236,7 +246,7 @@ func (n *fan) receiver(outer *function) *turn {
 			out = append(out, "\t"+declare(v)+";")
 		case isBytes(v.Type):
 			n.keepBytes(v)
-			out = append(out, fmt.Sprintf("\t__u64 *%s = fan->%s;", name, name))
+			out = append(out, fmt.Sprintf("\t__u64 *%s = same->%s;", name, name))
 		default:
 			out = append(out, fmt.Sprintf("\t__u64 %s = %s;", name, n.keep("__u64", name, n.pre.variable(v))))
 		}
@@ -244,13 +254,16 @@ func (n *fan) receiver(outer *function) *turn {
 	for _, r := range outer.prog.ir.Rows {
 		if name := "row_" + ident(r.Name); r != n.Row && contains(t.rowsUsed, r) {
 			typ := fmt.Sprintf("struct %s *", t.vals[r.Table])
-			out = append(out, fmt.Sprintf("\t%s%s = %s;", typ, name, n.keep(typ, name, n.pre.row(r))))
+			out = append(out, fmt.Sprintf("\t%s%s = %s;", typ, name, n.keepPointer(typ, n.pre.row(r))))
 		}
 	}
 	group, row := ident(n.Group.Name), t.row(n.Row)
 	out = append(out, fmt.Sprintf("\tstruct receiver_%s *%s = receiver_of_%s(fan->list, i);", group, row, group))
 	out = append(out, pointers...)
 	out = append(out, "", fmt.Sprintf("\tif (!%s)", row), "\t\treturn 1;")
+	if t.timed {
+		out = append(out, fmt.Sprintf("\tif (i %% %d == 0)", clockEvery), "\t\tsame->clock = bpf_ktime_get_ns();")
+	}
 	t.text = append(append(out, t.lines...), "}")
 	return t
 }
@@ -262,19 +275,21 @@ func (n *fan) keepBytes(v *ir.Var) {
 		return
 	}
 	n.kept[name] = true
-	var words []string
+	n.numbers = append(n.numbers, declare(v)+";")
 	for i := range (v.Type.Size + 7) / 8 {
-		words = append(words, fmt.Sprintf("%s[%d]", name, i))
+		n.store = append(n.store, fmt.Sprintf("same->%s[%d] = %s[%d];", name, i, name, i))
 	}
-	n.fields = append(n.fields, declare(v)+";")
-	n.fill = append(n.fill, fmt.Sprintf(".%s = { %s },", name, strings.Join(words, ", ")))
 }
 
-// structure is the declaration of what turns need.
-func (n *fan) structure() []string {
-	out := []string{fmt.Sprintf("struct %s {", n.name)}
-	for _, f := range n.fields {
-		out = append(out, "\t"+f)
+// structures declares what turns need.
+func (n *fan) structures() []string {
+	out := []string{"/* What is the same for all receivers. */", n.same() + " {"}
+	for _, s := range n.numbers {
+		out = append(out, "\t"+s)
+	}
+	out = append(out, "};", "", fmt.Sprintf("struct %s {", n.name))
+	for _, s := range n.pointers {
+		out = append(out, "\t"+s)
 	}
 	return append(out, "};")
 }
@@ -297,11 +312,16 @@ func (n *fan) loop(t *turn, places []string) {
 		n.keep("__u64", tally(i), "0")
 	}
 	w.line("")
+	w.line("%s *same = front + FR_NEEDS_FRONT;", n.same())
+	for _, s := range n.store {
+		w.line("%s", s)
+	}
 	w.line("struct %s fan = {", n.name)
-	for _, f := range n.fill {
-		w.line("\t%s", f)
+	for _, s := range n.set {
+		w.line("\t%s", s)
 	}
 	w.line("};")
+	w.sameSize = max(w.sameSize, len(n.store))
 	w.stmt(n.Pos, "bpf_loop(list->count, %s, &fan, 0);", t.name)
 }
 
@@ -317,13 +337,13 @@ func (n *fan) restore(size string, places []string) {
 		w.completes("csum", places)
 		for _, name := range []string{"priority", "mark"} {
 			if n.kept[name] {
-				w.line("skb->%s = fan.%s;", name, name)
+				w.line("skb->%s = same->%s;", name, name)
 			}
 		}
 	}
 	w.line("")
 	for i, reason := range n.tallies {
-		w.line("fr_count_copies(%s, fan.%s, len);", w.prog.reasonName(reason), tally(i))
+		w.line("fr_count_copies(%s, same->%s, len);", w.prog.reasonName(reason), tally(i))
 	}
 	for _, r := range n.Usage {
 		w.usesNow()

@@ -63,7 +63,7 @@ func (r *renderer) oneToMany(d *fileData) {
 		name string
 		n    int
 	}{
-		{"RECEIVERS", p.Receivers}, {"CREDITS", p.Credits}, {"TRANSLATIONS", p.Translations}, {"RING", p.Ring}, {"FRONT", r.frontSize},
+		{"RECEIVERS", p.Receivers}, {"CREDITS", p.Credits}, {"TRANSLATIONS", p.Translations}, {"RING", p.Ring}, {"FRONT", r.frontSize}, {"SAME", r.sameSize},
 	} {
 		if n.n > 0 {
 			r.more = true

@@ -67,10 +67,17 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
 		f.route(s)
 	}
-	f.stmt(s.Pos, "if (unlikely(%sstate != FR_HOP_DIRECT && %sstate != FR_HOP_NEIGHBOUR)) {", hop, hop)
+	usable := fmt.Sprintf("%sstate != FR_HOP_DIRECT && %sstate != FR_HOP_NEIGHBOUR", hop, hop)
+	if f.turn != nil { // the kernel doesn't resolve neighbours for clones
+		usable = hop + "state != FR_HOP_DIRECT"
+	}
+	f.stmt(s.Pos, "if (unlikely(%s)) {", usable)
 	f.indent++
 	names := [ir.HopStates]string{
 		ir.HopLocal: "LOCAL", ir.HopUnreachable: "UNREACHABLE", ir.HopBlackhole: "BLACKHOLE", ir.HopProhibit: "PROHIBIT",
+	}
+	if f.turn != nil {
+		names[ir.HopNeighbour] = "NEIGHBOUR"
 	}
 	for state, name := range names {
 		if name != "" && s.Reasons[state] != s.Reasons[ir.HopNone] {
@@ -84,8 +91,10 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 		return // the lookup has compared the length
 	}
 	length := f.expr(s.Length)
-	if head := f.headers(rest); !f.known.plain && head != "" { // the kernel segments a super-packet: each segment has to fit
-		length = fmt.Sprintf("(skb->gso_size ? skb->gso_size + %s : %s)", head, length)
+	if !f.known.plain {
+		if head := f.headers(rest); head != "" { // the kernel segments a super-packet: each segment has to fit
+			length = fmt.Sprintf("(skb->gso_size ? skb->gso_size + %s : %s)", head, length)
+		}
 	}
 	f.stmt(s.Pos, "if (%s > %smtu) %s", length, hop, f.up(s.TooBig))
 }
@@ -95,6 +104,11 @@ func (f *function) headers(rest []ir.Stmt) string {
 	for _, s := range rest {
 		switch s := s.(type) {
 		case *ir.Forward:
+			if s.Rewrite == nil {
+				return ""
+			}
+			return f.offset(plus(s.Rewrite.NewFront, -s.Rewrite.L2))
+		case *ir.Copy:
 			if s.Rewrite == nil {
 				return ""
 			}

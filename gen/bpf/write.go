@@ -59,10 +59,14 @@ func (f *function) assemble(head string) []string {
 	if f.timed {
 		out = append(out, "\t__u64 clock = bpf_ktime_get_ns();")
 	}
-	if len(out) > 2 && len(f.lines) > 0 && f.lines[0] != "" {
+	lines := f.lines
+	if len(lines) > 0 && lines[0] == "" {
+		lines = lines[1:]
+	}
+	if len(out) > 2 {
 		out = append(out, "")
 	}
-	return append(append(out, f.lines...), "}")
+	return append(append(out, lines...), "}")
 }
 
 // pass returns the parameters of a function that f calls, and the arguments: all that it uses and doesn't set itself.
