@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -23,6 +24,7 @@ type Copy struct {
 const (
 	kernelTries  = 6
 	copiesPerTry = 16_384 // fewer records than the ring of events has room for
+	sequenceAt   = 14 + 20 + 8 + 2
 )
 
 // subject is a program whose copies are measured.
@@ -31,6 +33,8 @@ type subject struct {
 	program *ebpf.Program
 	after   func() error // what has to happen between tries, outside of what is measured
 	rounds  []float64
+
+	sequence uint16 // of the last packet
 }
 
 // MeasureKernel runs the programs on single packets, one a call (BPF_PROG_TEST_RUN), and has the kernel measure each run
@@ -119,6 +123,8 @@ func (s *subject) measure(frame []byte, n int, sink *sink) (float64, error) {
 			return 0, err
 		}
 		for range copiesPerTry / n {
+			s.sequence++ // a packet that came before would be late
+			binary.BigEndian.PutUint16(frame[sequenceAt:], s.sequence)
 			if _, err := s.program.Run(&ebpf.RunOptions{Data: frame, DataOut: out}); err != nil {
 				return 0, err
 			}

@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -56,8 +57,7 @@ type bench struct {
 
 // measure sends datagrams of a size: first for rates, then for cost, then for delays.
 func (b *bench) measure(p *path, size int) (r Result, err error) {
-	payload := packet(size)
-	sender := turnlab.NewSender(p.publisher, p.to, payload)
+	sender := p.sender(size)
 	sender.SetBatch(min(longestBurst, max(1, burstCopies/p.receivers)))
 	s, err := newSink(p.line.PeerDev)
 	if err != nil {
@@ -68,7 +68,7 @@ func (b *bench) measure(p *path, size int) (r Result, err error) {
 	if err := b.throughput(run, &r); err != nil {
 		return r, err
 	}
-	r.P50, r.P99, err = run.delay(payload)
+	r.P50, r.P99, err = run.delay(packet(size))
 	return r, err
 }
 
@@ -264,7 +264,11 @@ func (r *run) delay(payload []byte) (p50, p99 float64, err error) {
 		return 0, 0, err
 	}
 	defer d.close()
-	send := func(payload []byte) error { return turnlab.SendTo(p.publisher, payload, p.to) }
+	send := func(payload []byte) error {
+		p.last++
+		binary.BigEndian.PutUint16(payload[sequence:], p.last)
+		return turnlab.SendTo(p.publisher, payload, p.to)
+	}
 	rate := min(delayRate, delayLoad/float64(p.receivers))
 	count := min(delayCount, maxDelays/p.receivers)
 	before, err := r.sink.total()

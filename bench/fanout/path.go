@@ -37,7 +37,8 @@ const (
 	relayPort = 5004
 	firstPort = 10000
 	ssrc      = 7
-	stampAt   = 16 // behind the RTP header and the VP8 descriptor
+	sequence  = 2  // where a packet's number stands
+	stampAt   = 16 // where a time stamp may stand, behind the RTP header and the VP8 descriptor
 )
 
 // role is the environment variable that tells a copy of the running program to be a relay.
@@ -69,7 +70,6 @@ func Main() {
 func packet(size int) []byte {
 	b := make([]byte, size)
 	b[0], b[1] = 2<<6, 96
-	binary.BigEndian.PutUint16(b[2:], 1)
 	binary.BigEndian.PutUint32(b[8:], ssrc)
 	b[12], b[13] = 0x90, 0x20 // extended, start of a partition; a layer follows
 	return b
@@ -85,6 +85,7 @@ type path struct {
 	to        netip.AddrPort
 	bare      *bare
 	process   *exec.Cmd
+	last      uint16 // number of the last packet that was published
 }
 
 // newPath sets up a variant. Packets come as from a network card, with complete checksums.
@@ -189,3 +190,10 @@ const (
 	publisherPort = 40000
 	relayPriority = 2 // above what measures, see turnlab.SetRealTime
 )
+
+// sender makes a sender of packets to the relay, numbered one by one.
+func (p *path) sender(size int) *turnlab.Sender {
+	s := turnlab.NewSender(p.publisher, p.to, packet(size))
+	s.SetNumber(sequence, &p.last)
+	return s
+}

@@ -27,6 +27,9 @@ type Sender struct {
 	iov     unix.Iovec
 	name    []byte
 	segment []byte
+	most    int     // datagrams in payload
+	number  int     // where numbers stand
+	last    *uint16 // the last number; nil: none
 }
 
 // Limits of UDP_SEGMENT: the segments of a call (UDP_MAX_SEGMENTS of older kernels) and its bytes.
@@ -39,7 +42,8 @@ const (
 // socket is connected.
 func NewSender(fd int, to netip.AddrPort, payload []byte) *Sender {
 	s := &Sender{fd: fd, batch: min(maxBatch, maxBytes/len(payload))}
-	s.payload = bytes.Repeat(payload, s.batch)
+	s.most = s.batch
+	s.payload = bytes.Repeat(payload, s.most)
 	s.iov.Base = &s.payload[0]
 	s.iov.SetLen(len(s.payload))
 	s.message.Iov = &s.iov
@@ -61,9 +65,24 @@ func NewSender(fd int, to netip.AddrPort, payload []byte) *Sender {
 
 // SetBatch sets how many datagrams a call sends: n, or as many as fit into one.
 func (s *Sender) SetBatch(n int) {
-	size := int(s.iov.Len) / s.batch
-	s.batch = min(n, s.batch)
-	s.iov.SetLen(size * s.batch)
+	s.batch = min(n, s.most)
+	s.iov.SetLen(len(s.payload) / s.most * s.batch)
+}
+
+// SetNumber has each datagram carry a number of its own: 16 bits in network order at a place in the payload, one more than
+// *last, which becomes that.
+func (s *Sender) SetNumber(at int, last *uint16) { s.number, s.last = at, last }
+
+// fill numbers the datagrams of the next call.
+func (s *Sender) fill() {
+	if s.last == nil {
+		return
+	}
+	size := len(s.payload) / s.most
+	for at := s.number; at < int(s.iov.Len); at += size {
+		*s.last++
+		binary.BigEndian.PutUint16(s.payload[at:], *s.last)
+	}
 }
 
 // rawSockaddr is an address as the kernel takes it (ip(7), ipv6(7)).
@@ -98,6 +117,7 @@ func (s *Sender) Send(cpu int, d time.Duration, rate float64) (sent int, err err
 		if rate > 0 && float64(sent) > float64(elapsed)/1e9*rate {
 			continue // too early: wait without giving up the processor
 		}
+		s.fill()
 		_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.message)), 0)
 		switch errno {
 		case 0, unix.ENOBUFS, unix.EAGAIN, unix.EINTR: // dropped behind the socket is offered all the same
@@ -249,9 +269,9 @@ func (s *Sender) Once(n int) error {
 	if n > s.batch {
 		return fmt.Errorf("%d datagrams don't fit into one call, which takes %d", n, s.batch)
 	}
-	full := int(s.iov.Len)
-	s.iov.SetLen(full / s.batch * n)
-	defer s.iov.SetLen(full)
+	defer s.iov.SetLen(int(s.iov.Len))
+	s.iov.SetLen(len(s.payload) / s.most * n)
+	s.fill()
 	_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.message)), 0)
 	if errno != 0 {
 		return errno

@@ -1,0 +1,115 @@
+package fanout
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	m.Run()
+}
+
+// Every variant delivers each packet once to every receiver: what is compared is the same work.
+func TestVariantsDeliver(t *testing.T) {
+	const packets = 40 // more than one batch
+	for _, v := range Variants {
+		t.Run(string(v), func(t *testing.T) {
+			receivers := 3
+			if v == Forwarding {
+				receivers = 1
+			}
+			p, err := newPath(v, receivers)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.close()
+			s, err := newSink(p.line.PeerDev)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.close()
+			sender := p.sender(200)
+			for sent := 0; sent < packets; sent += 20 {
+				if err := sender.Once(20); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got [sinkPorts + 1]uint64
+			settled := testnet.Until(5*time.Second, "all copies arrived", func() bool {
+				c, err := s.counts()
+				if err != nil {
+					t.Fatal(err)
+				}
+				got = *c
+				total := uint64(0)
+				for _, n := range c {
+					total += n
+				}
+				return total >= uint64(packets*receivers)
+			})
+			if settled != nil {
+				t.Error(settled)
+			}
+			var want [sinkPorts + 1]uint64
+			if v == Bare {
+				want[sinkPorts] = uint64(packets * receivers) // all to the port that the packet came to
+			} else {
+				for i := range receivers {
+					want[i] = packets
+				}
+			}
+			if got != want {
+				t.Errorf("delivered by port: %v, others %d; want %d to each of %d", got[:receivers], got[sinkPorts], packets, receivers)
+			}
+		})
+	}
+}
+
+func TestSuperPacket(t *testing.T) {
+	sized := func(sizes ...int) (packets [][]byte) {
+		for _, n := range sizes {
+			packets = append(packets, make([]byte, n))
+		}
+		return packets
+	}
+	for _, c := range []struct {
+		packets [][]byte
+		want    []int // lengths of the super-packets
+	}{
+		{sized(100), []int{1}},
+		{sized(100, 100, 100), []int{3}},
+		{sized(100, 100, 40, 100), []int{3, 1}}, // only the last may be shorter
+		{sized(100, 200, 200), []int{1, 2}},
+		{sized(slices.Repeat([]int{20}, 65)...), []int{64, 1}},   // UDP_MAX_SEGMENTS
+		{sized(slices.Repeat([]int{1400}, 50)...), []int{46, 4}}, // an IP packet's size
+	} {
+		var got []int
+		for from := 0; from < len(c.packets); {
+			to := superPacket(c.packets, from)
+			got = append(got, to-from)
+			from = to
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("super-packets of %v, want %v", got, c.want)
+		}
+	}
+}
+
+// The cheapest thing that can be measured has a cost, and the figures are those of one machine: no more can be said.
+func TestMeasureKernel(t *testing.T) {
+	copies, err := MeasureKernel(Options{Rounds: 1, Receivers: []int{4}, Sizes: []int{200}, Progress: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range copies {
+		for v, ns := range c.Times {
+			if ns < 10 || ns > 100_000 {
+				t.Errorf("%s: a copy to %d receivers takes %.0f ns", v, c.Receivers, ns)
+			}
+		}
+	}
+}
