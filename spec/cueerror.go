@@ -44,6 +44,15 @@ func (l *loader) syntaxError(err error, src []byte) {
 			message = "the file ends where " + want + " is wanted"
 		}
 	}
+	switch {
+	case len(args) != 1:
+	case strings.HasPrefix(format, "cannot have both alias and field"):
+		l.add(codeTwice, pos, "%q is the name of a \"let\" and of a member in its reach", args[0]).WithHint("give the \"let\" another name")
+		return
+	case strings.HasPrefix(format, "alias %q redeclared"):
+		l.add(codeTwice, pos, "let %q is declared twice", args[0])
+		return
+	}
 	d := l.add(codeSyntax, pos, "%s", message)
 	if lines := strings.Split(string(src), "\n"); pos.Line > len(lines) || strings.TrimSpace(lines[pos.Line-1]) == "" {
 		d.Pos = lastText(lines, pos)
