@@ -23,14 +23,28 @@ func (s *scope) actions() []string {
 			out = append(out, a)
 		}
 	}
+	s = s.clone() // names that actions give are known in this rule only
+	w.scope = s
 	end := s.IntN(20)
+	for _, a := range s.effects(end < 3) {
+		add(a)
+	}
+	if end >= 3 && !s.inFan && s.one(3) {
+		if a := w.fanOut(); a != "" {
+			return append(out, a)
+		}
+	}
 	if end >= 3 { // not dropped
 		for range s.IntN(3) {
 			switch s.IntN(5) {
 			case 0:
-				add(w.push())
+				if !s.inFan {
+					add(w.push())
+				}
 			case 1:
-				add(w.pop())
+				if !s.inFan {
+					add(w.pop())
+				}
 			case 2:
 				add(w.mark())
 			default:
@@ -41,10 +55,16 @@ func (s *scope) actions() []string {
 	if s.one(5) {
 		add(s.count())
 	}
-	if s.one(8) {
+	if s.one(8) && !s.inFan {
 		add(s.learn())
 	}
 	switch {
+	case s.inFan && end >= 3:
+		if a := w.send(); a != "" {
+			add(a)
+			break
+		}
+		return []string{fmt.Sprintf("{drop: %q}", s.generator.namer().next())}
 	case end < 3:
 		add(fmt.Sprintf("{drop: %q}", s.generator.namer().next()))
 	case end < 12:
@@ -75,6 +95,8 @@ func (w *rewriting) set() string {
 				continue
 			}
 			v = w.literal(pick(w.generator, a))
+		} else if r.t.kind == intKind && r.flds[0].kind != varintField {
+			v = w.stored(narrowest(r))
 		} else if v, ok = w.typed(typ{r.t.kind, narrowestOf(r)}); !ok {
 			continue
 		}
@@ -99,7 +121,7 @@ func (w *rewriting) settable(r ref) bool {
 		return false
 	}
 	for _, f := range r.flds {
-		if f.derived || f.variable || f.kind > bytesField {
+		if f.derived || f.kind == sizedField || f.variable && (f.kind != varintField || f.when != "") {
 			return false
 		}
 	}
@@ -315,8 +337,8 @@ func (s *scope) learn() string {
 
 // send sends the packet in one of the ways that are possible here, or returns "".
 func (w *rewriting) send() string {
-	net := slices.IndexFunc(w.now, func(e *entry) bool { return e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6 })
-	if net < 0 || w.now[net].optional {
+	net := w.net()
+	if net < 0 {
 		return ""
 	}
 	hasPorts := slices.ContainsFunc(w.now[net:], func(e *entry) bool {
@@ -336,7 +358,13 @@ func (w *rewriting) send() string {
 	if via, ok := any(nextHopKind); ok {
 		ways = append(ways, fmt.Sprintf("{send: {via: %q}}", via), fmt.Sprintf("{send: via: %q}", via))
 	}
-	if hasPorts && !rigid {
+	if w.inFan && hasPorts {
+		receivers := func(r ref) bool { return r.t.kind == endpointKind && strings.HasPrefix(r.text, "r.") }
+		if to, ok := w.choose(receivers); ok {
+			from, _ := w.choose(receivers)
+			ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from.text, to.text))
+		}
+	} else if hasPorts && !rigid {
 		if from, ok := row(endpointKind); ok {
 			if to, ok := row(endpointKind); ok {
 				one := fmt.Sprintf("{send: {from: %q, to: %q}}", from, to)
@@ -351,6 +379,12 @@ func (w *rewriting) send() string {
 				ways = append(ways, fmt.Sprintf("{send: {from: %q, to: %q}}", from, to))
 			}
 		}
+	}
+	if w.inFan {
+		if len(ways) == 0 {
+			return ""
+		}
+		return pick(w.generator, ways)
 	}
 	if to, ok := row(addrKind); ok {
 		ways = append(ways, fmt.Sprintf("{send: to: %q}", to))
@@ -367,6 +401,15 @@ func (w *rewriting) send() string {
 		return ""
 	}
 	return pick(w.generator, ways)
+}
+
+// net is the place of the network header that a packet is sent by, or -1.
+func (w *rewriting) net() int {
+	net := slices.IndexFunc(w.now, func(e *entry) bool { return e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6 })
+	if net >= 0 && w.now[net].optional {
+		return -1
+	}
+	return net
 }
 
 // isRow reports whether a name is one of a row's members.

@@ -18,17 +18,23 @@ type generator struct {
 	sessions []*session
 	state    *namer // tables (also those of sessions)
 	counters []string
+
+	levels     int // of priority; 0: none
+	fans       []*fanGroup
+	events     []*event
+	eventNames *namer
 }
 
 // Generate makes a spec as CUE text. The same seed gives the same text.
 func Generate(seed uint64) []byte {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x59ec))}
-	g.state = g.namer()
+	g.state, g.eventNames = g.namer(), g.namer()
 	var w strings.Builder
 	fmt.Fprintf(&w, "name: %q\n", g.namer().next())
 	if g.one(8) {
-		fmt.Fprintf(&w, "kernel: %q\n", pick(g, []string{"5.10", "5.15", "6.1"}))
+		fmt.Fprintf(&w, "kernel: %q\n", pick(g, []string{"5.17", "5.18", "6.1"}))
 	}
+	w.WriteString(g.priority())
 	names := g.namer()
 	for range g.IntN(4) {
 		g.headers = append(g.headers, g.header(names.next()))
@@ -44,6 +50,14 @@ func Generate(seed uint64) []byte {
 	section(&w, "settings", g.settings, (*setting).text)
 	section(&w, "tables", g.tables, (*table).text)
 	section(&w, "sessions", g.sessions, (*session).text)
+	section(&w, "groups", g.fans, (*fanGroup).text)
+	section(&w, "events", g.events, (*event).text)
+	if len(g.events) > 0 && g.one(2) {
+		fmt.Fprintf(&w, "ring: %d\n", 4096<<g.IntN(6))
+	}
+	if g.one(4) {
+		fmt.Fprintf(&w, "translations: %d\n", g.between(1, 1000))
+	}
 	section(&w, "programs", programs, func(s string) string { return s })
 	return []byte(w.String())
 }

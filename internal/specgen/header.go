@@ -27,6 +27,7 @@ type field struct {
 	when     string
 	derived  bool // a length or a checksum
 	variable bool
+	elements bool   // a list of elements
 	rest     string // further members, as text
 	size     string
 	max      int
@@ -107,6 +108,9 @@ func (g *generator) header(name string) *header {
 	onlyFixed := g.one(2)
 	if g.one(2) {
 		g.bitRun(h, names, true)
+	}
+	if !onlyFixed && g.one(6) {
+		g.elements(h, names)
 	}
 	for range g.between(1, 4) {
 		switch g.IntN(9) {

@@ -49,7 +49,7 @@ func (j *judge) complete(program string, came, left []byte) string {
 			}
 			continue
 		}
-		for _, r := range p.Rules {
+		for _, r := range copying(p.Rules) {
 			for _, out := range j.after(path, r) {
 				text := j.compare(came, left, path, out, r)
 				if text == "" {
@@ -62,6 +62,18 @@ func (j *judge) complete(program string, came, left []byte) string {
 		}
 	}
 	return worst
+}
+
+// copying are rules, where one fans out its receivers' rules.
+func copying(rules []*spec.Rule) (out []*spec.Rule) {
+	for _, r := range rules {
+		if a := r.Do[len(r.Do)-1]; a.FanOut != nil {
+			out = append(out, a.FanOut.Rules...)
+		} else {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 func headersOf(path []layer) []*spec.Header {

@@ -18,8 +18,9 @@ func (g *generator) program(name string) string {
 	names := g.namer(taken...)
 	stack := g.stack(names)
 	s := g.newScope(stack, names)
+	s.hook = pick(g, []string{"tc/ingress", "tc/ingress", "tc/ingress", "tc/egress"})
 	var w strings.Builder
-	fmt.Fprintf(&w, "%s: {\n\thook: %q\n\tstack: [", label(name), pick(g, []string{"tc/ingress", "tc/ingress", "tc/egress"}))
+	fmt.Fprintf(&w, "%s: {\n\thook: %q\n\tstack: [", label(name), s.hook)
 	for i, e := range stack {
 		if i > 0 {
 			w.WriteString(", ")
@@ -27,6 +28,10 @@ func (g *generator) program(name string) string {
 		w.WriteString(e.text)
 	}
 	w.WriteString("]\n")
+	if g.levels > 0 {
+		fmt.Fprintf(&w, "\tpriority: %q\n", s.int(1))
+		s.hasLevel = true
+	}
 	if g.one(3) {
 		var m string
 		if m, s = s.match(); m != "" {
@@ -52,6 +57,9 @@ func (g *generator) program(name string) string {
 	}
 	if when != "" {
 		fmt.Fprintf(&w, "\twhen: %s\n", g.quoted(when))
+	}
+	if s.hasLevel { // known behind the lookups
+		s.refs = append(s.refs, ref{text: "priority", t: g.levelType()})
 	}
 	n := g.between(1, 4)
 	if n == 1 {

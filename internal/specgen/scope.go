@@ -19,6 +19,11 @@ const (
 	prefixKind
 	nextHopKind
 	counterKind
+	translationKind
+	creditKind
+	creditsKind
+	bucketKind
+	bucketsKind
 )
 
 // typ is a type: n is the number of bits of an integer or of bytes.
@@ -34,7 +39,9 @@ func (t typ) text() string {
 	case bytesKind:
 		return fmt.Sprintf("bytes%d", t.n)
 	}
-	return [...]string{boolKind: "bool", macKind: "mac", addrKind: "ip", endpointKind: "endpoint", prefixKind: "prefix", nextHopKind: "next_hop", counterKind: "counter"}[t.kind]
+	return [...]string{boolKind: "bool", macKind: "mac", addrKind: "ip", endpointKind: "endpoint", prefixKind: "prefix", nextHopKind: "next_hop", counterKind: "counter",
+		translationKind: "translation", creditKind: "credit", creditsKind: "credits", bucketKind: "bucket", bucketsKind: "buckets",
+	}[t.kind]
 }
 
 // ref is a value that an expression can name.
@@ -44,6 +51,7 @@ type ref struct {
 	need string   // what has to be there: an optional header or row; "" where nothing has to
 	at   *entry   // of fields
 	flds []*field // the field in each of the entry's headers
+	list bool     // a list of elements
 }
 
 // entry is a place in a program's stack.
@@ -67,10 +75,17 @@ type scope struct {
 	facts map[string]bool // optional things that are known to be there
 	asks  []string        // optional things that a condition can ask for
 	names *namer
+
+	hook     string
+	inFan    bool     // in the rules of a fan-out
+	hasLevel bool     // the program says what its packets' priority is
+	drawn    []string // names of values that are known when the packet leaves, and can't decide anything
+	letNames *namer
 }
 
 func (s *scope) clone() *scope {
 	c := *s
+	c.drawn = slices.Clone(s.drawn)
 	c.refs, c.lens, c.asks, c.facts = slices.Clone(s.refs), slices.Clone(s.lens), slices.Clone(s.asks), maps.Clone(s.facts)
 	return &c
 }
@@ -103,7 +118,7 @@ func (s *scope) with(name string) *scope {
 
 // newScope lists what a stack offers.
 func (g *generator) newScope(stack []*entry, names *namer) *scope {
-	s := &scope{generator: g, stack: stack, facts: map[string]bool{}, names: names}
+	s := &scope{generator: g, stack: stack, facts: map[string]bool{}, names: names, letNames: names}
 	count := map[string]int{}
 	for _, e := range stack {
 		for _, h := range e.alts {
@@ -150,7 +165,7 @@ func (s *scope) headers_(e *entry, name string, hs []*header, need string) {
 		}
 		text := name + "." + f.name
 		if f.kind == sizedField {
-			s.lens = append(s.lens, ref{text: text, need: need})
+			s.lens = append(s.lens, ref{text: text, need: need, list: f.elements && len(hs) == 1 && f.when == ""})
 			continue
 		}
 		if f.kind == bytesField && !slices.ContainsFunc(flds, func(x *field) bool { return x.bytes != f.bytes }) {
@@ -224,7 +239,9 @@ func (s *scope) int(depth int) string {
 		}
 		return x
 	}
-	switch s.IntN(10) {
+	switch s.IntN(11) {
+	case 10:
+		return fmt.Sprintf("pick(%s, %s, %s)", s.cond(depth-1), s.int(depth-1), s.int(depth-1))
 	case 0:
 		return pick(s.generator, []string{"^", "-"}) + "(" + s.int(depth-1) + ")"
 	case 1:
@@ -238,7 +255,11 @@ func (s *scope) int(depth int) string {
 }
 
 func (s *scope) intLeaf() string {
-	switch s.IntN(8) {
+	switch s.IntN(9) {
+	case 8:
+		if x := s.element(); x != "" {
+			return x
+		}
 	case 0:
 		return s.literal(s.integer(pick(s.generator, []int{4, 8, 16, 32, 64})))
 	case 1:

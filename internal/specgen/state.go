@@ -134,11 +134,15 @@ func (s *scope) found(l *lookup) {
 	}
 	s.asks = append(s.asks, l.name)
 	for _, m := range l.t.value {
-		text := l.name + "." + m.name
-		s.refs = append(s.refs, ref{text: text, t: m.t, need: need})
-		if m.t.kind == endpointKind {
-			s.refs = append(s.refs, ref{text: text + ".addr", t: typ{kind: addrKind}, need: need}, ref{text: text + ".port", t: typ{intKind, 16}, need: need})
-		}
+		s.member(l.name+"."+m.name, m.t, need)
+	}
+}
+
+// member adds a member of a row to a scope.
+func (s *scope) member(text string, t typ, need string) {
+	s.refs = append(s.refs, ref{text: text, t: t, need: need})
+	if t.kind == endpointKind {
+		s.refs = append(s.refs, ref{text: text + ".addr", t: typ{kind: addrKind}, need: need}, ref{text: text + ".port", t: typ{intKind, 16}, need: need})
 	}
 }
 
@@ -231,6 +235,9 @@ func (s *scope) newTable(want []typ) *table {
 			v = typ{intKind, 32}
 		}
 		t.value = append(t.value, member{names.next(), v})
+	}
+	if (t.kind == "" || t.kind == "hash") && !t.perCPU && s.one(3) {
+		t.value = append(t.value, member{names.next(), pick(s.generator, s.sharedTypes())})
 	}
 	if len(t.value) == 0 {
 		t.value = []member{{names.next(), typ{intKind, 8}}}
