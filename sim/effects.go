@@ -95,7 +95,7 @@ func (r *run) reserve(s *ir.Emit) bool {
 func (r *run) emit(s *ir.Emit) {
 	e := Event{Event: s.Event, Record: bytes.Clone(r.layout(&s.Event.Fields, s.Values))}
 	if s.Row != nil {
-		e.Receiver = r.identity(s.Row)
+		e.Receiver = identity(s.Row.Table, r.row(s.Row).value)
 	}
 	if len(e.Record) < ir.EventHeader || len(e.Record) != s.Event.Fields.Size {
 		r.fail("event %q: a record of %d bytes", s.Event.Name, len(e.Record))

@@ -41,7 +41,7 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 		copy(r.rows, found)
 		r.checked = r.front
 		r.rows[index] = rowState{looked: true, found: true, value: row}
-		turn := Copy{Receiver: r.identity(s.Row)}
+		turn := Copy{Receiver: identity(s.Row.Table, row)}
 		r.turn = &turn
 		if !r.block(n.then) {
 			r.fail("a receiver's turn ends without a copy and without a reason")
@@ -60,17 +60,6 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 		verdict = VerdictDrop
 	}
 	r.finish(verdict, s.Reason, *r.packet)
-}
-
-// identity returns the identity of the receiver whose row it is.
-func (r *run) identity(row *ir.Row) uint32 {
-	for _, m := range row.Table.Value.Members {
-		if m.Hidden && m.Name == "receiver" {
-			return uint32(littleEndian(r.member(row, m, ir.Whole)))
-		}
-	}
-	r.fail("row %q is no receiver's", row.Name)
-	return 0
 }
 
 // copy sends a copy to the receiver whose turn it is.

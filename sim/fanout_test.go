@@ -242,6 +242,15 @@ func TestFanOutContradictions(t *testing.T) {
 		}},
 		{"not in place", "not rewritten in place", func(fp *fanPlan) { fp.copy.Rewrite.Resize = ir.MovePayload }},
 		{"unchecked hop", "link-layer addresses aren't known", func(fp *fanPlan) { fp.fan.Each = []ir.Stmt{fp.copy} }},
+		{"another group", "a group that is not in the plan", func(fp *fanPlan) { fp.fan.Group = &ir.Group{Receivers: fp.group.Receivers} }},
+		{"another event", `event "told": the plan has no such event`, func(fp *fanPlan) {
+			fp.plan.Events = nil
+			fp.copy.Emits = []*ir.Emit{fp.emit(fp.told)}
+		}},
+		{"form of elements", "elements of 4 and 8 bits", func(fp *fanPlan) {
+			found := &ir.FindElement{Found: fp.number, Len: fp.number, Value: fp.number, Size: num(0), ID: num(1), Forms: []ir.ElementForm{{IDBits: 4, LenBits: 8}}}
+			fp.program.Body = slices.Insert(fp.program.Body, 0, ir.Stmt(found))
+		}},
 		{"level", "a credit of level 4, of 4", func(fp *fanPlan) {
 			a := fp.admit(fp.credits, num(1))
 			a.Level = num(4)
@@ -324,4 +333,22 @@ func TestCopyState(t *testing.T) {
 	if diff := same(a, fresh); diff != "" {
 		t.Errorf("a reset left something:\n%s", diff)
 	}
+}
+
+func FuzzFanOutNeverPanics(f *testing.F) {
+	f.Add(fanFrame(1))
+	f.Add([]byte{})
+	fp := newFanPlan()
+	fp.copy.Emits = []*ir.Emit{fp.emit(fp.told)}
+	f.Fuzz(func(t *testing.T, frame []byte) {
+		r := fp.open(t, anna, bert, clara)
+		before := bytes.Clone(frame)
+		res, err := r.Run("forward", sim.Packet{Data: frame})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(frame, before) || !bytes.Equal(res.Packet.Data, before) {
+			t.Error("a packet that goes up or on was changed")
+		}
+	})
 }

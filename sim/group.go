@@ -42,9 +42,11 @@ func (g *Group) Clear() { clear(g.lists) }
 // Keys returns the keys of all groups, sorted.
 func (g *Group) Keys() []string { return slices.Sorted(maps.Keys(g.lists)) }
 
-// Identity returns the identity in a receiver's row.
-func (g *Group) Identity(row []byte) uint32 {
-	for _, m := range g.ir.Receivers.Value.Members {
+// Identity returns the identity in a receiver's row, or 0 where it has none.
+func (g *Group) Identity(row []byte) uint32 { return identity(g.ir.Receivers, row) }
+
+func identity(receivers *ir.Table, row []byte) uint32 {
+	for _, m := range receivers.Value.Members {
 		if m.Hidden && m.Name == "receiver" && m.Off+4 <= len(row) {
 			return binary.LittleEndian.Uint32(row[m.Off:])
 		}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
@@ -49,13 +50,14 @@ func prepare(plan *ir.Plan, p *ir.Program) (*program, error) {
 		}
 		prog.rows[row] = i
 	}
-	b := builder{prog: prog}
+	b := builder{plan: plan, prog: prog}
 	prog.body = b.block(p.Body)
 	return prog, b.err
 }
 
 // builder makes nodes of statements, and checks that reasons are of the kind that their use needs.
 type builder struct {
+	plan *ir.Plan
 	prog *program
 	each bool // inside of a FanOut's Each
 	err  error
@@ -120,7 +122,7 @@ func (b *builder) node(s ir.Stmt) *node {
 		n.ran = b.point(s.Pos, "hop")
 		for state, reason := range s.Reasons {
 			name := ""
-			if !b.leaves(state) {
+			if !leaves(state, b.each) {
 				name = b.stop(reason)
 			}
 			n.outcomes = append(n.outcomes, b.outcome(s.Pos, fmt.Sprintf("hop: %s %s", stateNames[state], name)))
@@ -129,6 +131,11 @@ func (b *builder) node(s ir.Stmt) *node {
 	case *ir.FindElement:
 		n.ran = b.point(s.Pos, "find "+s.Found.Name)
 		n.yes, n.no = b.outcome(s.Pos, "find "+s.Found.Name+": found"), b.outcome(s.Pos, "find "+s.Found.Name+": missing")
+		for _, f := range s.Forms {
+			if f.IDBits != f.LenBits || f.IDBits != 4 && f.IDBits != 8 || f.Bias < 0 {
+				b.fail("elements of %d and %d bits, with a bias of %d", f.IDBits, f.LenBits, f.Bias)
+			}
+		}
 	case *ir.Translate:
 		n.ran = b.point(s.Pos, "translate "+s.Var.Name)
 		for _, what := range []string{"known", "new", b.stop(s.Pending), b.stop(s.Full)} {
@@ -178,6 +185,9 @@ func (b *builder) terminal(n *node) {
 		n.ran, n.no = b.point(s.Pos, "fan out: "+b.reason(s.Reason, kind)), b.outcome(s.Pos, "fan out: "+b.reason(s.Miss, ir.Went))
 		b.reason(s.NoRoom, ir.Went)
 		b.reason(s.Fault, ir.Fault)
+		if !slices.Contains(b.plan.Groups, s.Group) || s.Row.Table != s.Group.Receivers {
+			b.fail("a fan-out to a group that is not in the plan, or with a row that is not its receivers'")
+		}
 		n.effects = b.effects(&s.Effects)
 		b.each = true
 		n.then = b.block(s.Each)
@@ -195,9 +205,9 @@ func (b *builder) stop(reason int) string {
 	return b.reason(reason, ir.Went)
 }
 
-// leaves reports whether a packet can leave through a hop of a state; the kernel doesn't resolve neighbours for clones.
-func (b *builder) leaves(state int) bool {
-	return state == ir.HopDirect || state == ir.HopNeighbour && !b.each
+// leaves reports whether a packet can leave through a hop of a state. The kernel doesn't resolve neighbours for clones.
+func leaves(state int, clone bool) bool {
+	return state == ir.HopDirect || state == ir.HopNeighbour && !clone
 }
 
 // effects has the points of a statement's effects.
@@ -210,6 +220,12 @@ type effects struct {
 func (b *builder) effects(e *ir.Effects) *effects {
 	out := &effects{ir: e}
 	for _, s := range e.Emits {
+		if s.Event.ID < 1 || s.Event.ID > len(b.plan.Events) || b.plan.Events[s.Event.ID-1] != s.Event {
+			b.fail("event %q: the plan has no such event under its number", s.Event.Name)
+		}
+		if s.Row != nil && s.Row.Table.Kind != "receivers" {
+			b.fail("event %q names row %q, which is no receiver's", s.Event.Name, s.Row.Name)
+		}
 		what := "lost"
 		if s.Event.Required {
 			what = b.stop(s.Full)

@@ -438,7 +438,7 @@ func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 		state = ir.HopNone
 	}
 	switch {
-	case state != ir.HopDirect && (state != ir.HopNeighbour || r.turn != nil): // the kernel doesn't resolve neighbours for clones
+	case !leaves(state, r.turn != nil):
 		n.outcomes[state].Hits++
 		return r.stop(s.Reasons[state])
 	case length > uint64(hop.MTU):

@@ -108,20 +108,10 @@ type group struct {
 
 // fields resolves values of members of a structure, which are not hidden; what says what such a member of the owner is.
 func (p *preparer) fields(values []*spec.TestValue, s *ir.Struct, code diag.Code, what, owner string) (out []given, ok bool) {
+	visible := slices.DeleteFunc(slices.Clone(s.Members), func(m *ir.Member) bool { return m.Hidden })
 	for _, v := range values {
-		var known []string
-		var m *ir.Member
-		for _, x := range s.Members {
-			if x.Hidden {
-				continue
-			}
-			known = append(known, x.Name)
-			if x.Name == v.Name.Value {
-				m = x
-			}
-		}
-		if m == nil {
-			p.unknown(code, v.Name, what+" "+owner, known)
+		m, ok := find(p, visible, func(m *ir.Member) string { return m.Name }, v.Name, code, what+" "+owner)
+		if !ok {
 			return nil, false
 		}
 		g, ok := p.give(m, v.Value, owner+"."+m.Name)
@@ -135,12 +125,10 @@ func (p *preparer) fields(values []*spec.TestValue, s *ir.Struct, code diag.Code
 
 // group puts a group into the state before. Its receivers get identities of their own.
 func (p *preparer) group(src *spec.TestGroup) {
-	i := slices.IndexFunc(p.plan.Groups, func(g *ir.Group) bool { return g.Name == src.Group.Value })
-	if i < 0 {
-		p.unknown(codeUnknownGroup, src.Group, "group", namesOf(p.plan.Groups, func(g *ir.Group) string { return g.Name }))
+	g, ok := find(p, p.plan.Groups, func(g *ir.Group) string { return g.Name }, src.Group, codeUnknownGroup, "group")
+	if !ok {
 		return
 	}
-	g := p.plan.Groups[i]
 	key, ok := p.fields(src.Key, &g.Key, codeUnknownGroup, "key of group", g.Name)
 	if !ok || !p.whole(&g.Key, key, src.Group.Pos, "the key of group "+g.Name) {
 		return
@@ -211,12 +199,10 @@ type wantEvent struct {
 }
 
 func (p *preparer) event(src *spec.TestEvent) {
-	i := slices.IndexFunc(p.plan.Events, func(e *ir.Event) bool { return e.Name == src.Event.Value })
-	if i < 0 {
-		p.unknown(codeUnknownEvent, src.Event, "event", namesOf(p.plan.Events, func(e *ir.Event) string { return e.Name }))
+	e, ok := find(p, p.plan.Events, func(e *ir.Event) string { return e.Name }, src.Event, codeUnknownEvent, "event")
+	if !ok {
 		return
 	}
-	e := p.plan.Events[i]
 	fields, ok := p.fields(src.Fields, &e.Fields, codeUnknownEvent, "field of event", e.Name)
 	if ok {
 		p.t.expect.events = append(p.t.expect.events, wantEvent{src, e, fields})

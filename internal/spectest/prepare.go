@@ -106,12 +106,11 @@ func (p *preparer) bad(l spec.Literal, what string, err error) {
 
 func (p *preparer) all() {
 	src := p.t.src
-	i := slices.IndexFunc(p.plan.Programs, func(pr *ir.Program) bool { return pr.Name == src.Program.Value })
-	if i < 0 {
-		p.unknown(codeUnknownProgram, src.Program, "program", namesOf(p.plan.Programs, func(pr *ir.Program) string { return pr.Name }))
+	program, ok := find(p, p.plan.Programs, func(pr *ir.Program) string { return pr.Name }, src.Program, codeUnknownProgram, "program")
+	if !ok {
 		return
 	}
-	p.t.program = p.plan.Programs[i]
+	p.t.program = program
 	p.hop = sim.Hop{Ifindex: 1, MTU: 1500, State: ir.HopDirect, Src: packet.DefaultSource, Dst: packet.DefaultDestination}
 	if src.Route != nil {
 		p.hop.State = uint8(slices.Index(states[:], src.Route.State))
@@ -137,24 +136,28 @@ func (p *preparer) all() {
 
 var states = [ir.HopStates]string{"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit"}
 
-func namesOf[T any](list []T, name func(T) string) []string {
-	var names []string
+// find returns the element of a list that a test names, or reports that there is none.
+func find[T any](p *preparer, list []T, nameOf func(T) string, n spec.Name, code diag.Code, what string) (found T, ok bool) {
+	var known []string
 	for _, x := range list {
-		names = append(names, name(x))
+		if nameOf(x) == n.Value {
+			return x, true
+		}
+		known = append(known, nameOf(x))
 	}
-	return names
+	p.unknown(code, n, what, known)
+	return found, false
 }
 
 // settings resolves the settings and makes the empty state.
 func (p *preparer) settings() bool {
 	before := p.diags.Len()
 	for _, v := range p.t.src.Settings {
-		i := slices.IndexFunc(p.plan.Settings, func(s *ir.Setting) bool { return s.Name == v.Name.Value })
-		if i < 0 {
-			p.unknown(codeUnknownSetting, v.Name, "setting", namesOf(p.plan.Settings, func(s *ir.Setting) string { return s.Name }))
+		setting, ok := find(p, p.plan.Settings, func(s *ir.Setting) string { return s.Name }, v.Name, codeUnknownSetting, "setting")
+		if !ok {
 			continue
 		}
-		b, err := testrun.Encode(v.Value, p.plan.Settings[i].Type, p.hop)
+		b, err := testrun.Encode(v.Value, setting.Type, p.hop)
 		if err != nil {
 			p.bad(v.Value, "setting "+v.Name.Value, err)
 			continue
@@ -187,24 +190,21 @@ func (p *preparer) settings() bool {
 
 // session opens a session: its rows, and a slot that never ends.
 func (p *preparer) session(src *spec.TestSession) {
-	i := slices.IndexFunc(p.plan.Sessions, func(s *ir.Session) bool { return s.Name == src.Session.Value })
-	if i < 0 {
-		p.unknown(codeUnknownSession, src.Session, "session", namesOf(p.plan.Sessions, func(s *ir.Session) string { return s.Name }))
+	s, ok := find(p, p.plan.Sessions, func(s *ir.Session) string { return s.Name }, src.Session, codeUnknownSession, "session")
+	if !ok {
 		return
 	}
-	s := p.plan.Sessions[i]
 	values := make([][]byte, len(s.Fields))
 	for _, v := range src.Fields {
-		j := slices.IndexFunc(s.Fields, func(f *ir.Field) bool { return f.Name == v.Name.Value })
-		if j < 0 {
-			p.unknown(codeUnknownSession, v.Name, "field of session "+s.Name, namesOf(s.Fields, func(f *ir.Field) string { return f.Name }))
-			return
-		}
-		b, ok := p.value(v.Value, s.Fields[j].Type, s.Name+"."+v.Name.Value)
+		f, ok := find(p, s.Fields, func(f *ir.Field) string { return f.Name }, v.Name, codeUnknownSession, "field of session "+s.Name)
 		if !ok {
 			return
 		}
-		values[j] = b
+		b, ok := p.value(v.Value, f.Type, s.Name+"."+v.Name.Value)
+		if !ok {
+			return
+		}
+		values[slices.Index(s.Fields, f)] = b
 	}
 	for j, b := range values {
 		if b == nil {
@@ -326,12 +326,10 @@ func (p *preparer) lay(s *ir.Struct, values []given, pos diag.Pos) ([]byte, bool
 
 // members resolves the values of a row of a test.
 func (p *preparer) members(src *spec.TestRow) (t *ir.Table, key, value []given, ok bool) {
-	i := slices.IndexFunc(p.plan.Tables, func(t *ir.Table) bool { return t.Name == src.Table.Value })
-	if i < 0 {
-		p.unknown(codeUnknownTable, src.Table, "table", namesOf(p.plan.Tables, func(t *ir.Table) string { return t.Name }))
+	t, ok = find(p, p.plan.Tables, func(t *ir.Table) string { return t.Name }, src.Table, codeUnknownTable, "table")
+	if !ok {
 		return nil, nil, nil, false
 	}
-	t = p.plan.Tables[i]
 	var known []string
 	find := func(s *ir.Struct, name string) *ir.Member {
 		for _, m := range s.Members {
