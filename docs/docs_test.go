@@ -13,8 +13,10 @@ import (
 	"strings"
 	"testing"
 
+	"cuelang.org/go/cue/format"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fastrelay/fastrelay-gen/gen"
 	_ "github.com/fastrelay/fastrelay-gen/internal/cli" // defines all codes
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -59,7 +61,7 @@ func messages() string {
 	return b.String()
 }
 
-// What the README shows of the TURN spec is the TURN spec.
+// What the README shows of a spec is in the TURN spec, or is a whole spec that compiles and is formatted.
 func TestReadmeQuotesTheSpec(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -70,13 +72,29 @@ func TestReadmeQuotesTheSpec(t *testing.T) {
 		t.Fatal(err)
 	}
 	quotes := regexp.MustCompile("(?s)```cue\n(.*?)```").FindAllSubmatch(readme, -1)
-	if len(quotes) == 0 {
-		t.Fatal("the README quotes no spec")
-	}
+	quoted, whole := 0, 0
 	for _, q := range quotes {
-		if !bytes.Contains(turn, q[1]) {
-			t.Errorf("not in examples/turn/spec.cue:\n%s", q[1])
+		switch text := q[1]; {
+		case bytes.Contains(turn, text):
+			quoted++
+		case !bytes.HasPrefix(text, []byte("name: ")):
+			t.Errorf("not in examples/turn/spec.cue:\n%s", text)
+		default:
+			whole++
+			s, list := spec.Load("README.md", text)
+			if list.Len() == 0 {
+				_, list = gen.Compile(s)
+			}
+			if err := list.Err(); err != nil {
+				t.Errorf("%v\n%s", err, text)
+			}
+			if tidy, err := format.Source(text); err != nil || !bytes.Equal(tidy, text) {
+				t.Errorf("not formatted (%v); want:\n%s", err, tidy)
+			}
 		}
+	}
+	if quoted == 0 || whole == 0 {
+		t.Errorf("the README quotes %d pieces of the TURN spec, and has %d specs of its own", quoted, whole)
 	}
 }
 
