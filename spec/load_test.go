@@ -62,6 +62,29 @@ programs: p: {
 		ip.ttl
 		"""}, "pass"]
 }
+priority: {levels: 4, from: "msg.level"}
+groups: all: {key: at: "endpoint", receiver: to: "endpoint"}
+programs: q: {
+	hook: "tc/ingress"
+	stack: ["eth", "ip", "udp"]
+	priority: 3
+	do: [{fan_out: {
+		group: all: ["udp.dst"]
+		each: [
+			{let: number: "alloc(r.next)"},
+			{admit: {credit: "r.credit[priority + 1]", cost: 7, count: "r.lost"}},
+			{emit: sent: "at": "r.to"},
+			{send: {from: "udp.dst", to: "r.to"}},
+		]
+		then: drop: "copied"
+	}}]
+}
+tests: one: {
+	program: "q"
+	groups: [{all: {key: at: "192.0.2.1:80", receivers: [{to: "192.0.2.2:80"}]}}]
+	packet: [{eth: {}}]
+	expect: {drop: true, copies: [{declined: "late"}, true], events: [{sent: {receiver: 0}}]}
+}
 `
 	s := load(t, text)
 	lines := strings.Split(text, "\n")
@@ -95,6 +118,32 @@ programs: p: {
 	check(p.Rules[0].Do[0].Set[0].Value.Pos, "3")
 	check(p.Rules[0].Do[1].Set[0].Value.Pos, `"`)
 	check(p.Rules[0].Do[2].Pos, "pass")
+	check(s.Priority.Pos, "priority")
+	check(s.Priority.From.Path[1].Pos, "level")
+	check(s.FanOuts[0].Name.Pos, "all")
+	check(s.FanOuts[0].Receiver[0].Type.Pos, "endpoint")
+	q := s.Programs[1]
+	check(q.Priority.From.Pos, "3")
+	check(q.Rules[0].Do[0].Pos, "fan_out")
+	f := q.Rules[0].Do[0].FanOut
+	check(f.Pos, "all")
+	check(f.Key[0].Pos, "udp.dst")
+	check(f.Rules[0].Pos, "each")
+	check(f.Rules[0].Do[0].Set[0].Target.Pos, "number")
+	check(f.Rules[0].Do[0].Set[0].Value.Args[0].Pos, "r.next")
+	check(f.Rules[0].Do[1].Credit.Pos, "r.credit[priority + 1]")
+	check(f.Rules[0].Do[1].Credit.Args[1].Pos, "priority + 1")
+	check(f.Rules[0].Do[1].Cost.Pos, "7")
+	check(f.Rules[0].Do[1].Count.Pos, "r.lost")
+	check(f.Rules[0].Do[2].Event.Pos, "sent")
+	check(f.Rules[0].Do[2].Set[0].Target.Pos, "at")
+	check(f.Drop.Pos, "copied")
+	one := s.Tests[0]
+	check(one.Groups[0].Pos, "all")
+	check(one.Groups[0].Receivers[0][0].Value.Pos, "192.0.2.2:80")
+	check(one.Expect.Copies[0].Pos, "late")
+	check(one.Expect.Copies[1].Pos, "true")
+	check(one.Expect.Events[0].Pos, "sent")
 }
 
 // All mistakes come at once, by position, each once; those that follow from CUE's own errors don't hide the others.
