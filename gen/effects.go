@@ -240,7 +240,7 @@ type list struct {
 
 // searches emits the search of every list for every identifier that the program asks for.
 func (s *scope) searches(blk *[]ir.Stmt) {
-	eachExpr(s.src, func(e *spec.Expr) {
+	s.eachExpr(func(e *spec.Expr) {
 		if e.Op != spec.OpCall || e.Fn.Value != "has" && e.Fn.Value != "element" || len(e.Args) < 2 {
 			return
 		}
@@ -361,7 +361,7 @@ func (p *program) priorityFrom() *spec.Expr {
 // asksPriority reports whether the program needs to know it.
 func (p *program) asksPriority() bool {
 	asks := false
-	eachExpr(p.src, func(e *spec.Expr) {
+	p.eachExpr(func(e *spec.Expr) {
 		asks = asks || e.Op == spec.OpName && len(e.Path) == 1 && e.Path[0].Value == priorityName
 	})
 	eachAction(p.src.Rules, func(a *spec.Action) { asks = asks || a.Kind == spec.ActAdmit })
@@ -423,7 +423,7 @@ func eachAction(rules []*spec.Rule, f func(*spec.Action)) {
 }
 
 // eachExpr calls f for every expression of a program, and all in them.
-func eachExpr(p *spec.Program, f func(*spec.Expr)) {
+func (p *program) eachExpr(f func(*spec.Expr)) {
 	var all func(es ...*spec.Expr)
 	all = func(es ...*spec.Expr) {
 		for _, e := range es {
@@ -445,10 +445,10 @@ func eachExpr(p *spec.Program, f func(*spec.Expr)) {
 			lookups(r.Lookups)
 		}
 	}
-	all(p.When)
-	lookups(p.Lookups)
-	rules(p.Rules)
-	eachAction(p.Rules, func(a *spec.Action) {
+	all(p.priorityFrom(), p.src.When)
+	lookups(p.src.Lookups)
+	rules(p.src.Rules)
+	eachAction(p.src.Rules, func(a *spec.Action) {
 		for _, as := range a.Set {
 			all(as.Value)
 		}
@@ -460,7 +460,4 @@ func eachExpr(p *spec.Program, f func(*spec.Expr)) {
 			rules(a.FanOut.Rules)
 		}
 	})
-	if p.Priority != nil {
-		all(p.Priority.From)
-	}
 }

@@ -81,6 +81,7 @@ func (f *frontier) copy(c *ir.Copy) {
 	f.touch(ir.Off{}, rw.L2)
 	for _, c := range rw.Cells {
 		f.touch(c.Off, c.Size)
+		f.variable = f.variable || c.Width != nil
 		f.expr(c.Value)
 	}
 	for _, s := range rw.Sums {

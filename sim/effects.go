@@ -53,11 +53,8 @@ func (r *run) giveBack(taken []spent) {
 	}
 }
 
-// after runs the effects of what leaves: counters, then records, those that were reserved first.
+// after runs the effects of what leaves: records, those that were reserved first, then counters.
 func (r *run) after(e *effects) {
-	for _, s := range e.ir.Counts {
-		r.count(s)
-	}
 	for _, s := range e.ir.Emits {
 		if s.Event.Required {
 			r.emit(s)
@@ -72,6 +69,9 @@ func (r *run) after(e *effects) {
 			e.full[i].Hits++
 			r.relay.Lost[s.Event.ID]++
 		}
+	}
+	for _, s := range e.ir.Counts {
+		r.count(s)
 	}
 }
 

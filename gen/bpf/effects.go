@@ -149,10 +149,6 @@ func (f *function) draw(s *ir.Draw) {
 
 // after renders what comes when the packet has left, or is about to and can't be held up any more.
 func (e *effects) after() {
-	for _, s := range e.fx.Counts {
-		e.quote(s.Pos)
-		e.counter(s)
-	}
 	for _, required := range []bool{true, false} {
 		for i, s := range e.fx.Emits {
 			if s.Event.Required != required {
@@ -177,6 +173,10 @@ func (e *effects) after() {
 				e.line("}")
 			}
 		}
+	}
+	for _, s := range e.fx.Counts {
+		e.quote(s.Pos)
+		e.counter(s)
 	}
 }
 

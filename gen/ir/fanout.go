@@ -37,8 +37,8 @@ const EventHeader = 16
 
 // Effects are the changes of state that go with a packet, or with one copy of it, that is about to leave. Their order is: every
 // record of Emits that is required is reserved (or the packet doesn't leave), all of Admits are spent (or none, and the packet
-// doesn't leave), Draws, Lets, the rewrite and the way out, Counts, and the records are filled in and handed over. What doesn't leave
-// after all (a clone that the kernel refuses) gets its credits back and has no records; its numbers are lost.
+// doesn't leave), Draws, Lets, the rewrite and the way out, records, Counts; what a record holds is known before Counts. What
+// doesn't leave after all (a clone that the kernel refuses) gets its credits back and has no records; its numbers are lost.
 type Effects struct {
 	Emits  []*Emit
 	Admits []*Admit
