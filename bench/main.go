@@ -49,6 +49,7 @@ func run() error {
 	only := flag.String("only", "", "`part` to run: kernel (cost of a packet in the kernel), path (across namespaces) or fanout (one to many)")
 	pending := flag.Bool("pending", false, "send packets with pending checksums, as from a virtual machine on the same host (path)")
 	receivers := flag.String("receivers", "1,8,64,512", "`counts` of receivers (fanout)")
+	offload := flag.Bool("offload", false, "leave it to the device to cut super-packets of a user-space relay, as some network cards can (fanout)")
 	plot := flag.String("plot", "", "PNG `file` that the curves are drawn into (fanout)")
 	out := flag.String("json", "", "`file` that the report is written to as JSON")
 	flag.Parse()
@@ -79,7 +80,7 @@ func run() error {
 		printPath(os.Stdout, report.Through)
 	}
 	if runs("fanout") {
-		if report.FanOut, err = measureFanOut(*rounds, *receivers, *plot); err != nil {
+		if report.FanOut, err = measureFanOut(*rounds, *receivers, *offload, *plot); err != nil {
 			return err
 		}
 	}
@@ -94,8 +95,8 @@ func run() error {
 }
 
 // measureFanOut measures one-to-many relays, prints what came out and draws the curves.
-func measureFanOut(rounds int, receivers, plot string) (*FanOut, error) {
-	o := fanout.Options{Rounds: rounds, Sizes: []int{200, 1200}, Variants: fanout.Variants, Progress: os.Stderr}
+func measureFanOut(rounds int, receivers string, offload bool, plot string) (*FanOut, error) {
+	o := fanout.Options{Rounds: rounds, Sizes: []int{200, 1200}, Variants: fanout.Variants, Offload: offload, Progress: os.Stderr}
 	for _, text := range strings.Split(receivers, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > fanout.MaxReceivers {
@@ -113,6 +114,7 @@ func measureFanOut(rounds int, receivers, plot string) (*FanOut, error) {
 		return nil, err
 	}
 	fanout.PrintPath(os.Stdout, f.Path)
+	fanout.PrintVerdict(os.Stdout, f.Kernel, f.Path)
 	if plot == "" {
 		return f, nil
 	}

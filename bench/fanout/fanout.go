@@ -14,6 +14,7 @@ type Options struct {
 	Receivers []int
 	Sizes     []int // bytes of a datagram's payload
 	Variants  []Variant
+	Offload   bool      // super-packets of a user-space relay are left whole, as for a network card that cuts them
 	Progress  io.Writer // what is being measured, on one line
 }
 
@@ -64,7 +65,7 @@ func (b *bench) measureReceivers(o Options, n int) (cells []Cell, err error) {
 		if v == Forwarding && n != 1 {
 			continue
 		}
-		p, err := newPath(v, n)
+		p, err := newPath(v, n, o.Offload)
 		if err != nil {
 			return nil, fmt.Errorf("%s, %d receivers: %w", v, n, err)
 		}
@@ -102,6 +103,7 @@ func medians(results []Result) (m Result) {
 	of(func(r *Result) *float64 { return &r.Peak })
 	of(func(r *Result) *float64 { return &r.LossFree })
 	of(func(r *Result) *float64 { return &r.CPU })
+	of(func(r *Result) *float64 { return &r.Single })
 	of(func(r *Result) *float64 { return &r.Calls })
 	of(func(r *Result) *float64 { return &r.Saturated })
 	of(func(r *Result) *float64 { return &r.P50 })

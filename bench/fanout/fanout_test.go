@@ -22,7 +22,7 @@ func TestVariantsDeliver(t *testing.T) {
 			if v == Forwarding {
 				receivers = 1
 			}
-			p, err := newPath(v, receivers)
+			p, err := newPath(v, receivers, false)
 			if err != nil {
 				t.Fatal(err)
 			}

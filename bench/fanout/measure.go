@@ -16,6 +16,7 @@ type Result struct {
 	Peak      float64 `json:"peak_pps"`      // most delivered in a second, over all rates offered
 	LossFree  float64 `json:"loss_free_pps"` // highest rate of which 99.5% arrived
 	CPU       float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at 90% of LossFree
+	Single    float64 `json:"cpu_single_ns"` // likewise, where packets come one by one, at singleLoad
 	Calls     float64 `json:"calls"`         // system calls a packet, at 90% of LossFree
 	Saturated float64 `json:"calls_saturated"`
 	P50       float64 `json:"p50_us"` // from the publisher's send to the relay's device, at delayRate
@@ -44,6 +45,8 @@ const (
 	spells      = 9
 	spellTime   = 60 * time.Millisecond
 	callTime    = 150 * time.Millisecond
+	singleLoad  = 100_000 // copies a second
+	singleRate  = 10_000  // packets a second, at most
 	delayCount  = 400
 	delayLoad   = 60_000 // copies a second, below which delays are measured
 	delayRate   = 1_000  // packets a second, at most
@@ -69,6 +72,11 @@ func (b *bench) measure(p *path, size int) (r Result, err error) {
 		return r, err
 	}
 	r.P50, r.P99, err = run.delay(packet(size))
+	if err != nil {
+		return r, err
+	}
+	sender.SetBatch(1)
+	r.Single, err = b.cost(run, min(singleLoad, singleRate*float64(p.receivers)))
 	return r, err
 }
 

@@ -25,6 +25,7 @@ type Variant string
 const (
 	Forwarding Variant = "forwarding" // the kernel's own routing, to one receiver: the unit
 	Bare       Variant = "bare clone" // bpf_clone_redirect without any rewrite: the limit
+	Relay      Variant = "relay"      // the generated relay of the SFU example
 	Mmsg       Variant = "mmsg"       // a user-space relay with recvmmsg and sendmmsg
 	GSO        Variant = "mmsg + gso" // the same, with UDP_SEGMENT
 )
@@ -88,8 +89,9 @@ type path struct {
 	last      uint16 // number of the last packet that was published
 }
 
-// newPath sets up a variant. Packets come as from a network card, with complete checksums.
-func newPath(v Variant, receivers int) (_ *path, err error) {
+// newPath sets up a variant. Packets come as from a network card, with complete checksums. With offload, the relay's device takes
+// super-packets (tx-udp-segmentation); without, the kernel cuts them before.
+func newPath(v Variant, receivers int, offload bool) (_ *path, err error) {
 	p := &path{variant: v, receivers: receivers, publisher: -1}
 	defer func() {
 		if err != nil {
@@ -106,10 +108,7 @@ func newPath(v Variant, receivers int) (_ *path, err error) {
 	p.line = l
 	err = errors.Join(
 		l.RelayIn.SetReceiveCPU(turnlab.RelayCPU), l.PeerDev.SetReceiveCPU(turnlab.LoadCPU),
-		// The load is cut into datagrams before the publisher's device, and so are super-packets of a user-space relay
-		// before the relay's: what arrives are datagrams.
-		l.ClientDev.SetSegmentation(false), l.RelayOut.SetSegmentation(false),
-		l.ClientDev.SetTxChecksum(false),
+		l.ClientDev.SetSegmentation(false), l.RelayOut.SetSegmentation(offload), l.ClientDev.SetTxChecksum(false),
 		// The sink answers no questions for neighbours.
 		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
 		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC), l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
