@@ -17,8 +17,17 @@ import (
 // replaced last, each at once; what dies on the way is repaired by the next adoption in the same manner. Nobody else knows
 // the relay yet, so no lock is held.
 func (r *Relay) adopt() error {
+	if err := r.adoptGroups(); err != nil {
+		return err
+	}
+	for _, t := range r.tables {
+		r.adoptState(t)
+	}
 	if r.counters != nil {
 		r.counters.keep(r.countersInUse())
+	}
+	if err := r.spaces.sweep(); err != nil {
+		return err
 	}
 	if r.slots != nil {
 		if err := r.adoptSessions(); err != nil {

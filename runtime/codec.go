@@ -3,6 +3,7 @@ package runtime
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -221,14 +222,15 @@ func typeError(v any, want string) error {
 }
 
 // ParseValue reads a value of the kind as a person writes it: 3478, 0x4001, true, 00:11:22:33:44:55, 192.0.2.1,
-// [2001:db8::1]:3478, 203.0.113.0/24; bytes in hexadecimal. A counter takes an integer, its first value.
+// [2001:db8::1]:3478, 203.0.113.0/24; bytes in hexadecimal. A counter takes an integer, its
+// first value; a credit its limit; a bucket its rate and its burst, 125000/30000.
 func ParseValue(kind Kind, text string) (any, error) {
 	text = strings.TrimSpace(text)
 	var v any
 	var err error
 	what := ""
 	switch kind {
-	case KindUint, KindCounter:
+	case KindUint, KindCounter, KindCredit:
 		v, err = strconv.ParseUint(text, 0, 64)
 		what = "an integer such as 3478 or 0x4001"
 	case KindBool:
@@ -249,6 +251,9 @@ func ParseValue(kind Kind, text string) (any, error) {
 	case KindPrefix:
 		v, err = netip.ParsePrefix(text)
 		what = "a prefix such as 203.0.113.0/24"
+	case KindBucket:
+		v, err = parseRate(text)
+		what = "a rate in units a second and a burst, such as 125000/30000"
 	default:
 		return nil, fmt.Errorf("can't be given a value")
 	}
@@ -256,6 +261,15 @@ func ParseValue(kind Kind, text string) (any, error) {
 		return nil, fmt.Errorf("%q is not %s", text, what)
 	}
 	return v, nil
+}
+
+func parseRate(text string) (Rate, error) {
+	perSecond, burst, _ := strings.Cut(text, "/")
+	var r Rate
+	var err1, err2 error
+	r.PerSecond, err1 = strconv.ParseUint(perSecond, 0, 64)
+	r.Burst, err2 = strconv.ParseUint(burst, 0, 64)
+	return r, errors.Join(err1, err2)
 }
 
 // encodeMembers writes values, in the order of the members that are not hidden, into a new buffer.
@@ -271,7 +285,7 @@ func encodeMembers(where string, members []MemberDesc, size int, values []any) (
 		}
 		v := values[i]
 		i++
-		if m.Kind == KindCounter {
+		if m.Kind.isState() {
 			continue // allocated by the table
 		}
 		if err := encode(buf[m.Off:m.Off+m.Size], m.Kind, m.Bits, v); err != nil {
@@ -281,16 +295,21 @@ func encodeMembers(where string, members []MemberDesc, size int, values []any) (
 	return buf, nil
 }
 
-// decodeMembers is the inverse of encodeMembers; counter turns the index of a shared counter into its value.
-func decodeMembers(members []MemberDesc, buf []byte, counter func(index uint32) *Counter) []any {
+// isState says whether a row has an index alone, of something in shared memory that user space hands out with the row.
+func (k Kind) isState() bool {
+	return k == KindCounter || k == KindCredit || k == KindBucket || k == KindTranslation
+}
+
+// decodeMembers is the inverse of encodeMembers; state finds what an index stands for.
+func decodeMembers(members []MemberDesc, buf []byte, state func(m MemberDesc, index uint32) any) []any {
 	var out []any
 	for _, m := range members {
 		if m.Hidden {
 			continue
 		}
 		b := buf[m.Off : m.Off+m.Size]
-		if m.Kind == KindCounter {
-			out = append(out, counter(order.Uint32(b)))
+		if m.Kind.isState() {
+			out = append(out, state(m, order.Uint32(b)))
 			continue
 		}
 		out = append(out, decode(b, m.Kind))

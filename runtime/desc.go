@@ -29,6 +29,7 @@ type Desc struct {
 	Receivers    int         // entries of fr_receivers
 	Credits      int         // entries of fr_credits
 	Translations int         // rows of fr_translate
+	Ring         int         // bytes of fr_events
 }
 
 // Kind is the kind of a value in a setting, a key or a value.

@@ -7,7 +7,7 @@ import (
 
 // Errors that callers tell apart with errors.Is.
 var (
-	// ErrClosed is returned by operations on a relay or session that is closed.
+	// ErrClosed is returned by operations on a relay, session, group or receiver that is closed or removed.
 	ErrClosed = errors.New("closed")
 	// ErrFull is wrapped by a [*FullError].
 	ErrFull = errors.New("full")
@@ -15,6 +15,12 @@ var (
 	ErrNotFound = errors.New("no such row")
 	// ErrExpired is the cause of a session that ended because its lifetime or idle time passed.
 	ErrExpired = errors.New("expired")
+	// ErrExists is wrapped by an [*ExistsError].
+	ErrExists = errors.New("open already")
+	// ErrRefused is returned where a credit has no room.
+	ErrRefused = errors.New("refused: the credit has no room")
+	// ErrContended is returned where others changed a credit or made a translation at every attempt; nothing was spent or stored.
+	ErrContended = errors.New("others were faster at every attempt")
 	// ErrLocked is returned by [Load] where another process holds the pins.
 	ErrLocked = errors.New("in use by another process")
 )
@@ -42,6 +48,16 @@ type CollisionError struct {
 func (e *CollisionError) Error() string {
 	return fmt.Sprintf("table %q: %s belongs to another session, %v", e.Table, e.Key, e.Other)
 }
+
+// ExistsError says that a group can't be opened because one with that key is open.
+type ExistsError struct {
+	Group *Group // the one that is open
+}
+
+func (e *ExistsError) Error() string { return fmt.Sprintf("%v is %v", e.Group, ErrExists) }
+
+// Is reports whether target is [ErrExists].
+func (e *ExistsError) Is(target error) bool { return target == ErrExists }
 
 // LayoutError says that the tables that are pinned were made for another layout, and can't be adopted.
 type LayoutError struct {

@@ -44,6 +44,17 @@ type Hop struct {
 	Src     [6]byte
 }
 
+// stored is the hop as a row holds it.
+func (h Hop) stored() Hop {
+	h.MTU = min(h.MTU, math.MaxUint16)
+	return h
+}
+
+// getHop reads a hop out of a row.
+func getHop(buf []byte) Hop {
+	return Hop{State: HopState(buf[6]), Ifindex: int(order.Uint32(buf)), MTU: int(order.Uint16(buf[4:])), Dst: [6]byte(buf[8:]), Src: [6]byte(buf[14:])}
+}
+
 func (h Hop) put(buf []byte) {
 	order.PutUint32(buf, uint32(h.Ifindex))
 	order.PutUint16(buf[4:], uint16(min(h.MTU, math.MaxUint16)))
@@ -55,10 +66,18 @@ func (h Hop) put(buf []byte) {
 
 // tableRow is a row as it stands in the kernel, and the hops in it.
 type tableRow struct {
-	table *Table
-	key   []byte
-	value []byte
-	hops  []rowHop
+	table    *Table    // nil: a receiver's
+	receiver *Receiver // nil: a table's
+	key      []byte
+	value    []byte
+	hops     []rowHop
+}
+
+func (row *tableRow) members() []MemberDesc {
+	if row.receiver != nil {
+		return row.receiver.group.kind.desc.Receiver
+	}
+	return row.table.desc.Value
 }
 
 // rowHop is one hop in a row.
@@ -74,7 +93,7 @@ type hopKey struct{ from, to netip.Addr }
 
 // findHops finds the hops in a row's value, and checks that both ends of each are of one family.
 func (row *tableRow) findHops() error {
-	members := row.table.desc.Value
+	members := row.members()
 	addr := func(m MemberDesc) netip.Addr { return getAddr(row.value[m.Off:]) }
 	for _, m := range members {
 		switch m.Kind {
@@ -187,6 +206,14 @@ func (h *hops) prepare(rows []*tableRow) {
 
 // use writes the hops into the row's value, and follows them from now on. relay.mu is held.
 func (h *hops) use(row *tableRow) {
+	h.enter(row)
+	for _, rh := range row.hops {
+		rh.hop.now.put(row.value[rh.off:])
+	}
+}
+
+// enter follows the row's hops from now on. relay.mu is held.
+func (h *hops) enter(row *tableRow) {
 	for i := range row.hops {
 		rh := &row.hops[i]
 		e := h.byKey[rh.key]
@@ -204,7 +231,6 @@ func (h *hops) use(row *tableRow) {
 		}
 		e.rows[row] = struct{}{}
 		rh.hop, rh.got = e, nil
-		e.now.put(row.value[rh.off:])
 	}
 }
 
@@ -223,7 +249,7 @@ func (h *hops) drop(row *tableRow) {
 	}
 }
 
-// apply rewrites the rows of a hop that has changed. The kernel replaces a row as a whole, so each packet sees the old way
+// apply rewrites the rows of a hop that has changed; receivers get new ones. The kernel replaces a row as a whole, so each packet sees the old way
 // or the new one.
 func (h *hops) apply(e *hop, now Hop, via neighKey) {
 	r := h.relay
@@ -238,6 +264,10 @@ func (h *hops) apply(e *hop, now Hop, via neighKey) {
 	}
 	e.now = now
 	for row := range e.rows {
+		if row.receiver != nil {
+			r.fan.rehop(row.receiver) // a row isn't changed while a list has it
+			continue
+		}
 		for _, rh := range row.hops {
 			if rh.hop == e {
 				now.put(row.value[rh.off:])

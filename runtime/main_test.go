@@ -31,22 +31,29 @@ func TestMain(m *testing.M) {
 // build compiles the relay of the tests, with what the variant defines.
 func build(t testing.TB, defines ...string) []byte {
 	t.Helper()
-	object, err := compile(defines...)
+	return buildFile(t, "flow", defines...)
+}
+
+func buildFile(t testing.TB, name string, defines ...string) []byte {
+	t.Helper()
+	object, err := compileFile(name, defines...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return object
 }
 
-var objects sync.Map // by defines
+var objects sync.Map // by file and defines
 
-func compile(defines ...string) ([]byte, error) {
-	key := fmt.Sprint(defines)
+func compile(defines ...string) ([]byte, error) { return compileFile("flow", defines...) }
+
+func compileFile(name string, defines ...string) ([]byte, error) {
+	key := fmt.Sprint(name, defines)
 	if o, ok := objects.Load(key); ok {
 		return o.([]byte), nil
 	}
 	if built := os.Getenv("FASTRELAY_TEST_OBJECTS"); built != "" { // where there is no clang: on another kernel
-		return os.ReadFile(filepath.Join(built, strings.Join(append([]string{"flow"}, defines...), "-")+".o"))
+		return os.ReadFile(filepath.Join(built, strings.Join(append([]string{name}, defines...), "-")+".o"))
 	}
 	dir, err := os.MkdirTemp("", "flow")
 	if err != nil {
@@ -54,7 +61,7 @@ func compile(defines ...string) ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	out := filepath.Join(dir, "flow.o")
-	args := []string{"-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-I/usr/include/x86_64-linux-gnu", "-c", "testdata/flow.bpf.c", "-o", out}
+	args := []string{"-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-I/usr/include/x86_64-linux-gnu", "-c", "testdata/" + name + ".bpf.c", "-o", out}
 	for _, d := range defines {
 		args = append(args, "-D"+d)
 	}

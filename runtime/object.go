@@ -57,6 +57,29 @@ func readObject(desc *Desc, object []byte) (*ebpf.CollectionSpec, error) {
 	if len(desc.Counters) > 0 {
 		errs = append(errs, check("fr_named", ebpf.PerCPUArray, 4, 8, len(desc.Counters)))
 	}
+	levels := max(desc.Levels, 1)
+	for _, m := range []struct {
+		name              string
+		typ               ebpf.MapType
+		key, value, count int
+		entries           int
+	}{
+		{"fr_receivers", ebpf.PerCPUArray, 4, 32, desc.Receivers, desc.Receivers},
+		{"fr_credits", ebpf.Array, 4, creditRefused + 8*levels, desc.Credits, desc.Credits},
+		{"fr_translate", ebpf.Hash, translateKeySize, translateSize, desc.Translations, desc.Translations},
+		{"fr_events", ebpf.RingBuf, 0, 0, desc.Ring, desc.Ring},
+		{"fr_lost", ebpf.Array, 4, 8, desc.Ring, len(desc.Events) + 1},
+	} {
+		if m.count > 0 {
+			errs = append(errs, check(m.name, m.typ, m.key, m.value, m.entries))
+		}
+	}
+	for _, g := range desc.Groups {
+		errs = append(errs, check("grp_"+g.Name, ebpf.HashOfMaps, g.KeySize, 4, g.Size), check("rcv_"+g.Name, ebpf.Array, 4, g.ReceiverSize, g.Rows+g.Max))
+		if outer := spec.Maps["grp_"+g.Name]; outer != nil && (outer.InnerMap == nil || outer.InnerMap.Type != ebpf.Array || int(outer.InnerMap.ValueSize) != 4+4*g.Max) {
+			errs = append(errs, bad(nil, "map grp_%s has no lists of %d receivers", g.Name, g.Max))
+		}
+	}
 	for _, t := range desc.Tables {
 		typ, err := t.mapType()
 		if err != nil {
@@ -73,6 +96,12 @@ func readObject(desc *Desc, object []byte) (*ebpf.CollectionSpec, error) {
 	}
 	if desc.Shared > 0 {
 		errs = append(errs, shared("fr_shared"))
+	}
+	if desc.Credits > 0 {
+		errs = append(errs, shared("fr_credits"))
+	}
+	if desc.Ring > 0 {
+		errs = append(errs, shared("fr_lost"))
 	}
 	for _, name := range append([]string{"fr_clock"}, programNames(desc)...) {
 		if p := spec.Programs[name]; p == nil {

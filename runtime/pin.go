@@ -92,7 +92,12 @@ func checkBPFFS(path string) error {
 
 // pinned says whether a map outlives the process. Read-only data belongs to a program, and scratch memory to nobody.
 func pinned(name string) bool {
-	return strings.HasPrefix(name, "tbl_") || strings.HasPrefix(name, "fr_") && name != "fr_scratch"
+	for _, prefix := range []string{"tbl_", "grp_", "rcv_", "fr_"} {
+		if strings.HasPrefix(name, prefix) {
+			return name != "fr_scratch" && name != "fr_front"
+		}
+	}
+	return false
 }
 
 // layout is what the maps in live were made for. It names things, where Desc has indices, so that specs can be compared.
@@ -105,10 +110,19 @@ type layout struct {
 	Slots    int
 	Usages   int
 	Shared   int
+
+	Levels       int
+	Groups       []GroupDesc
+	Events       []EventDesc
+	Receivers    int
+	Credits      int
+	Translations int
+	Ring         int
 }
 
 func layoutOf(d *Desc) *layout {
-	return &layout{Version, d.Tables, d.Sessions, d.Programs, d.Counters, d.Slots, d.Usages, d.Shared}
+	return &layout{Version, d.Tables, d.Sessions, d.Programs, d.Counters, d.Slots, d.Usages, d.Shared,
+		d.Levels, d.Groups, d.Events, d.Receivers, d.Credits, d.Translations, d.Ring}
 }
 
 // maps opens the maps that are pinned and fit desc. It returns none where nothing is pinned, and a *LayoutError where
@@ -155,6 +169,14 @@ func (p *pins) keeps(name string, desc *Desc) bool {
 		return p.old.Slots > 0
 	case name == "fr_shared":
 		return p.old.Shared > 0
+	case name == "fr_receivers" || strings.HasPrefix(name, "grp_") || strings.HasPrefix(name, "rcv_"):
+		return p.old.Receivers > 0
+	case name == "fr_credits":
+		return p.old.Credits > 0
+	case name == "fr_translate":
+		return p.old.Translations > 0
+	case name == "fr_events" || name == "fr_lost":
+		return p.old.Ring > 0
 	case strings.HasPrefix(name, "tbl_"):
 		for _, t := range p.old.Tables {
 			if "tbl_"+t.Name == name {
@@ -211,7 +233,86 @@ func (p *pins) compare(old, now *layout) error {
 	if old.Shared > 0 && old.Shared != now.Shared {
 		return refuse("the array of shared counters", fmt.Sprint(old.Shared, " entries"), fmt.Sprint(now.Shared, " entries"))
 	}
+	return p.compareFanOut(old, now, refuse)
+}
+
+// compareFanOut finds what can't be adopted of groups, credits, translations and events. What the old relay had none of starts afresh.
+func (p *pins) compareFanOut(old, now *layout, refuse func(what string, found, want any) error) error {
+	if old.Receivers > 0 {
+		summaries := func(l *layout) (names []string, text map[string]string) {
+			text = map[string]string{}
+			for _, g := range l.Groups {
+				names = append(names, g.Name)
+				text[g.Name] = g.summary()
+			}
+			return names, text
+		}
+		was, found := summaries(old)
+		is, want := summaries(now)
+		for _, name := range append(was, is...) {
+			if found[name] != want[name] {
+				return refuse(fmt.Sprintf("group %q", name), orNone(found[name]), orNone(want[name]))
+			}
+		}
+	}
+	if old.Ring > 0 {
+		for i := range max(len(old.Events), len(now.Events)) {
+			found, want := old.event(i), now.event(i)
+			if found != want {
+				return refuse("the ring's events", orNone(found), orNone(want))
+			}
+		}
+	}
+	entries := func(n int) string { return fmt.Sprint(n, " entries") }
+	for _, s := range []struct {
+		what       string
+		found, now int
+	}{
+		{"the array of receivers", old.Receivers, now.Receivers},
+		{"the array of credits", old.Credits, now.Credits},
+		{"the table of translations", old.Translations, now.Translations},
+		{"the ring of events", old.Ring, now.Ring},
+	} {
+		if s.found > 0 && s.found != s.now {
+			return refuse(s.what, entries(s.found), entries(s.now))
+		}
+	}
+	if old.Credits > 0 && max(old.Levels, 1) != max(now.Levels, 1) {
+		return refuse("priority", fmt.Sprint(old.Levels, " levels"), fmt.Sprint(now.Levels, " levels"))
+	}
 	return nil
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
+
+func (l *layout) event(i int) string {
+	if i >= len(l.Events) {
+		return ""
+	}
+	e := l.Events[i]
+	return fmt.Sprintf("%s:%s (%d bytes)", e.Name, summarize(e.Fields), e.Size)
+}
+
+// summary names everything that matters about a group's layout.
+func (g *GroupDesc) summary() string {
+	return fmt.Sprintf("%d groups of %d, %d receivers from %d on:%s (%d bytes) ->%s (%d bytes)",
+		g.Size, g.Max, g.Rows, g.Base, summarize(g.Key), g.KeySize, summarize(g.Receiver), g.ReceiverSize)
+}
+
+func summarize(members []MemberDesc) string {
+	var b strings.Builder
+	for _, m := range members {
+		fmt.Fprintf(&b, " %s %s@%d+%d", m.Name, m.Kind, m.Off, m.Size)
+		if m.Kind == KindCredit || m.Kind == KindBucket {
+			fmt.Fprintf(&b, "*%d", m.Bits)
+		}
+	}
+	return b.String()
 }
 
 func sessionName(sessions []SessionDesc, i int) string {
@@ -234,21 +335,13 @@ func (t *TableDesc) summary() string {
 		b.WriteString(" per processor")
 	}
 	fmt.Fprintf(&b, " of %d:", t.Size)
-	members := func(ms []MemberDesc, size int) {
-		for _, m := range ms {
-			fmt.Fprintf(&b, " %s %s@%d+%d", m.Name, m.Kind, m.Off, m.Size)
-		}
-		fmt.Fprintf(&b, " (%d bytes)", size)
-	}
-	members(t.Key, t.KeySize)
-	b.WriteString(" ->")
-	members(t.Value, t.ValueSize)
+	fmt.Fprintf(&b, "%s (%d bytes) ->%s (%d bytes)", summarize(t.Key), t.KeySize, summarize(t.Value), t.ValueSize)
 	return b.String()
 }
 
 // String names the kind as specs do.
 func (k Kind) String() string {
-	names := [...]string{"uint", "bool", "bytes", "mac", "ip", "endpoint", "prefix", "next_hop", "hop", "counter"}
+	names := [...]string{"uint", "bool", "bytes", "mac", "ip", "endpoint", "prefix", "next_hop", "hop", "counter", "credit", "bucket", "translation"}
 	if int(k) < len(names) {
 		return names[k]
 	}

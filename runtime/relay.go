@@ -50,8 +50,13 @@ type Relay struct {
 	programs []*Program
 	tables   []*Table
 	counters *counters // nil: no shared counters
-	slots    *slots    // nil: no sessions
-	hops     *hops     // nil: no hops
+	credits  *credits  // nil: no credits
+	spaces   *spaces   // nil: no translations
+	groups   []*Groups
+	fan      *fan
+	events   *events // nil: no events
+	slots    *slots  // nil: no sessions
+	hops     *hops   // nil: no hops
 
 	life sync.RWMutex // held for reading while the kernel's maps are used without mu
 	over bool         // the maps are closed; guarded by life
@@ -134,7 +139,7 @@ func Load(desc *Desc, object []byte, opt Options) (_ *Relay, err error) {
 	if r.coll, err = loadCollection(desc, spec, found); err != nil {
 		return nil, err
 	}
-	if err := r.setUp(); err != nil {
+	if err := r.setUp(spec); err != nil {
 		return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
 	}
 	if len(found) > 0 {
@@ -154,7 +159,7 @@ func Load(desc *Desc, object []byte, opt Options) (_ *Relay, err error) {
 }
 
 // setUp makes the parts of the relay around the loaded collection.
-func (r *Relay) setUp() (err error) {
+func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 	maps := r.coll.Maps
 	if r.lease, err = mapArray(maps["fr_lease"]); err != nil {
 		return err
@@ -167,6 +172,20 @@ func (r *Relay) setUp() (err error) {
 			return err
 		}
 	}
+	if r.desc.Credits > 0 {
+		if r.credits, err = newCredits(maps["fr_credits"], r.desc.Levels); err != nil {
+			return err
+		}
+	}
+	if r.desc.Translations > 0 {
+		r.spaces = newSpaces(r, maps["fr_translate"])
+	}
+	if r.desc.Ring > 0 {
+		if r.events, err = newEvents(r, maps["fr_events"], maps["fr_lost"]); err != nil {
+			return err
+		}
+	}
+	tableCredits, groupCredits := layCredits(r.credits, r.desc)
 	if r.desc.Slots > 0 {
 		if r.slots, err = newSlots(maps["fr_slots"], maps["fr_usage"]); err != nil {
 			return err
@@ -183,7 +202,11 @@ func (r *Relay) setUp() (err error) {
 	}
 	for i := range r.desc.Tables {
 		d := &r.desc.Tables[i]
-		r.tables = append(r.tables, newTable(r, d, maps["tbl_"+d.Name]))
+		r.tables = append(r.tables, newTable(r, d, maps["tbl_"+d.Name], tableCredits[i]))
+	}
+	r.fan = newFan(r)
+	for i := range r.desc.Groups {
+		r.groups = append(r.groups, newGroups(r, &r.desc.Groups[i], spec, groupCredits[i]))
 	}
 	return nil
 }
@@ -193,6 +216,7 @@ func (r *Relay) start() {
 	r.wg.Add(2)
 	go r.keepLease()
 	go r.endSessions()
+	r.fan.start()
 	if r.hops != nil {
 		r.hops.start()
 	}
@@ -202,6 +226,10 @@ func (r *Relay) start() {
 func (r *Relay) abandon() {
 	if r.hops != nil {
 		r.hops.close()
+	}
+	r.events.close()
+	if r.fan != nil {
+		r.fan.closeLists()
 	}
 	if r.coll != nil {
 		r.coll.Close()
@@ -228,6 +256,8 @@ func (r *Relay) Close() error {
 	// From here on nothing else changes the lease, the rows or the attachments.
 	r.endLease(r.opt.Linger)
 	close(r.done)
+	r.fan.close()
+	r.events.close()
 	if r.hops != nil {
 		r.hops.close()
 	}
@@ -250,8 +280,11 @@ func (r *Relay) Close() error {
 	}
 	clear(r.sessions)
 	r.counters.closeAll()
+	r.credits.closeAll()
+	r.spaces.closeAll()
 	r.life.Lock()
 	r.over = true
+	r.fan.closeLists()
 	r.coll.Close()
 	r.life.Unlock()
 	errs = append(errs, r.ns.Close())
@@ -303,6 +336,13 @@ func (r *Relay) Tables() []*Table { return append([]*Table(nil), r.tables...) }
 func (d *Desc) hasHops() bool {
 	for _, t := range d.Tables {
 		for _, m := range t.Value {
+			if m.Kind == KindHop || m.Kind == KindNextHop {
+				return true
+			}
+		}
+	}
+	for _, g := range d.Groups {
+		for _, m := range g.Receiver {
 			if m.Kind == KindHop || m.Kind == KindNextHop {
 				return true
 			}

@@ -108,6 +108,15 @@ func (c *Counter) Store(n uint64) {
 	}
 }
 
+// Alloc draws a number: it returns the value and adds step to it in one atomic operation, as the spec's alloc(ROW.COUNTER, STEP)
+// does. Whatever either side draws, no number is drawn twice. ok is false where the counter's row is gone; n means nothing then.
+func (c *Counter) Alloc(step uint64) (n uint64, ok bool) {
+	if c == nil || c.gone.Load() {
+		return 0, false
+	}
+	return c.mem.add64(c.index, 0, step) - step, true
+}
+
 // CompareAndSwap sets the value to new if it is old, and says whether it did.
 func (c *Counter) CompareAndSwap(old, new uint64) bool {
 	return c != nil && !c.gone.Load() && c.mem.swap64(c.index, 0, old, new)

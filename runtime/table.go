@@ -15,26 +15,29 @@ import (
 //
 // A member of kind next_hop is given as an address; the runtime finds the way there, and follows its changes. A counter is
 // given as its first value, or as nil for 0 in a new row and for what it is in a row that exists; it is read as a *[Counter].
+// Likewise a credit is given as its limit and read as a *[Credit], a bucket as a [Rate] and as a *[Bucket]; those that there are for
+// each level of priority get the same value, and are read as a slice. A translation is given as nil and read as a *[Translation].
 //
 // In a table per processor, integers are the sum over all processors; Put gives the first processor the value and the others
 // 0, and other members are the same on all.
 type Table struct {
-	relay    *Relay
-	desc     *TableDesc
-	m        *ebpf.Map
-	cpus     int  // per-CPU tables: how many values a row has; else 1
-	counters bool // values hold shared counters
+	relay   *Relay
+	desc    *TableDesc
+	m       *ebpf.Map
+	cpus    int  // per-CPU tables: how many values a row has; else 1
+	state   bool // values hold counters, credits or translations
+	credits *creditBlocks
 
 	rows map[string]*tableRow // rows that hold hops, by key; guarded by relay.mu
 }
 
-func newTable(r *Relay, d *TableDesc, m *ebpf.Map) *Table {
-	t := &Table{relay: r, desc: d, m: m, cpus: 1, rows: map[string]*tableRow{}}
+func newTable(r *Relay, d *TableDesc, m *ebpf.Map, credits *creditBlocks) *Table {
+	t := &Table{relay: r, credits: credits, desc: d, m: m, cpus: 1, rows: map[string]*tableRow{}}
 	if d.PerCPU {
 		t.cpus = ebpf.MustPossibleCPU()
 	}
 	for _, m := range d.Value {
-		t.counters = t.counters || m.Kind == KindCounter
+		t.state = t.state || m.Kind.isState()
 	}
 	return t
 }
@@ -74,7 +77,7 @@ func (t *Table) Put(key, value []any) error {
 	if r.closed {
 		return fmt.Errorf("%s: relay: %w", t.where(), ErrClosed)
 	}
-	undo, err := t.putCounters(row, value)
+	undo, err := t.putState(row, value)
 	if err != nil {
 		return err
 	}
@@ -95,102 +98,6 @@ func (t *Table) Put(key, value []any) error {
 		t.rows[string(k)] = row
 	}
 	return nil
-}
-
-// putCounters gives the row the counters of the row that it replaces, and new ones where there are none. undo frees the
-// new ones. relay.mu is held.
-func (t *Table) putCounters(row *tableRow, values []any) (undo func(), err error) {
-	var fresh []uint32
-	undo = func() {
-		for _, i := range fresh {
-			t.relay.counters.release(i)
-		}
-	}
-	if !t.counters {
-		return undo, nil
-	}
-	old, err := t.m.LookupBytes(row.key)
-	if err != nil {
-		return nil, t.explain(err)
-	}
-	i := -1
-	for _, m := range t.desc.Value {
-		if m.Hidden {
-			continue
-		}
-		i++
-		if m.Kind != KindCounter {
-			continue
-		}
-		var have *Counter
-		if old != nil {
-			have = t.relay.counters.get(order.Uint32(old[m.Off:]))
-		}
-		first, set, err := t.firstValue(m, values[i], have)
-		if err != nil {
-			undo()
-			return nil, err
-		}
-		switch {
-		case have == nil:
-			if have = t.relay.newCounter(first); have == nil {
-				undo()
-				return nil, &FullError{What: "the array of shared counters", Size: t.relay.desc.Shared - 1}
-			}
-			fresh = append(fresh, have.index)
-		case set:
-			have.Store(first)
-		}
-		order.PutUint32(row.value[m.Off:], have.index)
-	}
-	return undo, nil
-}
-
-// firstValue reads what a caller gave for a counter. A *Counter that the row has already means: leave it.
-func (t *Table) firstValue(m MemberDesc, v any, have *Counter) (first uint64, set bool, err error) {
-	bad := func(reason string) error {
-		return &ValueError{Where: fmt.Sprintf("%s, value, %q", t.where(), m.Name), Value: v, Reason: reason}
-	}
-	switch v := v.(type) {
-	case nil:
-		return 0, false, nil
-	case *Counter:
-		if v == nil || v == have {
-			return 0, false, nil
-		}
-		return 0, false, bad("is the counter of another row; give its first value")
-	}
-	if first, err = toUint(v, 64); err != nil {
-		return 0, false, bad(err.Error())
-	}
-	return first, true, nil
-}
-
-// newCounter allocates a counter, if need be after finding those of rows that the kernel has evicted. r.mu is held.
-func (r *Relay) newCounter(first uint64) *Counter {
-	if c := r.counters.alloc(first); c != nil {
-		return c
-	}
-	r.counters.keep(r.countersInUse())
-	return r.counters.alloc(first)
-}
-
-// countersInUse returns the indices found in rows.
-func (r *Relay) countersInUse() map[uint32]bool {
-	used := map[uint32]bool{}
-	for _, t := range r.tables {
-		if !t.counters {
-			continue
-		}
-		for _, value := range t.each() {
-			for _, m := range t.desc.Value {
-				if m.Kind == KindCounter {
-					used[order.Uint32(value[m.Off:])] = true
-				}
-			}
-		}
-	}
-	return used
 }
 
 // Get returns the value of a row; an error that wraps [ErrNotFound] where there is none.
@@ -232,13 +139,13 @@ func (t *Table) GetPerCPU(key []any) ([][]any, error) {
 	}
 	var out [][]any
 	for range t.cpus {
-		out = append(out, decodeMembers(t.desc.Value, b, t.relay.counters.get))
+		out = append(out, decodeMembers(t.desc.Value, b, t.relay.state))
 		b = b[min(len(b), align8(t.desc.ValueSize)):]
 	}
 	return out, nil
 }
 
-// Delete removes a row and frees its counters; an error that wraps [ErrNotFound] where there is none. In an array, the row
+// Delete removes a row and frees its counters, credits and translations; an error that wraps [ErrNotFound] where there is none. In an array, the row
 // becomes zero.
 func (t *Table) Delete(key []any) error {
 	if err := t.writable(); err != nil {
@@ -255,7 +162,7 @@ func (t *Table) Delete(key []any) error {
 		return fmt.Errorf("%s: relay: %w", t.where(), ErrClosed)
 	}
 	var old []byte
-	if t.counters {
+	if t.state {
 		if old, err = t.m.LookupBytes(k); err != nil {
 			return t.explain(err)
 		}
@@ -271,10 +178,8 @@ func (t *Table) Delete(key []any) error {
 	if err != nil {
 		return t.explain(err)
 	}
-	for _, m := range t.desc.Value {
-		if m.Kind == KindCounter && old != nil {
-			r.counters.release(order.Uint32(old[m.Off:]))
-		}
+	if old != nil {
+		r.releaseState(t.desc.Value, old, t.credits)
 	}
 	if row := t.rows[string(k)]; row != nil {
 		r.hops.drop(row)
@@ -366,7 +271,7 @@ func (t *Table) decodeValue(b []byte) []any {
 		}
 		b = sum
 	}
-	return decodeMembers(t.desc.Value, b, t.relay.counters.get)
+	return decodeMembers(t.desc.Value, b, t.relay.state)
 }
 
 // update writes a row as bytes.
@@ -388,11 +293,13 @@ func (t *Table) update(key, value []byte, flags ebpf.MapUpdateFlags) error {
 
 // explain says which table the kernel's error is about.
 func (t *Table) explain(err error) error {
-	if errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) {
+	if isFull(err) {
 		return &FullError{What: t.where(), Size: t.desc.Size}
 	}
 	return fmt.Errorf("%s: %w", t.where(), err)
 }
+
+func isFull(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }
 
 func (t *Table) keyString(key []byte) string {
 	var parts []string

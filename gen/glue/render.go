@@ -43,7 +43,7 @@ func Render(p *ir.Plan, opt RenderOptions) ([]byte, error) {
 	}) {
 		return nil, fmt.Errorf("%q can't be embedded under that name", opt.Object)
 	}
-	t, err := template.ParseFS(templates.FS, "relay.go.tmpl")
+	t, err := template.ParseFS(templates.FS, "relay.go.tmpl", "fanout.go.tmpl")
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +73,9 @@ type file struct {
 	Tables   []table
 	Sessions []session
 	Counters []field
+	Groups   []group
+	Events   []event
+	Receiver string // the interface that all receivers have, where an event may name several kinds; "": none
 }
 
 type setting struct {
@@ -121,6 +124,34 @@ type table struct {
 	Array   bool
 }
 
+// group is a kind of group.
+type group struct {
+	Field    string
+	Type     string // of the kind
+	Name     string
+	About    string
+	KeyType  string
+	Key      []field
+	Handle   string // of an open group
+	Row      string // of a receiver's values
+	Values   []field
+	Receiver string // of a receiver
+	State    []field
+	Change   string
+}
+
+// event is what is emitted.
+type event struct {
+	Type     string
+	Name     string
+	ID       int
+	Lost     string // its field in Lost
+	Receiver string // type of the receiver that it names; "": it names none
+	Wrap     string // the function that makes one
+	Fields   []field
+	Required bool
+}
+
 type session struct {
 	Type    string // of the fields
 	Handle  string // of an open session
@@ -142,6 +173,12 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 	}
 	types := newScope("Settings", "Options", "Relay", "Load", "Counters")
 	members := newScope("Close", "Counters", "DetachAll", "RefreshRoutes", "Runtime")
+	if len(p.Events) > 0 {
+		for _, name := range []string{"Event", "Events", "Lost"} {
+			types.pick(name)
+			members.pick(name)
+		}
+	}
 	for i, s := range p.Settings {
 		f.Settings = append(f.Settings, newSetting(s, d.Settings[i]))
 		f.Optional = f.Optional || f.Settings[i].Pointer
@@ -163,6 +200,10 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 	for _, s := range p.Sessions {
 		f.Sessions = append(f.Sessions, newSession(s, types, members))
 	}
+	for _, g := range p.Groups {
+		f.Groups = append(f.Groups, newGroup(g, types, members))
+	}
+	f.addEvents(p, types)
 	for _, c := range p.Counters {
 		f.Counters = append(f.Counters, field{Field: exported(c.Name), Name: c.Name, Index: c.Index})
 	}
@@ -284,8 +325,19 @@ func goType(t ir.Type) string {
 		return "netip.AddrPort"
 	case ir.Prefix:
 		return "netip.Prefix"
+	case ir.Ctr:
+		return "*runtime.Counter"
+	case ir.Translation:
+		return "*runtime.Translation"
 	}
-	return "*runtime.Counter"
+	many := ""
+	if t.Bits != 1 {
+		many = "[]"
+	}
+	if t.Kind == ir.Bucket {
+		return many + "*runtime.Bucket"
+	}
+	return many + "*runtime.Credit"
 }
 
 // take returns the expression for the i-th of the values that the runtime returned.
@@ -331,8 +383,19 @@ func imports(f *file) []string {
 			use(m.Type)
 		}
 	}
+	for _, g := range f.Groups {
+		for _, m := range append(slices.Clone(g.Key), g.Values...) {
+			use(m.Type)
+		}
+	}
+	for _, e := range f.Events {
+		need["context"] = true
+		for _, m := range e.Fields {
+			use(m.Type)
+		}
+	}
 	for name, used := range map[string]bool{
-		"iter": len(f.Programs)+len(f.Tables)+len(f.Sessions) > 0, "log/slog": true, "time": true,
+		"iter": len(f.Programs)+len(f.Tables)+len(f.Sessions)+len(f.Groups)+len(f.Events) > 0, "log/slog": true, "time": true,
 	} {
 		if used {
 			need[name] = true

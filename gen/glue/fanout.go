@@ -1,0 +1,123 @@
+package glue
+
+import (
+	"fmt"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// This file names what relays have that send to many: groups, receivers and events.
+
+func newGroup(g *ir.Group, types, scope scope) group {
+	name := exported(g.Name)
+	out := group{
+		Field: scope.pick(name), Name: g.Name, Type: types.pick(name + "Groups"),
+		About:  fmt.Sprintf("up to %d groups of up to %d receivers each, %d in all", g.Size, g.Max, g.Rows),
+		Handle: types.pick(name + "Group"), Row: types.pick(name + "Row"), Receiver: types.pick(name + "Receiver"), Change: types.pick(name + "Change"),
+	}
+	out.Key = fields(g.Key.Members, "k")
+	if len(out.Key) == 1 {
+		out.KeyType = out.Key[0].Type
+	} else {
+		out.KeyType = types.pick(name + "Key")
+	}
+	var plain, state []*ir.Member
+	for _, m := range g.Receivers.Value.Members {
+		switch m.Type.Kind {
+		case ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
+			state = append(state, m)
+		default:
+			plain = append(plain, m)
+		}
+	}
+	out.Values = fields(plain, "v")
+	out.State = fields(state, "s")
+	taken := newScope("Tag", "ID", "Group", "Row", "Set", "Update", "Remove", "Usage", "Hops", "String")
+	for i := range out.State {
+		f := &out.State[i]
+		f.Field = taken.pick(f.Field)
+		f.Index = i
+	}
+	return out
+}
+
+// addEvents names the events, and which receivers they name: those of the groups to whose receivers they are emitted.
+func (f *file) addEvents(p *ir.Plan, types scope) {
+	named := map[*ir.Event]map[int]bool{}
+	for _, prog := range p.Programs {
+		emits(prog.Body, func(e *ir.Emit) {
+			for i, g := range p.Groups {
+				if e.Row != nil && e.Row.Table == g.Receivers {
+					if named[e.Event] == nil {
+						named[e.Event] = map[int]bool{}
+					}
+					named[e.Event][i] = true
+				}
+			}
+		})
+	}
+	lost := newScope()
+	for _, e := range p.Events {
+		out := event{Type: types.pick(exported(e.Name) + "Event"), Name: e.Name, ID: e.ID, Lost: lost.pick(exported(e.Name)), Required: e.Required}
+		for i, g := range f.Groups {
+			if named[e][i] {
+				out.Receiver, out.Wrap = "*"+g.Receiver, "wrap"+g.Receiver
+			}
+		}
+		if len(named[e]) > 1 {
+			if f.Receiver == "" {
+				f.Receiver = types.pick("Receiver")
+			}
+			out.Receiver, out.Wrap = f.Receiver, "wrap"+f.Receiver
+		}
+		taken := newScope("Receiver", "Time", "Mono")
+		for i, m := range e.Fields.Members {
+			out.Fields = append(out.Fields, field{Field: taken.pick(exported(m.Name)), Name: m.Name, Type: goType(m.Type), From: fromEvent(i, m.Type)})
+		}
+		f.Events = append(f.Events, out)
+	}
+}
+
+// fromEvent returns the expression for the i-th field of an event.
+func fromEvent(i int, t ir.Type) string {
+	switch t.Kind {
+	case ir.Uint:
+		return fmt.Sprintf("%s(e.Uint(%d))", goType(t), i)
+	case ir.Bool:
+		return fmt.Sprintf("e.Bool(%d)", i)
+	case ir.Bytes:
+		return fmt.Sprintf("%s(e.Bytes(%d))", goType(t), i)
+	case ir.Mac:
+		return fmt.Sprintf("e.MAC(%d)", i)
+	case ir.Addr:
+		return fmt.Sprintf("e.Addr(%d)", i)
+	case ir.Endpoint:
+		return fmt.Sprintf("e.AddrPort(%d)", i)
+	}
+	panic(fmt.Sprintf("glue: an event has a field of kind %d", t.Kind))
+}
+
+// emits visits all records that a block emits.
+func emits(block []ir.Stmt, visit func(*ir.Emit)) {
+	each := func(e *ir.Effects) {
+		for _, emit := range e.Emits {
+			visit(emit)
+		}
+	}
+	for _, s := range block {
+		switch s := s.(type) {
+		case *ir.If:
+			emits(s.Then, visit)
+			emits(s.Else, visit)
+		case *ir.FanOut:
+			each(&s.Effects)
+			emits(s.Each, visit)
+		case *ir.Copy:
+			each(&s.Effects)
+		case *ir.Forward:
+			each(&s.Effects)
+		case *ir.Drop:
+			each(&s.Effects)
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package runtime
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// A Change is several changes of one group in one step, collected by [Group.Change].
+type Change struct {
+	group *Group
+	ops   []op
+	added []*Receiver
+	done  bool
+}
+
+// op is one change. values makes the new row of the old one; nil: the receiver is removed.
+type op struct {
+	receiver *Receiver
+	add      bool
+	values   func(old []byte) ([]byte, error)
+}
+
+// errDone is returned to a function that keeps a Change for later.
+var errDone = errors.New("the function that was given this Change has returned")
+
+// Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an error,
+// nothing is changed, and Change returns that error. Receivers that f adds get no packet before f returns, so f may set their
+// credits and counters. f is called once and may use the relay as it likes.
+//
+// Errors are those of [Group.Add], and [ErrClosed] for a receiver that was removed meanwhile; nothing was changed then.
+func (g *Group) Change(f func(c *Change) error) (err error) {
+	c := &Change{group: g}
+	ok := false
+	defer func() {
+		c.done = true
+		if !ok {
+			for _, v := range c.added {
+				g.kind.relay.fan.free(v)
+			}
+		}
+	}()
+	if err := f(c); err != nil {
+		return err
+	}
+	if err := c.apply(); err != nil {
+		return err
+	}
+	ok = true
+	return nil
+}
+
+// Add adds a receiver behind the others; see [Group.Add].
+func (c *Change) Add(values ...any) (*Receiver, error) {
+	if c.done {
+		return nil, errDone
+	}
+	k := c.group.kind
+	row, err := k.encode(values)
+	if err != nil {
+		return nil, err
+	}
+	v, err := k.newReceiver(c.group)
+	if err != nil {
+		return nil, err
+	}
+	c.added = append(c.added, v)
+	c.ops = append(c.ops, op{receiver: v, add: true, values: func([]byte) ([]byte, error) { return k.fill(row, v), nil }})
+	return v, nil
+}
+
+// Set gives a receiver new values; see [Receiver.Set].
+func (c *Change) Set(v *Receiver, values ...any) error {
+	if err := c.mine(v); err != nil {
+		return err
+	}
+	row, err := c.group.kind.encode(values)
+	if err != nil {
+		return err
+	}
+	row = c.group.kind.fill(row, v)
+	c.ops = append(c.ops, op{receiver: v, values: func([]byte) ([]byte, error) { return row, nil }})
+	return nil
+}
+
+// Update changes a receiver's values; see [Receiver.Update]. f is called after the function that was given to Change has returned,
+// perhaps more than once.
+func (c *Change) Update(v *Receiver, f func(values []any) []any) {
+	k := c.group.kind
+	c.ops = append(c.ops, op{receiver: v, values: func(old []byte) ([]byte, error) {
+		row, err := k.encode(f(decodeMembers(k.plain, old, nil)))
+		if err != nil {
+			return nil, err
+		}
+		return k.fill(row, v), nil
+	}})
+}
+
+// Remove removes a receiver; one that is removed already is left alone.
+func (c *Change) Remove(v *Receiver) { c.ops = append(c.ops, op{receiver: v}) }
+
+func (c *Change) mine(v *Receiver) error {
+	switch {
+	case c.done:
+		return errDone
+	case v.group != c.group:
+		return fmt.Errorf("%v is no receiver of %v", v, c.group)
+	}
+	return nil
+}
+
+// apply plans the changes, and waits until they are in force.
+func (c *Change) apply() error {
+	f, g := c.group.kind.relay.fan, c.group
+	for _, o := range c.ops {
+		if o.receiver.group != g {
+			return fmt.Errorf("%v is no receiver of %v", o.receiver, g)
+		}
+	}
+	for {
+		// What changes are made of is read and encoded without the lock. Where somebody else was faster, it is done again.
+		f.mu.Lock()
+		before := map[*Receiver][]byte{}
+		for _, o := range c.ops {
+			before[o.receiver] = o.receiver.planned
+		}
+		f.mu.Unlock()
+		after := map[*Receiver][]byte{}
+		for v, row := range before {
+			after[v] = row
+		}
+		for _, o := range c.ops {
+			old := after[o.receiver]
+			switch {
+			case o.values == nil:
+				after[o.receiver] = nil
+				continue
+			case old == nil && !o.add:
+				return fmt.Errorf("%v is %w", o.receiver, ErrClosed)
+			}
+			row, err := o.values(old)
+			if err != nil {
+				return err
+			}
+			after[o.receiver] = row
+		}
+		f.mu.Lock()
+		if slices.ContainsFunc(c.ops, func(o op) bool { return !same(o.receiver.planned, before[o.receiver]) }) {
+			f.mu.Unlock()
+			continue
+		}
+		wait, err := c.plan(after)
+		f.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if err := wait(); err != nil {
+			return fmt.Errorf("change %v: %w", g, err)
+		}
+		return nil
+	}
+}
+
+// plan makes the changes what is planned. fan.mu is held.
+func (c *Change) plan(after map[*Receiver][]byte) (wait func() error, err error) {
+	f, g := c.group.kind.relay.fan, c.group
+	if f.over || g.over || g.closing {
+		if !slices.ContainsFunc(c.ops, func(o op) bool { return o.values != nil }) {
+			return func() error { return nil }, nil // what is to be removed is gone
+		}
+		return nil, fmt.Errorf("%v is %w", g, ErrClosed)
+	}
+	n := len(g.plan)
+	for v, row := range after {
+		switch {
+		case v.planned == nil && row != nil:
+			n++
+		case v.planned != nil && row == nil:
+			n--
+		}
+	}
+	if n > g.kind.desc.Max && n > len(g.plan) {
+		return nil, &FullError{What: g.String(), Size: g.kind.desc.Max}
+	}
+	changed, gone := false, false
+	for _, o := range c.ops {
+		v, row := o.receiver, after[o.receiver]
+		switch {
+		case v.planned == nil && row != nil:
+			g.plan = append(g.plan, v)
+			changed = true
+		case row == nil && (v.planned != nil || o.add): // one that is added and removed in one step has to be freed, too
+			g.leaving = append(g.leaving, v)
+			gone, changed = true, true
+		case !bytes.Equal(v.planned, row):
+			changed = true
+		}
+		v.planned = row
+	}
+	if gone {
+		g.plan = slices.DeleteFunc(g.plan, func(v *Receiver) bool { return v.planned == nil })
+	}
+	if !changed {
+		return f.wait(g), nil // for somebody else's change, if need be
+	}
+	return f.plan(g), nil
+}
+
+// same says whether two rows are one, not whether they are equal.
+func same(a, b []byte) bool {
+	return (a == nil) == (b == nil) && (a == nil || &a[0] == &b[0])
+}
+
+// encode lays the plain values of a receiver out as a row.
+func (k *Groups) encode(values []any) ([]byte, error) {
+	where := k.where() + ", receiver"
+	row, err := encodeMembers(where, k.plain, k.desc.ReceiverSize, values)
+	if err != nil {
+		return nil, err
+	}
+	if err := specified(where, k.plain, row); err != nil {
+		return nil, err
+	}
+	// Only to check that both ends of a way are of one family.
+	if err := (&tableRow{receiver: &Receiver{group: &Group{kind: k}}, value: row}).findHops(); err != nil {
+		return nil, fmt.Errorf("%s: %w", where, err)
+	}
+	return row, nil
+}
+
+// fill writes what is no value into a row.
+func (k *Groups) fill(row []byte, v *Receiver) []byte {
+	for _, m := range k.plain {
+		if m.Hidden {
+			copy(row[m.Off:m.Off+m.Size], v.state[m.Off:])
+		}
+	}
+	return row
+}

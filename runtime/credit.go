@@ -1,0 +1,412 @@
+package runtime
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// Layout of an entry of fr_credits (docs/abi.md), and what both sides agree on about it.
+const (
+	creditLimit   = 0  // u64; of a bucket: units a second
+	creditSpent   = 8  // u64; of a bucket: nanoseconds of the monotonic clock
+	creditBurst   = 16 // u64; of a bucket alone
+	creditRefused = 24 // u64 for each level of priority
+
+	spendTries = 16 // attempts of a compare and swap, as many as the kernel's
+
+	// Larger numbers count as these, so that times fit in 64 bits.
+	maxBucketCost  = 1<<32 - 1
+	maxBucketBurst = 1<<33 - 1
+)
+
+// balance is an entry of fr_credits: the memory that a Credit or a Bucket works on.
+type balance struct {
+	mem    *mapping
+	index  uint32
+	levels int
+	gone   atomic.Bool
+}
+
+func (b *balance) retire() { b.gone.Store(true) }
+
+func (b *balance) alive() bool { return b != nil && !b.gone.Load() }
+
+func (b *balance) load(off int) uint64 {
+	if !b.alive() {
+		return 0
+	}
+	return b.mem.load64(b.index, off)
+}
+
+func (b *balance) store(off int, n uint64) {
+	if b.alive() {
+		b.mem.store64(b.index, off, n)
+	}
+}
+
+func (b *balance) refused(level int) uint64 {
+	if level < 0 || !b.alive() || level >= b.levels {
+		return 0
+	}
+	return b.mem.load64(b.index, creditRefused+8*level)
+}
+
+// spend swaps what is spent for what next makes of it, unless next refuses.
+func (b *balance) spend(next func(spent uint64) (uint64, bool)) error {
+	for range spendTries {
+		if !b.alive() {
+			return ErrClosed
+		}
+		spent := b.mem.load64(b.index, creditSpent)
+		now, ok := next(spent)
+		if !ok {
+			return ErrRefused
+		}
+		if b.mem.swap64(b.index, creditSpent, spent, now) {
+			return nil
+		}
+	}
+	return ErrContended
+}
+
+// A Credit bounds what is sent: in the kernel by `admit`, in user space by Spend. What is spent only grows, and the limit is
+// absolute, so that neither side has to know what the other does. It lies in memory that both map: nothing here is a system
+// call. When its row or receiver is removed, it reads 0 and admits nothing.
+type Credit struct{ balance }
+
+// SetLimit sets how much may be spent in all, since the credit began, in the units of the spec's costs (bytes or packets).
+func (c *Credit) SetLimit(n uint64) {
+	if c != nil {
+		c.store(creditLimit, n)
+	}
+}
+
+// Limit returns how much may be spent in all.
+func (c *Credit) Limit() uint64 {
+	if c == nil {
+		return 0
+	}
+	return c.load(creditLimit)
+}
+
+// Spent returns how much was spent, by the kernel and by user space.
+func (c *Credit) Spent() uint64 {
+	if c == nil {
+		return 0
+	}
+	return c.load(creditSpent)
+}
+
+// Available returns how much may still be spent; 0 where the limit was moved below what was spent.
+func (c *Credit) Available() uint64 {
+	spent, limit := c.Spent(), c.Limit()
+	if spent > limit {
+		return 0
+	}
+	return limit - spent
+}
+
+// Spend spends n, for what user space sends itself. It is all or nothing: [ErrRefused] where n doesn't fit, [ErrContended]
+// where others were faster 16 times in a row (nothing was spent; trying again is sound), [ErrClosed] where the credit is gone.
+func (c *Credit) Spend(n uint64) error {
+	if c == nil {
+		return ErrClosed
+	}
+	return c.spend(func(spent uint64) (uint64, bool) {
+		sum, carry := bits.Add64(spent, n, 0)
+		return sum, carry == 0 && sum <= c.Limit()
+	})
+}
+
+// Refund gives back n that was spent and not sent after all.
+func (c *Credit) Refund(n uint64) {
+	if c.alive() {
+		c.mem.add64(c.index, creditSpent, -n)
+	}
+}
+
+// Refused returns how many packets of a level of priority the kernel has refused for want of this credit. A spec without
+// priority has level 0 alone.
+func (c *Credit) Refused(level int) uint64 {
+	if c == nil {
+		return 0
+	}
+	return c.refused(level)
+}
+
+// String formats what was spent and the limit.
+func (c *Credit) String() string { return fmt.Sprintf("%d of %d", c.Spent(), c.Limit()) }
+
+func (c *Credit) alive() bool { return c != nil && c.balance.alive() }
+
+// A Bucket bounds what is sent by a rate: it refills by time, up to a burst. It lies in memory that the kernel's programs and user
+// space both map: nothing here is a system call. When its row or receiver is removed, it reads 0 and admits nothing.
+type Bucket struct{ balance }
+
+// Rate is how a [Bucket] refills.
+type Rate struct {
+	PerSecond uint64 // units a second; 0: nothing is admitted
+	Burst     uint64 // units that may be spent at once, after a pause; at most 2³³-1
+}
+
+// SetRate sets how many units refill in a second, and how many may be spent at once after a pause. A packet that comes while
+// SetRate runs may see the one without the other.
+func (b *Bucket) SetRate(perSecond, burst uint64) {
+	if b != nil {
+		b.store(creditBurst, burst)
+		b.store(creditLimit, perSecond)
+	}
+}
+
+// Rate returns what SetRate set.
+func (b *Bucket) Rate() Rate {
+	if b == nil {
+		return Rate{}
+	}
+	return Rate{PerSecond: b.load(creditLimit), Burst: b.load(creditBurst)}
+}
+
+// Available returns how many units may be spent now.
+func (b *Bucket) Available() uint64 {
+	rate := b.Rate()
+	if rate.PerSecond == 0 {
+		return 0
+	}
+	burst := min(rate.Burst, maxBucketBurst)
+	ahead := b.load(creditSpent) - monotonic()
+	if int64(ahead) <= 0 {
+		return burst
+	}
+	hi, lo := bits.Mul64(ahead, rate.PerSecond)
+	if hi >= nanosecond {
+		return 0
+	}
+	used, rest := bits.Div64(hi, lo, nanosecond)
+	if rest > 0 {
+		used++
+	}
+	return burst - min(used, burst)
+}
+
+const nanosecond = 1_000_000_000 // of a second
+
+// Spend spends n units, for what user space sends itself. It is all or nothing: [ErrRefused] where n doesn't fit now,
+// [ErrContended] where others were faster 16 times in a row (nothing was spent; trying again is sound), [ErrClosed] where the
+// bucket is gone.
+func (b *Bucket) Spend(n uint64) error {
+	if !b.alive() {
+		return ErrClosed
+	}
+	rate, now := b.Rate(), monotonic()
+	if rate.PerSecond == 0 {
+		return ErrRefused
+	}
+	takes := min(n, maxBucketCost) * nanosecond / rate.PerSecond
+	room := min(rate.Burst, maxBucketBurst) * nanosecond / rate.PerSecond
+	return b.spend(func(spent uint64) (uint64, bool) {
+		from := max(spent, now)
+		return from + takes, takes <= room && from-now <= room-takes
+	})
+}
+
+// Refund gives back n units that were spent and not sent after all, at the rate of now.
+func (b *Bucket) Refund(n uint64) {
+	if rate := b.Rate(); rate.PerSecond > 0 && b.alive() {
+		b.mem.add64(b.index, creditSpent, -(min(n, maxBucketCost) * nanosecond / rate.PerSecond))
+	}
+}
+
+// Refused returns how many packets of a level of priority the kernel has refused because the bucket was empty. A spec without
+// priority has level 0 alone.
+func (b *Bucket) Refused(level int) uint64 {
+	if b == nil {
+		return 0
+	}
+	return b.refused(level)
+}
+
+// String formats the rate and the burst.
+func (b *Bucket) String() string {
+	r := b.Rate()
+	return fmt.Sprintf("%d a second, burst %d", r.PerSecond, r.Burst)
+}
+
+func (b *Bucket) alive() bool { return b != nil && b.balance.alive() }
+
+// monotonic returns the kernel's monotonic clock in nanoseconds, which is what bpf_ktime_get_ns returns. It is no system call
+// where the clock source has a vDSO.
+func monotonic() uint64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0 // can't happen: the clock exists since Linux 2.6
+	}
+	return uint64(ts.Nano())
+}
+
+// credits hands out the entries of fr_credits, in blocks: each row that has credits has a block of its own, and the rows of a table
+// or of a kind of group have blocks of one size side by side. So memory never falls to pieces.
+type credits struct {
+	mem    *mapping
+	levels int
+
+	mu  sync.Mutex
+	all []interface{ retire() } // by index: a *Credit or a *Bucket; nil: nobody has asked for it
+}
+
+// creditBlocks are the blocks of one table or kind of group.
+type creditBlocks struct {
+	credits    *credits
+	first      uint32   // index of the first block's first entry
+	size       uint32   // entries in a block; 0: rows have no credits
+	offsets    []uint32 // by index of the member: where in the block its entries begin
+	free       []uint32 // blocks of a table
+	byIdentity bool     // blocks of a kind of group: a receiver's identity says which one it has
+}
+
+func newCredits(m *ebpf.Map, levels int) (*credits, error) {
+	mem, err := mapArray(m)
+	if err != nil {
+		return nil, err
+	}
+	return &credits{mem: mem, levels: max(levels, 1), all: make([]interface{ retire() }, m.MaxEntries())}, nil
+}
+
+// layCredits gives each table and kind of group its blocks, in the order of desc.
+func layCredits(c *credits, desc *Desc) (tables, groups []*creditBlocks) {
+	next := uint32(1)
+	lay := func(members []MemberDesc, rows int) *creditBlocks {
+		b := &creditBlocks{credits: c, first: next, offsets: make([]uint32, len(members))}
+		for i, m := range members {
+			if m.Kind == KindCredit || m.Kind == KindBucket {
+				b.offsets[i] = b.size
+				b.size += uint32(m.Bits)
+			}
+		}
+		if b.size > 0 {
+			next += b.size * uint32(rows)
+		}
+		return b
+	}
+	for _, t := range desc.Tables {
+		b := lay(t.Value, t.Size)
+		if b.size > 0 {
+			for i := range uint32(t.Size) {
+				b.free = append(b.free, i)
+			}
+		}
+		tables = append(tables, b)
+	}
+	for _, g := range desc.Groups {
+		b := lay(g.Receiver, g.Rows)
+		b.byIdentity = true
+		groups = append(groups, b)
+	}
+	return tables, groups
+}
+
+// index is the first entry of a member (by its index) in a block.
+func (b *creditBlocks) index(block uint32, member int) uint32 {
+	return b.first + block*b.size + b.offsets[member]
+}
+
+// block is the inverse of index.
+func (b *creditBlocks) block(index uint32, member int) (block uint32, ok bool) {
+	at := index - b.first - b.offsets[member]
+	return at / max(b.size, 1), index >= b.first+b.offsets[member] && b.size > 0 && at%b.size == 0
+}
+
+// clear makes a block's entries new ones.
+func (b *creditBlocks) clear(block uint32) {
+	c := b.credits
+	for i := b.first + block*b.size; i < b.first+(block+1)*b.size; i++ {
+		for off := 0; off < creditRefused+8*c.levels; off += 8 {
+			c.mem.store64(i, off, 0)
+		}
+	}
+}
+
+// take returns a free block of a table.
+func (b *creditBlocks) take() (block uint32, ok bool) {
+	if b.size == 0 {
+		return 0, true
+	}
+	if len(b.free) == 0 {
+		return 0, false
+	}
+	block, b.free = b.free[0], b.free[1:]
+	return block, true
+}
+
+// release frees a block, and ends its Credits and Buckets. relay.mu is held.
+func (b *creditBlocks) release(block uint32) {
+	if b.size == 0 {
+		return
+	}
+	if !b.byIdentity {
+		b.free = append(b.free, block)
+	}
+	c := b.credits
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := b.first + block*b.size; i < b.first+(block+1)*b.size; i++ {
+		if one := c.all[i]; one != nil {
+			one.retire()
+			c.all[i] = nil
+		}
+	}
+}
+
+// get returns what a row's member of kind credit or bucket refers to: a *Credit, a *Bucket, or a slice of them by level; the same
+// ones each time, until they are retired. Index 0 is none.
+func (c *credits) get(m MemberDesc, index uint32) any {
+	if m.Kind == KindBucket {
+		return pickCredits(c, m, index, func(b *Bucket) *balance { return &b.balance })
+	}
+	return pickCredits(c, m, index, func(b *Credit) *balance { return &b.balance })
+}
+
+func pickCredits[T any, P interface {
+	*T
+	retire()
+}](c *credits, m MemberDesc, index uint32, at func(P) *balance) any {
+	many := make([]P, 0, m.Bits)
+	if c != nil && index != 0 && int(index)+m.Bits <= len(c.all) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for i := index; i < index+uint32(m.Bits); i++ {
+			one, ok := c.all[i].(P)
+			if !ok {
+				one = new(T)
+				b := at(one)
+				b.mem, b.index, b.levels = c.mem, i, c.levels
+				c.all[i] = one
+			}
+			many = append(many, one)
+		}
+	}
+	switch {
+	case m.Bits != 1:
+		return many
+	case len(many) == 0:
+		return P(nil)
+	}
+	return many[0]
+}
+
+func (c *credits) closeAll() {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, one := range c.all {
+		if one != nil {
+			one.retire()
+		}
+	}
+}

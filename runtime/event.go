@@ -1,0 +1,272 @@
+package runtime
+
+import (
+	"context"
+	"iter"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// calibrateEvery is how many records pass before the clocks are read again; they are in any case after a pause.
+const calibrateEvery = 1024
+
+// Layout of the header of a record (docs/abi.md).
+const (
+	eventTime     = 0  // u64, nanoseconds of the monotonic clock
+	eventReceiver = 8  // u32
+	eventID       = 12 // u16
+	eventSize     = 14 // u16
+	eventHeader   = 16
+)
+
+// Event is a record that a program emitted. It is valid until the next step of the iteration that it comes from.
+type Event struct {
+	ID       int           // from 1 on, in the order of the spec
+	Receiver *Receiver     // that the packet was sent to; nil: none, or one of a former process that is gone
+	Time     time.Time     // when the packet was sent; it has a monotonic reading, so time.Since is exact
+	Mono     time.Duration // the same on the kernel's monotonic clock (CLOCK_MONOTONIC)
+
+	desc *EventDesc
+	data []byte
+}
+
+// Desc returns the description of the event.
+func (e *Event) Desc() *EventDesc { return e.desc }
+
+func (e *Event) field(i int) []byte {
+	m := &e.desc.Fields[i]
+	return e.data[m.Off : m.Off+m.Size]
+}
+
+// Uint returns the i-th field, an integer.
+func (e *Event) Uint(i int) uint64 { return getUint(e.field(i)) }
+
+// Bool returns the i-th field, a bool.
+func (e *Event) Bool(i int) bool { return e.field(i)[0] != 0 }
+
+// Bytes returns the i-th field, bytes; they are valid as long as the event.
+func (e *Event) Bytes(i int) []byte { return e.field(i) }
+
+// MAC returns the i-th field, a link-layer address.
+func (e *Event) MAC(i int) net.HardwareAddr { return append(net.HardwareAddr(nil), e.field(i)...) }
+
+// Addr returns the i-th field, an address.
+func (e *Event) Addr(i int) netip.Addr { return getAddr(e.field(i)) }
+
+// AddrPort returns the i-th field, an endpoint.
+func (e *Event) AddrPort(i int) netip.AddrPort {
+	b := e.field(i)
+	return netip.AddrPortFrom(getAddr(b), order.Uint16(b[16:]))
+}
+
+// Values returns the fields, in the order of the spec.
+func (e *Event) Values() []any { return decodeMembers(e.desc.Fields, e.data, nil) }
+
+// events is the relay's ring of events, and what its records are read with.
+type events struct {
+	relay *Relay
+	ring  *ring
+	lost  *mapping
+	turn  chan struct{} // holds one value: who takes it may read
+	over  chan struct{}
+
+	// Of the reader that has the turn.
+	base     time.Time // and
+	baseMono uint64    // were the same moment
+	trusted  int       // for how many more records that is used: the wall clock may be set
+
+	named []atomic.Pointer[Receiver] // by identity, those that are gone included until their identity is used again
+	mu    sync.Mutex
+	past  map[uint32][]pastName // by identity
+}
+
+// pastName says that records in front of a position name a receiver whose identity another one has now.
+type pastName struct {
+	until    uint64
+	receiver *Receiver
+}
+
+func newEvents(r *Relay, m, lost *ebpf.Map) (*events, error) {
+	e := &events{relay: r, turn: make(chan struct{}, 1), over: make(chan struct{}), named: make([]atomic.Pointer[Receiver], r.desc.Receivers), past: map[uint32][]pastName{}}
+	var err error
+	if e.lost, err = mapArray(lost); err != nil {
+		return nil, err
+	}
+	if e.ring, err = newRing(m, e.lost); err != nil {
+		return nil, err
+	}
+	e.turn <- struct{}{}
+	return e, nil
+}
+
+// close ends all iterations.
+func (e *events) close() {
+	if e != nil {
+		close(e.over)
+		e.release()
+		e.ring.close()
+	}
+}
+
+// name gives a receiver its identity, which no list has. Records that are in the ring already name the one that had it before.
+func (e *events) name(v *Receiver) {
+	if e == nil {
+		return
+	}
+	end := e.ring.end()
+	old := e.named[v.id].Swap(v)
+	if old == nil || e.ring.waiting() == 0 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	past := e.past[v.id]
+	// Where no record came in between, none can name it: so there are never more names than records.
+	if len(past) == 0 || past[len(past)-1].until != end {
+		e.past[v.id] = append(past, pastName{end, old})
+	}
+}
+
+// receiver returns who had an identity when the record at a position was made. Positions only grow.
+func (e *events) receiver(id uint32, at uint64) *Receiver {
+	if id == 0 || int(id) >= len(e.named) {
+		return nil
+	}
+	now := e.named[id].Load()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.past) == 0 {
+		return now
+	}
+	past := e.past[id]
+	for len(past) > 0 && past[0].until <= at {
+		past = past[1:]
+	}
+	if len(past) == 0 {
+		delete(e.past, id)
+		return now
+	}
+	e.past[id] = past
+	return past[0].receiver
+}
+
+// forget drops past names when all records were read.
+func (e *events) forget() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, past := range e.past {
+		if past[len(past)-1].until <= e.ring.pos {
+			delete(e.past, id)
+		}
+	}
+}
+
+// Events iterates over the events of the relay, in the order in which programs began them, from the oldest that nobody has read. It
+// sleeps while there are none, and ends when ctx does, or the relay. The kernel never waits for the reader: what finds no room in the
+// ring is counted by [Relay.Lost], or not sent at all, as the spec says.
+//
+// Several iterations share the events, as goroutines that receive from one channel do. An event is valid until the next step.
+func (r *Relay) Events(ctx context.Context) iter.Seq[*Event] {
+	return func(yield func(*Event) bool) {
+		e := r.events
+		if e == nil {
+			return
+		}
+		defer context.AfterFunc(ctx, e.ring.wake)()
+		ev := new(Event)
+		defer e.release()
+		for e.read(ctx, ev) {
+			if !yield(ev) {
+				return
+			}
+		}
+	}
+}
+
+// release tells the kernel, and who may adopt the relay, what was read, unless somebody else is reading.
+func (e *events) release() {
+	select {
+	case <-e.turn:
+		e.ring.release()
+		e.turn <- struct{}{}
+	default:
+	}
+}
+
+// read reads one event.
+func (e *events) read(ctx context.Context, ev *Event) bool {
+	select {
+	case <-e.turn:
+	default:
+		select {
+		case <-e.turn:
+		case <-ctx.Done():
+			return false
+		case <-e.over:
+			return false
+		}
+	}
+	defer func() { e.turn <- struct{}{} }()
+	for {
+		select {
+		case <-e.over:
+			return false
+		case <-ctx.Done():
+			return false
+		default:
+		}
+		data, at, ok := e.ring.next(ev.data[:0])
+		ev.data = data
+		switch {
+		case ok && e.decode(ev, at):
+			return true
+		case !ok:
+			e.forget()
+			e.trusted = 0
+			if e.ring.wait(ctx) != nil {
+				return false
+			}
+		}
+	}
+}
+
+// decode understands a record; false where it is none that the relay knows.
+func (e *events) decode(ev *Event, at uint64) bool {
+	if len(ev.data) < eventHeader {
+		return false
+	}
+	id := int(order.Uint16(ev.data[eventID:]))
+	if id < 1 || id > len(e.relay.desc.Events) || len(ev.data) < e.relay.desc.Events[id-1].Size {
+		return false
+	}
+	mono := order.Uint64(ev.data[eventTime:])
+	if e.trusted == 0 {
+		e.base, e.baseMono, e.trusted = time.Now(), monotonic(), calibrateEvery
+	}
+	e.trusted--
+	ev.ID, ev.desc = id, &e.relay.desc.Events[id-1]
+	ev.Mono, ev.Time = time.Duration(mono), e.base.Add(time.Duration(mono-e.baseMono))
+	ev.Receiver = e.receiver(order.Uint32(ev.data[eventReceiver:]), at)
+	return true
+}
+
+// Lost returns how many records of an event were lost because the ring was full, by its ID.
+func (r *Relay) Lost(id int) uint64 {
+	if r.events == nil || id < 1 || id > len(r.desc.Events) {
+		return 0
+	}
+	return r.events.lost.load64(uint32(id), 0)
+}
+
+// EventsWaiting returns how many bytes of records wait to be read, and how many the ring holds.
+func (r *Relay) EventsWaiting() (bytes, size uint64) {
+	if r.events == nil {
+		return 0, 0
+	}
+	return r.events.ring.waiting(), r.events.ring.size
+}

@@ -1,0 +1,198 @@
+package runtime
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// fanDesc describes testdata/fan.bpf.c.
+func fanDesc() *Desc {
+	uint := func(name string, size, off int) MemberDesc {
+		return MemberDesc{Name: name, Kind: KindUint, Bits: 8 * size, Size: size, Off: off}
+	}
+	index := func(name string, kind Kind, bits, off int) MemberDesc {
+		return MemberDesc{Name: name, Kind: kind, Bits: bits, Size: 4, Off: off}
+	}
+	return &Desc{
+		Name:   "fan",
+		Kernel: [2]int{5, 17},
+		Groups: []GroupDesc{{
+			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1, Key: []MemberDesc{uint("id", 4, 0)}, KeySize: 4, ReceiverSize: 80,
+			Receiver: []MemberDesc{
+				{Name: "local", Kind: KindEndpoint, Size: 18}, {Name: "remote", Kind: KindEndpoint, Size: 18, Off: 18},
+				{Name: "hop_remote", Kind: KindHop, Size: 20, Off: 36, Hidden: true, To: 1, From: 0},
+				uint("value", 4, 56), index("skipped", KindCounter, 0, 60), index("credit", KindCredit, 2, 64), index("rate", KindBucket, 1, 68),
+				index("ids", KindTranslation, 0, 72), {Name: "receiver", Kind: KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true},
+			},
+		}},
+		Events: []EventDesc{
+			{Name: "sent", Size: 40, Fields: []MemberDesc{uint("packet", 8, 16), uint("number", 8, 24), uint("value", 4, 32), uint("of", 4, 36)}},
+			{Name: "made", Size: 16},
+		},
+		Programs: []ProgramDesc{
+			{Name: "fan", Hook: "tc/ingress", Reasons: []ReasonDesc{{Name: "fanned", Kind: "pass"}, {Name: "no_subs", Kind: "up"}, {Name: "ring_full", Kind: "up"}}},
+			{Name: "draw", Hook: "tc/ingress", Base: 3}, {Name: "translate", Hook: "tc/ingress", Base: 3},
+		},
+		Levels: 2, Receivers: 129, Credits: 385, Shared: 129, Translations: 1024, Ring: 65536,
+	}
+}
+
+var direct = func(from, to netip.Addr) Hop { return Hop{State: HopDirect, Ifindex: 1, MTU: 1500} }
+
+func loadFan(t testing.TB, opt Options) *Relay {
+	t.Helper()
+	if opt.Routes == nil {
+		opt.Routes = direct
+	}
+	return mustLoad(t, fanDesc(), buildFile(t, "fan"), opt)
+}
+
+func openGroup(t testing.TB, r *Relay, key int) *Group {
+	t.Helper()
+	g, err := r.Groups("subs").Open(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// subscriber is the n-th receiver's values.
+func subscriber(n, value int) []any {
+	return []any{netip.MustParseAddrPort("192.0.2.1:5004"), netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, byte(n)}), uint16(6000+n)), value}
+}
+
+func add(t testing.TB, g *Group, n, value int) *Receiver {
+	t.Helper()
+	v, err := g.Add(subscriber(n, value)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// fanPacket is a packet of a group, or one that names a row, with a key behind it.
+func fanPacket(group uint32, key uint64) []byte {
+	b := make([]byte, 60)
+	binary.LittleEndian.PutUint32(b[14:], group)
+	binary.LittleEndian.PutUint64(b[18:], key)
+	return b
+}
+
+func runOn(t testing.TB, r *Relay, program string, data []byte, repeat uint32) uint32 {
+	t.Helper()
+	ret, err := r.Program(program).Kernel().Run(&ebpf.RunOptions{Data: data, Repeat: repeat})
+	if err != nil {
+		t.Error(err)
+	}
+	return ret
+}
+
+// drain reads the events that are there.
+func drain(t testing.TB, r *Relay, visit func(*Event)) {
+	t.Helper()
+	if bytes, _ := r.EventsWaiting(); bytes == 0 {
+		return
+	}
+	for ev := range r.Events(t.Context()) {
+		visit(ev)
+		r.events.ring.release()
+		if bytes, _ := r.EventsWaiting(); bytes == 0 {
+			return
+		}
+	}
+}
+
+func TestGroup(t *testing.T) {
+	r := loadFan(t, Options{})
+	k := r.Groups("subs")
+	g := openGroup(t, r, 7)
+	if got := k.Get(7); got != g || k.Get(8) != nil {
+		t.Errorf("groups 7 and 8 are %v, %v", got, k.Get(8))
+	}
+	var exists *ExistsError
+	if _, err := k.Open(7); !errors.As(err, &exists) || !errors.Is(err, ErrExists) || exists.Group != g {
+		t.Errorf("opened again: %v", err)
+	}
+	runOn(t, r, "fan", fanPacket(8, 0), 1)
+	runOn(t, r, "fan", fanPacket(7, 0), 1) // nobody there
+	anna, bert := add(t, g, 1, 10), add(t, g, 2, 20)
+	runOn(t, r, "fan", fanPacket(7, 0), 1)
+	if got := r.Program("fan").Count("no_subs").Packets; got != 1 {
+		t.Errorf("%d packets without a group", got)
+	}
+	var got []*Receiver
+	drain(t, r, func(ev *Event) {
+		got = append(got, ev.Receiver)
+		if ev.Desc().Name != "sent" || ev.Uint(2) != 10*uint64(len(got)) || ev.Uint(1) != 0 || time.Since(ev.Time) > time.Minute || time.Since(ev.Time) < 0 {
+			t.Errorf("event %v of %v at %v", ev.Values(), ev.Receiver, ev.Time)
+		}
+	})
+	if !slices.Equal(got, []*Receiver{anna, bert}) || !slices.Equal(g.Receivers(), got) {
+		t.Errorf("events of %v, receivers %v", got, g.Receivers())
+	}
+	if u := anna.Usage(); u != (Usage{Packets: 1, Bytes: 60}) {
+		t.Errorf("usage %+v", u)
+	}
+	skipped := anna.State(0).(*Counter)
+	if skipped.Load() != 1 {
+		t.Errorf("the counter is at %d", skipped.Load())
+	}
+	// New values; what belongs to the receiver stays.
+	if err := anna.Set(subscriber(1, 11)...); err != nil {
+		t.Fatal(err)
+	}
+	if v := anna.Values(); fmt.Sprint(v) != "[192.0.2.1:5004 203.0.113.1:6001 11]" || anna.State(0).(*Counter) != skipped {
+		t.Errorf("values %v", v)
+	}
+	if err := bert.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if err := bert.Remove(); err != nil {
+		t.Errorf("removed again: %v", err)
+	}
+	if err := bert.Set(subscriber(2, 0)...); !errors.Is(err, ErrClosed) {
+		t.Errorf("set after it was removed: %v", err)
+	}
+	runOn(t, r, "fan", fanPacket(7, 0), 2)
+	n := 0
+	drain(t, r, func(ev *Event) {
+		if n++; ev.Receiver != anna || ev.Uint(1) != uint64(n) || ev.Uint(2) != 11 {
+			t.Errorf("event %v of %v", ev.Values(), ev.Receiver)
+		}
+	})
+	if u := anna.Usage(); n != 2 || u.Packets != 3 || bert.Usage().Packets != 1 {
+		t.Errorf("%d events, usage %+v, %+v", n, u, bert.Usage())
+	}
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Close(); err != nil {
+		t.Errorf("closed again: %v", err)
+	}
+	if _, ok := skipped.Alloc(1); ok || skipped.Load() != 0 {
+		t.Error("the counter of a receiver that is gone draws numbers")
+	}
+	if _, err := g.Add(subscriber(1, 1)...); !errors.Is(err, ErrClosed) {
+		t.Errorf("added to a closed group: %v", err)
+	}
+	runOn(t, r, "fan", fanPacket(7, 0), 1)
+	if got := r.Program("fan").Count("no_subs").Packets; got != 2 {
+		t.Errorf("%d packets without a group", got)
+	}
+	g = openGroup(t, r, 7)
+	if g.Len() != 0 || len(k.free) != 192 || len(k.ids) != 128 || len(k.live) != 0 {
+		t.Errorf("%d receivers, %d free rows, %d identities, %d alive", g.Len(), len(k.free), len(k.ids), len(k.live))
+	}
+}
+
+var _ = sync.Mutex{}
+var _ atomic.Int32

@@ -1,0 +1,406 @@
+package runtime
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cilium/ebpf"
+)
+
+// Groups is a kind of group. A group has a key, which packets are looked up by, and a list of receivers, each of which gets a copy
+// of a packet. A receiver is a row of values, and what belongs to it as long as it is there: its identity, counters, credits
+// and translations.
+//
+// Everything that changes a list or a receiver is in force when the call returns, and takes effect at once: a packet reaches the
+// receivers from before the change or those from after it, with their values, never a mixture, and none of them twice. See
+// [Group.Change] for several changes in one step, and docs/operations.md for what a change costs.
+type Groups struct {
+	relay *Relay
+	desc  *GroupDesc
+	plain []MemberDesc // desc.Receiver; what is no plain value is hidden
+
+	outer   *ebpf.Map     // key -> list
+	list    *ebpf.MapSpec // of a list
+	rows    *ebpf.Map     // of receivers
+	credits *creditBlocks // by identity
+
+	// Guarded by relay.fan.mu.
+	open  map[string]*Group // by key; those that are being opened or closed as well
+	ids   []uint32          // free identities; those freed last are reused last
+	live  map[uint32]*Receiver
+	free  []uint32    // rows that no list has
+	spare []*ebpf.Map // lists that nobody reads any more
+}
+
+func newGroups(r *Relay, d *GroupDesc, spec *ebpf.CollectionSpec, blocks *creditBlocks) *Groups {
+	k := &Groups{
+		relay: r, desc: d, plain: slices.Clone(d.Receiver), credits: blocks,
+		outer: r.coll.Maps["grp_"+d.Name], rows: r.coll.Maps["rcv_"+d.Name],
+		open: map[string]*Group{}, live: map[uint32]*Receiver{},
+	}
+	k.list = spec.Maps["grp_"+d.Name].InnerMap.Copy()
+	for i := range k.plain {
+		k.plain[i].Hidden = k.plain[i].Hidden || k.plain[i].Kind.isState()
+	}
+	for i := range d.Rows {
+		k.ids = append(k.ids, uint32(d.Base+i))
+	}
+	for i := range d.Rows + d.Max {
+		k.free = append(k.free, uint32(i))
+	}
+	return k
+}
+
+// Desc returns the description of the kind.
+func (k *Groups) Desc() *GroupDesc { return k.desc }
+
+func (k *Groups) where() string { return fmt.Sprintf("group %q", k.desc.Name) }
+
+// Open opens a group without receivers, by the values of its key. Errors: an [*ExistsError], a [*FullError], a [*ValueError],
+// [ErrClosed].
+func (k *Groups) Open(key ...any) (*Group, error) {
+	b, err := k.encodeKey(key)
+	if err != nil {
+		return nil, err
+	}
+	f := k.relay.fan
+	g := &Group{kind: k, key: b}
+	f.mu.Lock()
+	switch other := k.open[string(b)]; {
+	case f.over:
+		err = fmt.Errorf("open %v: relay: %w", g, ErrClosed)
+	case other != nil:
+		err = &ExistsError{Group: other}
+	case len(k.open) >= k.desc.Size:
+		err = &FullError{What: k.where(), Size: k.desc.Size}
+	}
+	if err != nil {
+		f.mu.Unlock()
+		return nil, err
+	}
+	k.open[string(b)] = g
+	wait := f.plan(g)
+	f.mu.Unlock()
+	if err := wait(); err != nil {
+		return nil, fmt.Errorf("open %v: %w", g, err)
+	}
+	return g, nil
+}
+
+// Get returns the open group with a key, nil where there is none.
+func (k *Groups) Get(key ...any) *Group {
+	b, err := k.encodeKey(key)
+	if err != nil {
+		return nil
+	}
+	f := k.relay.fan
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if g := k.open[string(b)]; g != nil && g.isOpen() {
+		return g
+	}
+	return nil
+}
+
+// All iterates over the open groups, adopted ones included, in the order of their keys' bytes.
+func (k *Groups) All() iter.Seq[*Group] {
+	return func(yield func(*Group) bool) {
+		f := k.relay.fan
+		f.mu.Lock()
+		var all []*Group
+		for _, g := range k.open {
+			if g.isOpen() {
+				all = append(all, g)
+			}
+		}
+		f.mu.Unlock()
+		slices.SortFunc(all, func(a, b *Group) int { return strings.Compare(string(a.key), string(b.key)) })
+		for _, g := range all {
+			if !yield(g) {
+				return
+			}
+		}
+	}
+}
+
+// Count returns how many groups are open, and how many receivers they have.
+func (k *Groups) Count() (groups, receivers int) {
+	f := k.relay.fan
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, g := range k.open {
+		if g.isOpen() {
+			groups++
+			receivers += len(g.list)
+		}
+	}
+	return groups, receivers
+}
+
+func (k *Groups) encodeKey(key []any) ([]byte, error) {
+	b, err := encodeMembers(k.where()+", key", k.desc.Key, k.desc.KeySize, key)
+	if err != nil {
+		return nil, err
+	}
+	return b, specified(k.where()+", key", k.desc.Key, b)
+}
+
+// specified refuses addresses that no packet carries.
+func specified(where string, members []MemberDesc, b []byte) error {
+	for _, m := range members {
+		if (m.Kind == KindAddr || m.Kind == KindEndpoint) && !m.Hidden && getAddr(b[m.Off:]).IsUnspecified() {
+			return &ValueError{Where: fmt.Sprintf("%s, %q", where, m.Name), Value: decode(b[m.Off:m.Off+m.Size], m.Kind),
+				Reason: "is unspecified: packets carry the address of this host, not the one that a listener was given"}
+		}
+	}
+	return nil
+}
+
+// eachLive visits the receivers, those that are being added or removed included.
+func (k *Groups) eachLive(visit func(*Receiver)) {
+	k.relay.fan.mu.Lock()
+	defer k.relay.fan.mu.Unlock()
+	for _, v := range k.live {
+		visit(v)
+	}
+}
+
+// A Group sends each packet that has its key to its receivers. It is open until Close. Its methods may be called from any
+// goroutine.
+type Group struct {
+	kind   *Groups
+	key    []byte
+	handle handle
+
+	// Guarded by relay.fan.mu. What is planned is what the caller of the last change wants, and what the kernel has follows.
+	plan       []*Receiver
+	closing    bool
+	leaving    []*Receiver // no longer planned, and not yet freed
+	stale      bool        // a hop changed
+	committing bool
+	version    uint64 // of what is planned
+	waiters    []waiter
+	queued     bool
+	installed  bool        // the kernel has a list
+	list       []*Receiver // the kernel has; written by the committer alone
+	inner      *ebpf.Map   // likewise
+	over       bool
+}
+
+func (g *Group) isOpen() bool { return g.installed && !g.over && !g.closing }
+
+// Kind returns the kind of the group.
+func (g *Group) Kind() *Groups { return g.kind }
+
+// Key returns the values of the key, in the order of the spec.
+func (g *Group) Key() []any { return decodeMembers(g.kind.desc.Key, g.key, nil) }
+
+// Receivers returns the receivers, in the order in which packets are sent to them.
+func (g *Group) Receivers() []*Receiver {
+	f := g.kind.relay.fan
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(g.list)
+}
+
+// Len returns how many receivers the group has.
+func (g *Group) Len() int {
+	f := g.kind.relay.fan
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(g.list)
+}
+
+// Add adds a receiver behind the others, with the values of its members in the order of the spec; counters, credits and
+// translations have none. Its credits' limits are 0: see [Group.Change] for setting them before the first packet comes. Errors: a
+// [*ValueError], a [*FullError], [ErrClosed].
+func (g *Group) Add(values ...any) (v *Receiver, err error) {
+	err = g.Change(func(c *Change) error {
+		v, err = c.Add(values...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// Close closes the group: no packet reaches its receivers any more when it returns, and all that they had is free. Closing a group
+// that is closed does nothing. Where the kernel refuses, the group stays as it was, and may be closed again.
+func (g *Group) Close() error {
+	f := g.kind.relay.fan
+	f.mu.Lock()
+	if g.over || f.over {
+		f.mu.Unlock()
+		return nil
+	}
+	g.closing = true
+	wait := f.plan(g)
+	f.mu.Unlock()
+	if err := wait(); err != nil {
+		return fmt.Errorf("close %v: %w", g, err)
+	}
+	return nil
+}
+
+// String names the group by its kind and key.
+func (g *Group) String() string {
+	var b strings.Builder
+	b.WriteString(g.kind.desc.Name)
+	i := 0
+	for _, v := range g.Key() {
+		fmt.Fprintf(&b, " %s=%v", g.kind.desc.Key[i].Name, formatValue(v))
+		i++
+	}
+	return b.String()
+}
+
+// Typed returns what generated code calls the group; make makes it, once.
+func (g *Group) Typed(make func() any) any { return g.handle.get(make) }
+
+// handle is the value that generated code wraps a group or a receiver in: one for its whole life.
+type handle struct {
+	once  sync.Once
+	typed any
+}
+
+func (h *handle) get(make func() any) any {
+	h.once.Do(func() { h.typed = make() })
+	return h.typed
+}
+
+// A Receiver is one receiver of a group. It is the same one, with the same identity, counters, credits and translations, until it is
+// removed, whatever becomes of its values. Its methods may be called from any goroutine.
+type Receiver struct {
+	group  *Group
+	id     uint32
+	state  []byte // a row that has its identity and what it refers to, and no values
+	handle handle
+
+	// Guarded by relay.fan.mu.
+	planned []byte    // its row as the caller of the last change wants it, without hops; never written to. nil: removed
+	applied []byte    // what was planned when the kernel got it; nil: it is in no list
+	row     *tableRow // as the kernel has it; nil: in no list. Written by the committer alone
+	at      uint32    // where the kernel has it
+	gone    bool
+	final   Usage // after it is gone
+}
+
+// Usage is what became of the packets of a group at one receiver.
+type Usage struct {
+	Packets  uint64 // copies sent
+	Bytes    uint64 // of their frames
+	Declined uint64 // packets of which it got no copy, for whatever reason
+	Failed   uint64 // those among them where the kernel refused the copy: no memory, or a full queue of the device
+}
+
+// ID returns the identity of the receiver, from 1 on: events name it. It is used again some time after the receiver is removed.
+func (v *Receiver) ID() uint32 { return v.id }
+
+// Group returns the group of the receiver.
+func (v *Receiver) Group() *Group { return v.group }
+
+// Values returns the values in force, in the order of the spec: those that [Group.Add] takes.
+func (v *Receiver) Values() []any {
+	f := v.group.kind.relay.fan
+	f.mu.Lock()
+	row := v.planned
+	if v.row != nil {
+		row = v.row.value
+	}
+	f.mu.Unlock()
+	if row == nil {
+		return nil
+	}
+	return decodeMembers(v.group.kind.plain, row, nil)
+}
+
+// State returns the counter, credit, bucket or translation of the i-th member of the row, counted among those members; credits and
+// buckets for each level of priority are a slice.
+func (v *Receiver) State(i int) any {
+	for _, m := range v.group.kind.desc.Receiver {
+		if m.Kind.isState() {
+			if i == 0 {
+				return v.group.kind.relay.state(m, order.Uint32(v.state[m.Off:]))
+			}
+			i--
+		}
+	}
+	return nil
+}
+
+// Set gives the receiver new values, in the order of the spec.
+func (v *Receiver) Set(values ...any) error {
+	return v.group.Change(func(c *Change) error { return c.Set(v, values...) })
+}
+
+// Update gives the receiver the values that f makes of those that it has. No change of another goroutine is lost: f is called again
+// where one came between.
+func (v *Receiver) Update(f func(values []any) []any) error {
+	return v.group.Change(func(c *Change) error { c.Update(v, f); return nil })
+}
+
+// Remove removes the receiver: no packet reaches it when Remove returns, and all that it had is free. Removing it again does nothing.
+func (v *Receiver) Remove() error {
+	return v.group.Change(func(c *Change) error { c.Remove(v); return nil })
+}
+
+// Hops returns how packets leave towards the receiver, in the order of the endpoints that they are sent to. Copies are sent only
+// where the state is [HopDirect]; the runtime makes the kernel look for a neighbour that isn't known.
+func (v *Receiver) Hops() []Hop {
+	f := v.group.kind.relay.fan
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if v.row == nil {
+		return nil
+	}
+	var out []Hop
+	for _, h := range v.row.hops {
+		out = append(out, getHop(v.row.value[h.off:]))
+	}
+	return out
+}
+
+// Usage returns what became of packets at the receiver; of one that is removed, until then.
+func (v *Receiver) Usage() Usage {
+	r := v.group.kind.relay
+	r.fan.mu.Lock()
+	gone, final := v.gone, v.final
+	r.fan.mu.Unlock()
+	if gone {
+		return final
+	}
+	return r.receiverUsage(v.id)
+}
+
+func (r *Relay) receiverUsage(id uint32) (u Usage) {
+	r.eachCPU("fr_receivers", int(id), func(b []byte) {
+		u.Packets += order.Uint64(b)
+		u.Bytes += order.Uint64(b[8:])
+		u.Declined += order.Uint64(b[16:])
+		u.Failed += order.Uint64(b[24:])
+	})
+	return u
+}
+
+// Typed returns what generated code calls the receiver; make makes it, once.
+func (v *Receiver) Typed(make func() any) any { return v.handle.get(make) }
+
+// String names the receiver by its group and identity.
+func (v *Receiver) String() string { return fmt.Sprintf("receiver %d of %v", v.id, v.group) }
+
+// Groups returns the kind of group of that name; nil where the relay has none.
+func (r *Relay) Groups(kind string) *Groups {
+	for _, k := range r.groups {
+		if k.desc.Name == kind {
+			return k
+		}
+	}
+	return nil
+}
+
+// GroupKinds returns all kinds of groups in the order of the spec.
+func (r *Relay) GroupKinds() []*Groups { return slices.Clone(r.groups) }

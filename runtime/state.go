@@ -1,0 +1,229 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+)
+
+// This file has what rows refer to by an index: counters, credits and translations, for rows of tables and of receivers alike.
+
+// state returns what a row's index stands for.
+func (r *Relay) state(m MemberDesc, index uint32) any {
+	switch m.Kind {
+	case KindCounter:
+		return r.counters.get(index)
+	case KindTranslation:
+		return r.spaces.get(index)
+	}
+	return r.credits.get(m, index)
+}
+
+// allocState writes new indices into a row: a counter that reads first(i) for the i-th member, a credit of the block, an empty
+// translation. What it allocated before an error is freed. r.mu is held.
+func (r *Relay) allocState(members []MemberDesc, row []byte, blocks *creditBlocks, block uint32, first func(member int) uint64) error {
+	for i, m := range members {
+		if !m.Kind.isState() {
+			continue
+		}
+		var index uint32
+		switch m.Kind {
+		case KindCounter:
+			c := r.newCounter(first(i), members[:i], row)
+			if c == nil {
+				r.releaseCounters(members[:i], row)
+				return &FullError{What: "the array of shared counters", Size: r.desc.Shared - 1}
+			}
+			index = c.index
+		case KindTranslation:
+			index = r.spaces.alloc()
+		default:
+			index = blocks.index(block, i)
+		}
+		order.PutUint32(row[m.Off:], index)
+	}
+	if blocks.size > 0 {
+		blocks.clear(block)
+	}
+	return nil
+}
+
+// releaseState frees what a row refers to. r.mu is held, and no program sees the row any more.
+func (r *Relay) releaseState(members []MemberDesc, row []byte, blocks *creditBlocks) {
+	r.releaseCounters(members, row)
+	freed := false
+	for i, m := range members {
+		index := order.Uint32(row[m.Off:])
+		switch m.Kind {
+		case KindTranslation:
+			r.spaces.release(index)
+		case KindCredit, KindBucket:
+			if block, ok := blocks.block(index, i); ok && !freed {
+				freed = true
+				blocks.release(block)
+			}
+		}
+	}
+}
+
+func (r *Relay) releaseCounters(members []MemberDesc, row []byte) {
+	for _, m := range members {
+		if m.Kind == KindCounter {
+			r.counters.release(order.Uint32(row[m.Off:]))
+		}
+	}
+}
+
+// newCounter allocates a counter, if need be after finding those of rows that the kernel has evicted. The row is not in the kernel
+// yet; its members have theirs. r.mu is held.
+func (r *Relay) newCounter(first uint64, members []MemberDesc, row []byte) *Counter {
+	if c := r.counters.alloc(first); c != nil {
+		return c
+	}
+	used := r.countersInUse()
+	noteCounters(used, members, row)
+	r.counters.keep(used)
+	return r.counters.alloc(first)
+}
+
+// countersInUse returns the indices found in rows.
+func (r *Relay) countersInUse() map[uint32]bool {
+	used := map[uint32]bool{}
+	for _, t := range r.tables {
+		if !t.state {
+			continue
+		}
+		for _, value := range t.each() {
+			noteCounters(used, t.desc.Value, value)
+		}
+	}
+	for _, k := range r.groups {
+		k.eachLive(func(v *Receiver) { noteCounters(used, k.desc.Receiver, v.state) })
+	}
+	return used
+}
+
+func noteCounters(used map[uint32]bool, members []MemberDesc, row []byte) {
+	for _, m := range members {
+		if m.Kind == KindCounter {
+			used[order.Uint32(row[m.Off:])] = true
+		}
+	}
+}
+
+// putState gives the row what the row that it replaces refers to, and what is new where there is none; values are those that the
+// caller gave. undo frees what is new. relay.mu is held.
+func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
+	undo = func() {}
+	if !t.state {
+		return undo, nil
+	}
+	r := t.relay
+	old, err := t.m.LookupBytes(row.key)
+	if err != nil {
+		return nil, t.explain(err)
+	}
+	given := make([]any, len(t.desc.Value)) // by member
+	next := 0
+	for i, m := range t.desc.Value {
+		if !m.Hidden {
+			given[i] = values[next]
+			next++
+		}
+	}
+	var set []func()
+	firsts := make([]uint64, len(t.desc.Value))
+	fresh := old == nil
+	for i, m := range t.desc.Value {
+		if !m.Kind.isState() {
+			continue
+		}
+		var have any
+		if old != nil {
+			index := order.Uint32(old[m.Off:])
+			order.PutUint32(row.value[m.Off:], index)
+			have = r.state(m, index)
+			fresh = fresh || index == 0 // a row of an array that nobody has written yet
+		}
+		v, err := checkState(m, given[i], have)
+		if err != nil {
+			return nil, &ValueError{Where: fmt.Sprintf("%s, value, %q", t.where(), m.Name), Value: given[i], Reason: err.Error()}
+		}
+		if n, ok := v.(uint64); ok && m.Kind == KindCounter {
+			firsts[i] = n
+		}
+		if v != nil {
+			set = append(set, func() { setState(r.state(m, order.Uint32(row.value[m.Off:])), v) })
+		}
+	}
+	if fresh {
+		block, ok := t.credits.take()
+		if !ok {
+			return nil, &FullError{What: t.where(), Size: t.desc.Size}
+		}
+		if err := r.allocState(t.desc.Value, row.value, t.credits, block, func(i int) uint64 { return firsts[i] }); err != nil {
+			t.credits.release(block)
+			return nil, err
+		}
+		undo = func() { r.releaseState(t.desc.Value, row.value, t.credits) }
+	}
+	for _, f := range set {
+		f()
+	}
+	return undo, nil
+}
+
+// checkState reads what a caller gave for a member that refers to state: a uint64, a Rate, or nil for what it is. What the row has
+// already means that as well.
+func checkState(m MemberDesc, v, have any) (any, error) {
+	switch rv := reflect.ValueOf(v); rv.Kind() {
+	case reflect.Invalid:
+		return nil, nil
+	case reflect.Pointer, reflect.Slice:
+		if rv.IsNil() || sameState(rv, reflect.ValueOf(have)) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("is the %v of another row; give its first value", m.Kind)
+	}
+	switch m.Kind {
+	case KindBucket:
+		rate, ok := v.(Rate)
+		if !ok {
+			return nil, typeError(v, "runtime.Rate")
+		}
+		return rate, nil
+	case KindTranslation:
+		return nil, errors.New("can't be given a value")
+	}
+	return toUint(v, 64)
+}
+
+// sameState says whether two pointers, or two slices of them, are to the same state.
+func sameState(a, b reflect.Value) bool {
+	switch {
+	case !b.IsValid() || a.Type() != b.Type():
+		return false
+	case a.Kind() == reflect.Pointer:
+		return a.Pointer() == b.Pointer()
+	}
+	return a.Len() == b.Len() && (a.Len() == 0 || a.Index(0).Kind() == reflect.Pointer && a.Index(0).Pointer() == b.Index(0).Pointer())
+}
+
+func setState(have, v any) {
+	switch have := have.(type) {
+	case *Counter:
+		have.Store(v.(uint64))
+	case *Credit:
+		have.SetLimit(v.(uint64))
+	case []*Credit:
+		for _, c := range have {
+			c.SetLimit(v.(uint64))
+		}
+	case *Bucket:
+		have.SetRate(v.(Rate).PerSecond, v.(Rate).Burst)
+	case []*Bucket:
+		for _, b := range have {
+			b.SetRate(v.(Rate).PerSecond, v.(Rate).Burst)
+		}
+	}
+}

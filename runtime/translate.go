@@ -1,0 +1,242 @@
+package runtime
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	goruntime "runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cilium/ebpf"
+)
+
+// Layout of fr_translate (docs/abi.md).
+const (
+	translateKeySize = 16 // u64 key; u32 namespace; u32 pad
+	translateKey     = 0
+	translateSpace   = 8
+	translateSize    = 16 // u64 value; u64 done
+	translateValue   = 0
+	translateDone    = 8
+)
+
+// A Translation maps numbers to numbers for one row or receiver. The kernel's programs make a value where there is none for a
+// key (`translate`), and so may user space; whoever comes first decides, and all others find that value. When its row or receiver is
+// removed, its translations go with it.
+type Translation struct {
+	spaces *spaces
+	space  uint32
+	gone   atomic.Bool
+}
+
+// Get returns the value of a key; ok is false where there is none, or where a program is making it at this moment.
+func (t *Translation) Get(key uint64) (value uint64, ok bool, err error) {
+	value, done, found, err := t.find(key)
+	return value, found && done, err
+}
+
+func (t *Translation) find(key uint64) (value uint64, done, found bool, err error) {
+	err = t.using(func() error {
+		b, err := t.spaces.m.LookupBytes(t.key(key))
+		if err != nil {
+			return fmt.Errorf("translations: %w", err)
+		}
+		if b != nil {
+			value, done, found = order.Uint64(b[translateValue:]), order.Uint64(b[translateDone:]) != 0, true
+		}
+		return nil
+	})
+	return value, done, found, err
+}
+
+// Put gives a key a value unless it has one, and returns the one that it has now. Errors: a [*FullError]; [ErrContended] where a
+// program has begun to make a value and doesn't finish; [ErrClosed].
+func (t *Translation) Put(key, value uint64) (now uint64, stored bool, err error) {
+	row := make([]byte, translateSize)
+	order.PutUint64(row[translateValue:], value)
+	order.PutUint64(row[translateDone:], 1)
+	for range spendTries {
+		err := t.using(func() error { return t.spaces.m.Update(t.key(key), row, ebpf.UpdateNoExist) })
+		if err == nil {
+			return value, true, nil
+		}
+		if isFull(err) {
+			return 0, false, &FullError{What: "the table of translations", Size: int(t.spaces.m.MaxEntries())}
+		}
+		if !errors.Is(err, ebpf.ErrKeyExist) {
+			return 0, false, err
+		}
+		now, done, found, err := t.find(key)
+		if err != nil || found && done {
+			return now, false, err
+		}
+		goruntime.Gosched() // a program is making it, or another goroutine has just deleted it
+	}
+	return 0, false, fmt.Errorf("translate %d: %w", key, ErrContended)
+}
+
+// Delete removes a key; an error that wraps [ErrNotFound] where it has no value. The next one to translate it makes a new value.
+func (t *Translation) Delete(key uint64) error {
+	err := t.using(func() error { return t.spaces.m.Delete(t.key(key)) })
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return fmt.Errorf("translation of %d: %w", key, ErrNotFound)
+	}
+	return err
+}
+
+// All iterates over keys and values, in no order. It reads the whole table of translations, those of other rows included.
+func (t *Translation) All() iter.Seq2[uint64, uint64] {
+	return func(yield func(uint64, uint64) bool) {
+		if t == nil || t.gone.Load() {
+			return
+		}
+		t.spaces.each(func(key, value []byte) bool {
+			if order.Uint32(key[translateSpace:]) != t.space || order.Uint64(value[translateDone:]) == 0 {
+				return true
+			}
+			return yield(order.Uint64(key[translateKey:]), order.Uint64(value[translateValue:]))
+		})
+	}
+}
+
+func (t *Translation) key(key uint64) []byte {
+	b := make([]byte, translateKeySize)
+	order.PutUint64(b[translateKey:], key)
+	order.PutUint32(b[translateSpace:], t.space)
+	return b
+}
+
+func (t *Translation) using(f func() error) error {
+	if t == nil || t.gone.Load() {
+		return fmt.Errorf("translation: its row is %w", ErrClosed)
+	}
+	return t.spaces.relay.using(f)
+}
+
+// spaces hands out namespaces in fr_translate. None is used twice (but for 2³² in between), so a packet that still translates for a
+// receiver that is gone can't meet its successor.
+type spaces struct {
+	relay *Relay
+	m     *ebpf.Map
+
+	mu   sync.Mutex
+	next uint32
+	all  map[uint32]*Translation
+	dead bool // namespaces were released whose rows may still be there
+}
+
+func newSpaces(r *Relay, m *ebpf.Map) *spaces {
+	return &spaces{relay: r, m: m, next: 1, all: map[uint32]*Translation{}}
+}
+
+func (s *spaces) alloc() uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.next == 0 || s.all[s.next] != nil {
+		s.next++
+	}
+	space := s.next
+	s.next++
+	s.all[space] = &Translation{spaces: s, space: space}
+	return space
+}
+
+func (s *spaces) get(space uint32) *Translation {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all[space]
+}
+
+// adopt enters a namespace found in a row.
+func (s *spaces) adopt(space uint32) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if space != 0 && s.all[space] == nil {
+		s.all[space] = &Translation{spaces: s, space: space}
+		s.next = max(s.next, space+1)
+	}
+	s.dead = true // those of rows that were removed by the process before
+}
+
+// release ends a namespace. Its rows remain until sweep.
+func (s *spaces) release(space uint32) {
+	if s == nil || space == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.all[space]; t != nil {
+		t.gone.Store(true)
+		delete(s.all, space)
+		s.dead = true
+	}
+}
+
+// sweep deletes the rows of namespaces that were released.
+func (s *spaces) sweep() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	dead := s.dead
+	s.dead = false
+	s.mu.Unlock()
+	if !dead {
+		return nil
+	}
+	var keys [][]byte
+	s.each(func(key, _ []byte) bool {
+		space := order.Uint32(key[translateSpace:])
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.all[space] == nil {
+			keys = append(keys, append([]byte(nil), key...))
+			s.next = max(s.next, space+1)
+		}
+		return true
+	})
+	for _, key := range keys {
+		err := s.relay.using(func() error { return s.m.Delete(key) })
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("remove translations of receivers that are gone: %w", err)
+		}
+	}
+	return nil
+}
+
+// each visits all rows, in the kernel's order.
+func (s *spaces) each(visit func(key, value []byte) bool) {
+	const chunk = 1024
+	var cursor ebpf.MapBatchCursor
+	keys, values := make([][translateKeySize]byte, chunk), make([][translateSize]byte, chunk)
+	for {
+		var n int
+		err := s.relay.using(func() (err error) {
+			n, err = s.m.BatchLookup(&cursor, keys, values, nil)
+			return err
+		})
+		for i := range n {
+			if !visit(keys[i][:], values[i][:]) {
+				return
+			}
+		}
+		if err != nil { // ErrKeyNotExist: that was the last
+			return
+		}
+	}
+}
+
+func (s *spaces) closeAll() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.all {
+		t.gone.Store(true)
+	}
+}
