@@ -1,0 +1,277 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+
+	sfurelay "github.com/fastrelay/fastrelay-gen/examples/sfu/relay"
+)
+
+// offload is the kernel's part of a server.
+type offload struct {
+	relay  *sfurelay.Relay // nil where there is none
+	why    string          // why there is none
+	ctx    context.Context // of the reader of events
+	cancel context.CancelFunc
+	lost   uint64 // events, when a gap was looked at last
+}
+
+// startOffload loads the relay and attaches it. Without the kernel the server works as before, unless interfaces were named.
+func startOffload(config Config) (*offload, error) {
+	o := &offload{}
+	o.ctx, o.cancel = context.WithCancel(context.Background())
+	if config.NoOffload {
+		o.why = "it was turned off"
+		return o, nil
+	}
+	relay, err := load(config)
+	switch {
+	case err == nil:
+		o.relay = relay
+	case len(config.Interfaces) > 0:
+		return nil, err
+	default:
+		config.Logger.Warn("all streams stay in user space", "error", err)
+		o.why = err.Error()
+	}
+	return o, nil
+}
+
+// load loads the relay and attaches its programs to each interface.
+func load(config Config) (*sfurelay.Relay, error) {
+	interfaces, named := config.Interfaces, len(config.Interfaces) > 0
+	if !named {
+		var err error
+		if interfaces, err = ethernets(); err != nil {
+			return nil, err
+		}
+	}
+	relay, err := sfurelay.Load(sfurelay.Options{
+		Settings: sfurelay.Settings{Vp8: new(uint8(VP8)), Extension: &config.Extension}, Logger: config.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	attached := 0
+	for _, name := range interfaces {
+		err := errors.Join(relay.Video.Attach(name), relay.Audio.Attach(name))
+		switch {
+		case err == nil:
+			attached++
+			config.Logger.Info("streams are forwarded in the kernel", "interface", name)
+		case named:
+			return nil, errors.Join(err, relay.Close())
+		default:
+			config.Logger.Warn("what comes in here stays in user space", "interface", name, "error", err)
+			_, _ = relay.Video.Detach(name), relay.Audio.Detach(name) // the one that was attached, if any
+		}
+	}
+	if attached == 0 {
+		return nil, errors.Join(fmt.Errorf("none of the interfaces %v can be used", interfaces), relay.Close())
+	}
+	return relay, nil
+}
+
+// ethernets returns the names of the interfaces with a link-layer address that are up.
+func ethernets() ([]string, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, i := range all {
+		if i.Flags&net.FlagUp != 0 && i.Flags&net.FlagLoopback == 0 && len(i.HardwareAddr) == 6 {
+			names = append(names, i.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, errors.New("no Ethernet interface is up")
+	}
+	return names, nil
+}
+
+// run reads what the kernel tells about its copies, until close.
+func (o *offload) run() {
+	if o.relay == nil {
+		return
+	}
+	for event := range o.relay.Events(o.ctx) {
+		sent, ok := event.(sfurelay.SentEvent)
+		if !ok || sent.Receiver == nil {
+			continue
+		}
+		if f, ok := sent.Receiver.Tag.(*feed); ok {
+			f.pub.mu.Lock()
+			f.told(sent.Original, sent.Number, o.lossless)
+			f.pub.mu.Unlock()
+		}
+	}
+}
+
+// lossless reports whether no event was lost since it was asked last.
+func (o *offload) lossless() bool {
+	lost := o.relay.Lost().Sent
+	same := lost == o.lost
+	o.lost = lost
+	return same
+}
+
+func (o *offload) close() error {
+	o.cancel()
+	if o.relay == nil {
+		return nil
+	}
+	return o.relay.Close()
+}
+
+// stream is what packets of one stream have in common.
+type stream struct {
+	publisher, server netip.AddrPort
+	ssrc              uint32
+}
+
+// open opens a stream's group. It returns nothing at all where there is no relay.
+func (o *offload) open(s stream, highest uint16) (fan, error) {
+	if o.relay == nil {
+		return nil, nil
+	}
+	k := &kernelFan{
+		relay: o.relay,
+		row:   sfurelay.StreamsKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc},
+	}
+	if err := k.begin(highest); err != nil {
+		return nil, err
+	}
+	group, err := o.relay.Subscribers.Open(sfurelay.SubscribersKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc})
+	if err != nil {
+		return nil, errors.Join(err, o.relay.Streams.Delete(k.row))
+	}
+	k.group = group
+	return k, nil
+}
+
+type kernelFan struct {
+	relay *sfurelay.Relay
+	row   sfurelay.StreamsKey
+	group *sfurelay.SubscribersGroup
+}
+
+func (k *kernelFan) begin(highest uint16) error {
+	return k.relay.Streams.Put(k.row, sfurelay.StreamsRow{Highest: highest})
+}
+
+func (k *kernelFan) close() error {
+	return errors.Join(k.relay.Streams.Delete(k.row), k.group.Close())
+}
+
+func (k *kernelFan) add(f *feed, r row, bandwidth int) (receiver, error) {
+	out := &kernelReceiver{sub: f.sub}
+	err := k.group.Change(func(c *sfurelay.SubscribersChange) (err error) {
+		if out.v, err = c.Add(out.values(r)); err != nil {
+			return err
+		}
+		out.v.Tag = f
+		out.limit(bandwidth)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+type kernelReceiver struct {
+	sub *Subscriber
+	v   *sfurelay.SubscribersReceiver
+
+	mu   sync.Mutex
+	gone bool
+	last Sent // what its counters were before they went
+}
+
+func (k *kernelReceiver) values(r row) sfurelay.SubscribersRow {
+	return sfurelay.SubscribersRow{
+		Local: k.sub.local, Remote: k.sub.remote, SSRC: k.sub.ssrc, PayloadType: k.sub.payloadType,
+		First: r.first, Timestamp: r.timestamp, Layer: r.layer, Before: r.before, Since: r.since,
+	}
+}
+
+func (k *kernelReceiver) set(r row) error { return k.v.Set(k.values(r)) }
+
+// unlimited is a rate in bytes a second that no stream reaches, and its burst.
+const unlimited, unlimitedBurst = 1 << 40, 1 << 32
+
+func (k *kernelReceiver) limit(bandwidth int) {
+	if bandwidth == 0 {
+		k.v.Rate.SetRate(unlimited, unlimitedBurst)
+		return
+	}
+	rate, burst := allowance(bandwidth)
+	k.v.Rate.SetRate(uint64(rate), uint64(burst))
+}
+
+func (k *kernelReceiver) spend(bytes int) bool { return k.v.Rate.Spend(uint64(bytes)) == nil }
+
+func (k *kernelReceiver) sent() Sent {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.gone {
+		k.last = Sent{Octets: k.v.Octets.Load()}
+		for level := range Layers {
+			k.last.Refused += k.v.Rate.Refused(level)
+		}
+	}
+	usage := k.v.Usage() // it outlives the receiver
+	n := k.last
+	n.Packets, n.InKernel = usage.Packets, usage.Packets
+	if usage.Declined > n.Refused {
+		n.LeftOut = usage.Declined - n.Refused
+	}
+	return n
+}
+
+func (k *kernelReceiver) remove() error {
+	k.sent()
+	k.mu.Lock()
+	k.gone = true
+	k.mu.Unlock()
+	return k.v.Remove()
+}
+
+// Outcome counts the packets of a program, or the copies, by reason.
+type Outcome struct {
+	Program string `json:"program"`
+	Reason  string `json:"reason"`
+	Packets uint64 `json:"packets"`
+}
+
+// outcomes returns the reasons that applied at least once.
+func (o *offload) outcomes() []Outcome {
+	if o.relay == nil {
+		return nil
+	}
+	var list []Outcome
+	for reason, n := range o.relay.Video.Reasons() {
+		if n.Packets > 0 {
+			list = append(list, Outcome{o.relay.Video.Name(), reason.String(), n.Packets})
+		}
+	}
+	for reason, n := range o.relay.Audio.Reasons() {
+		if n.Packets > 0 {
+			list = append(list, Outcome{o.relay.Audio.Name(), reason.String(), n.Packets})
+		}
+	}
+	return list
+}
+
+// state says whether there is a relay, and if not, why, and how many events were lost.
+func (o *offload) state() (ok bool, why string, lost uint64) {
+	if o.relay == nil {
+		return false, o.why, 0
+	}
+	return true, "", o.relay.Lost().Sent
+}

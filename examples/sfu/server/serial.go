@@ -1,0 +1,27 @@
+package server
+
+// newer reports whether number a comes behind b, in numbers that wrap (RFC 1982, RFC 3550 appendix A.1).
+func newer(a, b uint16) bool { return a != b && a-b < 1<<15 }
+
+// unwrapper makes numbers that don't wrap out of those that do. The zero value is ready.
+type unwrapper struct {
+	highest int64
+	begun   bool
+}
+
+// near returns the number that v stands for, the one nearest to the highest so far.
+func (u *unwrapper) near(v uint16) int64 {
+	if !u.begun {
+		return int64(v) + 1<<16 // what comes behind the first may be in front of it
+	}
+	return u.highest + int64(int16(v-uint16(u.highest)))
+}
+
+// next is near, and remembers the highest.
+func (u *unwrapper) next(v uint16) int64 {
+	n := u.near(v)
+	if !u.begun || n > u.highest {
+		u.highest, u.begun = n, true
+	}
+	return n
+}
