@@ -21,9 +21,11 @@ import (
 
 type runOptions struct {
 	attach, settings, sessions, rows, receivers []string
-	once                             bool
-	duration                         time.Duration
-	interval                         time.Duration
+
+	once, events bool
+	format       string // of the events
+	duration     time.Duration
+	interval     time.Duration
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -31,22 +33,38 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run SPEC --attach PROGRAM=INTERFACE",
 		Short: "Load and attach a relay, and show what it does, until it is stopped",
-		Long: `Compiles the spec in memory, loads it, opens the sessions and attaches the programs that are named, and shows
-live counters. Ctrl-C or SIGTERM detaches everything; nothing is left behind.
+		Long: `Compiles the spec in memory, loads it, opens the sessions and the groups of receivers and attaches the programs
+that are named, and shows live counters. Ctrl-C or SIGTERM detaches everything; nothing is left behind.
 
-On a terminal the counters are redrawn in place, otherwise there is one line a second.`,
+On a terminal the counters are redrawn in place, otherwise there is one line a second. With --events, standard
+output has the records that programs emit, one a line, and the counters go to standard error.
+
+Receivers with one key are one group, in the order given. The key stands in front of the slash. A counter takes a first
+value (default: 0), a credit its limit, a bucket units a second and a burst (125000/30000); credits for each level of
+priority all get the same.`,
 		Example: `  sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \
       --session 'channel=client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 relayed=192.0.2.1:50000 peer=203.0.113.9:7000'
   sudo fastrelay-gen run examples/gate/spec.cue --attach gate=eth0 --set quota=2 --row 'sources=addr=198.51.100.7'
-  sudo fastrelay-gen run examples/paths/spec.cue --attach forward=eth0 --row 'routes=dst=203.0.113.0/24 fast=192.0.2.1 slow=192.0.2.65'`,
+  sudo fastrelay-gen run examples/paths/spec.cue --attach forward=eth0 --row 'routes=dst=203.0.113.0/24 fast=192.0.2.1 slow=192.0.2.65'
+  sudo fastrelay-gen run spec.cue --attach spread=eth0 --events \
+      --receiver 'listeners=server=192.0.2.1:7000 channel=7 / local=192.0.2.1:7000 remote=203.0.113.2:6000 credit=1000000' \
+      --receiver 'listeners=server=192.0.2.1:7000 channel=7 / local=192.0.2.1:7000 remote=203.0.113.3:6000 credit=1000000'`,
 		Args: exactly("SPEC"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args[0], opt) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.setFormat(opt.format); err != nil {
+				return err
+			}
+			return a.run(cmd.Context(), args[0], opt)
+		},
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&opt.attach, "attach", nil, "attach a program to an interface: PROGRAM=INTERFACE (may be repeated)")
 	flags.StringArrayVar(&opt.settings, "set", nil, "give a setting a value: SETTING=VALUE (may be repeated)")
 	flags.StringArrayVar(&opt.sessions, "session", nil, "open a session: 'KIND=FIELD=VALUE FIELD=VALUE…' (may be repeated)")
 	flags.StringArrayVar(&opt.rows, "row", nil, "put a row into a table: 'TABLE=MEMBER=VALUE MEMBER=VALUE…' (may be repeated)")
+	flags.StringArrayVar(&opt.receivers, "receiver", nil, "put a receiver into a group: 'GROUP=KEY=VALUE… / FIELD=VALUE…' (may be repeated)")
+	flags.BoolVar(&opt.events, "events", false, "print the records that programs emit as they come; --format json for machines")
+	formatFlag(cmd, &opt.format)
 	flags.BoolVar(&opt.once, "once", false, "print the counters once, after a second or --duration, and stop")
 	flags.DurationVar(&opt.duration, "duration", 0, "stop after so long (for example 30s)")
 	return cmd
@@ -64,6 +82,9 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	in, err := parseRun(&desc, opt)
 	if err != nil {
 		return err
+	}
+	if opt.events && len(desc.Events) == 0 {
+		return usage("the spec has no events to print")
 	}
 	// Where the output is a pipe that closes (run … | head), writing fails, and the relay is closed like any other time.
 	signal.Ignore(unix.SIGPIPE)
@@ -84,6 +105,7 @@ func runError(err error) error {
 		refusal   *build.Refusal
 		value     *runtime.ValueError
 		collision *runtime.CollisionError
+		exists    *runtime.ExistsError
 		full      *runtime.FullError
 	)
 	switch {
@@ -91,13 +113,13 @@ func runError(err error) error {
 		return err
 	case errors.As(err, &value):
 		return &diag.Diagnostic{Code: codeValue, Message: err.Error()}
-	case errors.As(err, &collision), errors.As(err, &full):
+	case errors.As(err, &collision), errors.As(err, &exists), errors.As(err, &full):
 		return &diag.Diagnostic{Code: codeRun, Message: err.Error()}
 	}
 	return &diag.Diagnostic{Code: codeRun, Message: err.Error(), Hint: "fastrelay-gen doctor says what this machine has and lacks"}
 }
 
-// serve fills the tables, attaches, and shows counters until it is told to stop. The tables are filled first: the first
+// serve fills the tables and groups, attaches, and shows counters until it is told to stop. The tables are filled first: the first
 // packet already finds its session.
 func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt runOptions) error {
 	for _, row := range in.rows {
@@ -110,13 +132,30 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 			return runError(err)
 		}
 	}
+	receivers, err := openGroups(relay, in)
+	if err != nil {
+		return runError(err)
+	}
+	w := &watcher{app: a, relay: relay, receivers: receivers, out: a.out}
+	if opt.events {
+		w.out = a.err
+		var stop context.CancelCauseFunc
+		ctx, stop = context.WithCancelCause(ctx)
+		defer stop(nil)
+		p := a.printEvents(relay, receivers, opt.format == "json", stop)
+		defer p.close()
+	}
 	for _, at := range in.attach {
 		if err := relay.Program(at.program).Attach(at.iface); err != nil {
 			return runError(err)
 		}
 	}
 	fmt.Fprintln(a.err, attached(relay, in))
-	return a.watch(ctx, relay, opt)
+	err = w.watch(ctx, opt)
+	if opt.events {
+		err = errors.Join(err, relay.DetachAll()) // what comes after the last counters is not printed
+	}
+	return err
 }
 
 // attached says what is attached where.
@@ -128,16 +167,31 @@ func attached(relay *runtime.Relay, in *runInput) string {
 		}
 	}
 	text := fmt.Sprintf("%s attached: %s.", relay.Desc().Name, strings.Join(places, ", "))
+	var open []string
 	if n := len(in.sessions); n > 0 {
-		text += fmt.Sprintf(" %s open.", plural(n, "session"))
+		open = append(open, plural(n, "session"))
+	}
+	if n := len(in.groups); n > 0 {
+		open = append(open, plural(n, "group"))
+	}
+	if len(open) > 0 {
+		text += fmt.Sprintf(" %s open.", strings.Join(open, ", "))
 	}
 	return text + " Ctrl-C detaches."
 }
 
+// watcher shows what a relay counts.
+type watcher struct {
+	*app
+	relay     *runtime.Relay
+	receivers []*receiver
+	out       io.Writer
+	view      view
+}
+
 // watch shows the counters once a second. The relay goes on whatever becomes of the output.
-func (a *app) watch(ctx context.Context, relay *runtime.Relay, opt runOptions) error {
-	var v view
-	v.look(time.Now(), tallies(relay))
+func (w *watcher) watch(ctx context.Context, opt runOptions) error {
+	w.look(time.Now())
 	tick := time.NewTicker(opt.interval)
 	defer tick.Stop()
 	wait := opt.duration
@@ -148,18 +202,22 @@ func (a *app) watch(ctx context.Context, relay *runtime.Relay, opt runOptions) e
 	if wait > 0 {
 		end = time.After(wait)
 	}
-	live := terminal(a.out)
+	live := terminal(w.out) && !opt.events // lines of records would be drawn over
 	for {
 		select {
 		case <-ctx.Done():
-			return a.last(&v, relay)
+			err := w.last(live)
+			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+				err = errors.Join(outputError(cause), err)
+			}
+			return err
 		case <-end:
-			return a.last(&v, relay)
+			return w.last(live)
 		case now := <-tick.C:
 			if opt.once {
 				continue
 			}
-			if err := a.draw(&v, v.look(now, tallies(relay)), live); err != nil {
+			if err := w.draw(w.look(now), live); err != nil {
 				return outputError(err)
 			}
 		}
@@ -174,39 +232,40 @@ func outputError(err error) error {
 	return err
 }
 
-func (a *app) draw(v *view, rates []rate, live bool) error {
+func (w *watcher) draw(rates []rate, live bool) error {
 	if live {
-		return v.redraw(a.out, table(rates), height(a.out))
+		return w.view.redraw(w.out, table(rates), height(w.out))
 	}
-	_, err := io.WriteString(a.out, line(rates))
+	_, err := io.WriteString(w.out, line(rates))
 	return err
 }
 
 // last prints the whole table for the last time.
-func (a *app) last(v *view, relay *runtime.Relay) error {
-	rates := v.look(time.Now(), tallies(relay))
-	if terminal(a.out) && v.lines > 0 {
-		return v.redraw(a.out, table(rates)+counters(relay), 0)
+func (w *watcher) last(live bool) error {
+	text := table(w.look(time.Now())) + counters(w.relay)
+	if live && w.view.lines > 0 {
+		return w.view.redraw(w.out, text, 0)
 	}
-	_, err := io.WriteString(a.out, table(rates)+counters(relay))
+	_, err := io.WriteString(w.out, text)
 	return err
 }
 
-// tallies reads all counters by reason of the programs that are attached.
-func tallies(relay *runtime.Relay) []tally {
-	var out []tally
-	for _, p := range relay.Programs() {
+// look reads all counters: by reason of the programs that are attached, of receivers, of lost events.
+func (w *watcher) look(now time.Time) []rate {
+	var all []tally
+	for _, p := range w.relay.Programs() {
 		if len(p.Attachments()) == 0 {
 			continue
 		}
 		for reason, n := range p.Reasons() {
-			out = append(out, tally{program: p.Name(), kind: reason.Kind, reason: reason.Name, doc: reason.Doc, packets: n.Packets, bytes: n.Bytes})
+			all = append(all, tally{program: p.Name(), kind: reason.Kind, reason: reason.Name, doc: reason.Doc, packets: n.Packets, bytes: n.Bytes})
 		}
 	}
-	return out
+	all = append(all, receiverTallies(w.receivers, w.relay.Desc().Levels)...)
+	return w.view.look(now, append(all, lostTallies(w.relay)...))
 }
 
-// counters lists the spec's own counters: named ones, and those in the rows of tables.
+// counters lists the spec's own counters: named ones, and those in the rows of tables, with what their credits refused.
 func counters(relay *runtime.Relay) string {
 	var b strings.Builder
 	for name, n := range relay.Counters() {
@@ -220,6 +279,8 @@ func counters(relay *runtime.Relay) string {
 			for i, m := range values {
 				if m.kind == runtime.KindCounter {
 					lines = append(lines, fmt.Sprintf("%s %s: %s %v\n", d.Name, join(key), m.name, value[i]))
+				} else if r := refusalOf(m.name, value[i]); r != nil {
+					lines = append(lines, fmt.Sprintf("%s %s: %s %v%s\n", d.Name, join(key), m.name, value[i], r.text(relay.Desc().Levels)))
 				}
 			}
 		}
@@ -232,7 +293,7 @@ func counters(relay *runtime.Relay) string {
 func join(values []any) string {
 	var out []string
 	for _, v := range values {
-		out = append(out, fmt.Sprint(v))
+		out = append(out, fmt.Sprint(plain(v)))
 	}
 	return strings.Join(out, " ")
 }

@@ -124,7 +124,9 @@ func (m member) isState() bool {
 
 // mayBeLeftOut: a counter begins at 0, and a translation takes no value. A credit that nobody gives admits nothing, which
 // nobody means.
-func (m member) mayBeLeftOut() bool { return m.kind == runtime.KindCounter || m.kind == runtime.KindTranslation }
+func (m member) mayBeLeftOut() bool {
+	return m.kind == runtime.KindCounter || m.kind == runtime.KindTranslation
+}
 
 func (in *runInput) session(desc *runtime.Desc, text string) error {
 	kind, rest, ok := strings.Cut(text, "=")

@@ -17,6 +17,7 @@ type groupInput struct {
 // receiverInput is one receiver. Counters, credits, buckets and translations are no values of its row: what they begin with is
 // set before the first packet comes.
 type receiverInput struct {
+	number int   // among those of its kind of group, from 1 on
 	values []any // in the order of the plain members
 	state  []any // in the order of the others; nil: as it is, 0
 }
@@ -47,6 +48,12 @@ func (in *runInput) receiver(desc *runtime.Desc, text string) error {
 		v, err := receiverValues(g, words[slash+1:])
 		if err != nil {
 			return err
+		}
+		v.number = 1
+		for _, other := range in.groups {
+			if other.kind == kind {
+				v.number += len(other.receivers)
+			}
 		}
 		group := in.group(kind, key)
 		group.receivers = append(group.receivers, *v)
