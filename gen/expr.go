@@ -367,9 +367,9 @@ func (s *scope) length(e *spec.Expr) (val, bool) {
 		if in, _ := s.find(e.Path[0].Value); in != nil {
 			switch {
 			case len(e.Path) == 1:
-				return val{t: ir.UintType(64), x: bin(ir.Sub, in.inner0(), offExpr(in.off)), max: 0xFFFF_FFFF, pos: e.Pos}, true
+				return val{t: ir.UintType(64), x: bin(ir.Sub, in.inner0(), offExpr(in.off)), max: in.most(in.inner0(), in.off), pos: e.Pos}, true
 			case len(e.Path) == 2 && e.Path[1].Value == "payload" && in.fields["payload"] == nil:
-				return val{t: ir.UintType(64), x: bin(ir.Sub, in.payload, offExpr(in.end)), max: 0xFFFF_FFFF, pos: e.Pos}, true
+				return val{t: ir.UintType(64), x: bin(ir.Sub, in.payload, offExpr(in.end)), max: in.most(in.payload, in.end), pos: e.Pos}, true
 			}
 		}
 	}
@@ -386,6 +386,21 @@ func (s *scope) length(e *spec.Expr) (val, bool) {
 	}
 	s.fail(codeType, e.Pos, "len takes a header, HEADER.payload, or a field made of bytes")
 	return val{}, false
+}
+
+// most bounds the bytes from an offset of the header to an end: a length field bounds the end.
+func (in *inst) most(end ir.Expr, from ir.Off) uint64 {
+	v := varOf(end)
+	if v == nil || v.Max == 0 {
+		return 0xFFFF_FFFF
+	}
+	if from.Base != nil {
+		from = in.off // in front of it
+	}
+	if from.Base != nil {
+		return v.Max
+	}
+	return v.Max - min(v.Max, uint64(from.Const))
 }
 
 // inner0 is where what the header encloses ends; while the header itself is parsed, where the enclosing one says so.

@@ -52,6 +52,7 @@ func (n *fan) write(w *writer) {
 	for i := range back {
 		back[i].code = w.value(back[i].scalar, "", s.Pos)
 	}
+	w.cells = append(back, w.cells...)
 	hop := w.hop(s.Hop)
 
 	w.fan = nil // what follows is about the packet
@@ -61,7 +62,7 @@ func (n *fan) write(w *writer) {
 		w.line("st64(data, ld64(%sdst));", hop)
 		w.line("st32(data + 8, ld32(%ssrc + 2));", hop)
 	}
-	for _, c := range slices.Concat(back, w.cells) {
+	for _, c := range w.cells {
 		w.put(c)
 	}
 	for _, s := range w.sums {

@@ -190,6 +190,7 @@ func (n *fan) save() string {
 	size := w.offset(n.Front)
 	room := n.limit()
 	if n.Front.Base != nil {
+		n.keep("__u32", "size", "size")
 		room = 1 << bits.Len(uint(room-1))
 		w.line("")
 		w.line("__u32 size = fr_size(%s, %d);", size, room)
@@ -333,8 +334,11 @@ func (n *fan) restore(size string, places []string) {
 	w.line("")
 	w.line("__u32 len = skb->len;")
 	if !n.Drop {
+		if n.Front.Base != nil {
+			size = fmt.Sprintf("fr_size(same->size, %d)", 1<<bits.Len(uint(n.limit()-1)))
+		}
 		w.line("if (bpf_skb_store_bytes(skb, 0, front, %s, 0)) return fr_drop(len, %s);", size, w.prog.reasonName(n.Fault))
-		w.completes("csum", places)
+		w.completes("same->csum", places)
 		for _, name := range []string{"priority", "mark"} {
 			if n.kept[name] {
 				w.line("skb->%s = same->%s;", name, name)

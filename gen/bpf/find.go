@@ -42,15 +42,15 @@ func (f *function) findElement(s *ir.FindElement) {
 	if !f.prog.read[s.Found] && !f.prog.read[s.Len] && !f.prog.read[s.Value] {
 		return
 	}
-	f.more = true
+	f.more, f.needs["elements"] = true, "yes"
 	f.quote(s.Pos)
 	f.cover(s.Pos, s.Size, s.ID)
-	form := "0"
+	form, always := "FR_NO_FORM", false
 	for i := len(s.Forms) - 1; i >= 0; i-- {
 		shape := s.Forms[i]
 		text := fmt.Sprintf("FR_FORM(%d, %d, %d, %d)", (shape.IDBits+shape.LenBits)/8, shape.Bias, orNone(shape.Pad), orNone(shape.Stop))
 		if shape.When == nil {
-			form = text
+			form, always = text, true
 			continue
 		}
 		f.cover(s.Pos, shape.When)
@@ -60,7 +60,11 @@ func (f *function) findElement(s *ir.FindElement) {
 	f.indent++
 	at := f.offset(s.At)
 	f.stmt(s.Pos, "__u64 form = %s;", form)
-	f.stmt(s.Pos, "__u64 element = fr_find_element(skb, %s, %s + %s, form, %s);", at, at, f.operand(s.Size), f.expr(s.ID))
+	find := fmt.Sprintf("fr_find_element(skb, %s, %s + %s, form, %s)", at, at, f.operand(s.Size), f.expr(s.ID))
+	if !always {
+		find = "form == FR_NO_FORM ? 0 : " + find
+	}
+	f.stmt(s.Pos, "__u64 element = %s;", find)
 	f.line("")
 	if f.prog.read[s.Found] {
 		f.stmt(s.Pos, "%s = element != 0;", f.variable(s.Found))

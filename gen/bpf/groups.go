@@ -70,6 +70,9 @@ func (r *renderer) oneToMany(d *fileData) {
 			r.define(d, "FR_NEEDS_%s %d", n.name, n.n)
 		}
 	}
+	if r.needs["elements"] != "" {
+		r.define(d, "FR_NEEDS_ELEMENTS")
+	}
 	if p.Credits > 0 {
 		r.define(d, "FR_LEVELS %d", max(p.Levels, 1))
 	}
