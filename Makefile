@@ -2,7 +2,7 @@
 
 GO       ?= go
 BIN      := bin/fastrelay-gen
-EXAMPLES := turn gate paths
+EXAMPLES := turn sfu gate paths
 TIME     ?= 60s
 BYTES    ?= 20s
 N        ?= 500
@@ -11,7 +11,7 @@ SEED     ?= 1
 # Two packages at a time: most tests wait for the kernel, and some measure.
 TESTFLAGS ?= -p 2 -timeout 15m
 
-.PHONY: help build generate golden check test test-kernels bench demo fuzz fuzz-specs tools clean
+.PHONY: help build generate golden check test test-kernels bench curves demo fuzz fuzz-specs tools clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ tools:
 build: tools ## the command line, in bin/
 	@$(GO) build -o $(BIN) ./cmd/fastrelay-gen
 
-generate: build ## the examples' packages and docs/language.md, anew
+generate: build ## the examples' packages, docs/language.md and docs/errors.md, anew
 	@for e in $(EXAMPLES); do $(BIN) build -q examples/$$e/spec.cue || exit 1; done
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^TestLanguage' ./docs >/dev/null
 
@@ -43,9 +43,13 @@ test-kernels: build ## every relay on Debian's kernels from 5.10 on, in virtual 
 	@tools/ensure test kernels root
 	@$(GO) run ./internal/testkernel/testkernels $(if $(KERNELS),-kernels $(KERNELS))
 
-bench: build ## the numbers of the README, as ratios measured in one run
+bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, path or fanout for a part
 	@tools/ensure test root
-	@$(GO) run ./bench
+	@$(GO) run ./bench $(if $(ONLY),-only $(ONLY))
+
+curves: build ## one to many alone, and its curves in docs/fanout.png
+	@tools/ensure test root
+	@$(GO) run ./bench -only fanout -plot docs/fanout.png
 
 demo: build ## the same traffic through user space, and through the kernel
 	@tools/ensure root
