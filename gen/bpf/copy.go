@@ -44,15 +44,11 @@ func (f *function) copy(s *ir.Copy) {
 // write renders the function.
 func (n *fan) write(w *writer) {
 	s := w.copy
+	w.inPlace = true
 	w.fx.before()
-	w.compute()
+	w.cells = append(w.back(), w.stores()...)
 	odd := n.copySums(w)
 	w.metadata()
-	back := w.back()
-	for i := range back {
-		back[i].code = w.value(back[i].scalar, "", s.Pos)
-	}
-	w.cells = append(back, w.cells...)
 	hop := w.hop(s.Hop)
 
 	w.fan = nil // what follows is about the packet

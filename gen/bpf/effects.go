@@ -113,7 +113,7 @@ func (e *effects) admit(i int, s *ir.Admit) {
 	if s.Member.Type.Bits > 1 {
 		at = level
 	}
-	e.stmt(s.Pos, "struct fr_credit *%s = fr_credit(%s, %s);", credit, first, at)
+	e.stmt(s.Pos, "__u32 %s = fr_credit(%s, %s);", credit, first, at)
 	e.stmt(s.Pos, "__u64 %s = %s;", spent, e.expr(s.Cost))
 	floor := "0"
 	if s.Floor != nil {
@@ -121,7 +121,8 @@ func (e *effects) admit(i int, s *ir.Admit) {
 	}
 	admitted := fmt.Sprintf("admitted%d", i)
 	if s.Member.Type.Kind == ir.Bucket {
-		e.stmt(s.Pos, "int %s = fr_admit_timed(%s, &%s, %s, %s);", admitted, credit, spent, floor, e.clock())
+		e.stmt(s.Pos, "__u64 %s = fr_admit_timed(%s, %s, %s, %s);", admitted, credit, spent, floor, e.clock())
+		spent = admitted + " - FR_ADMITTED"
 	} else {
 		e.stmt(s.Pos, "int %s = fr_admit(%s, %s, %s);", admitted, credit, spent, floor)
 	}

@@ -123,6 +123,7 @@ func (f *function) fanOut(s *ir.FanOut) {
 	}
 	w := f.prog.writer(nil, &s.Effects)
 	w.known, w.reason = f.known, f.reason
+	w.inPlace = true
 	n.pre = w
 	n.keepPointer("struct __sk_buff *", "skb")
 	n.keepPointer("struct list_"+ident(s.Group.Name)+" *", "list")

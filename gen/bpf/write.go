@@ -125,6 +125,7 @@ type writer struct {
 	rw      *ir.Rewrite
 	fx      *effects
 	linked  bool // link-layer addresses are written
+	inPlace bool // values have no names: they are read where they are used, since what they are read from stays
 	cells   []cell
 	sums    []*sum
 	changed bool // the packet has changed: what fails now drops it
@@ -372,6 +373,12 @@ func (w *writer) value(s scalar, note string, pos diag.Pos) string {
 	if s.lit {
 		return s.code
 	}
+	if w.inPlace {
+		if isCall(s.code) {
+			return s.code
+		}
+		return fmt.Sprintf("(%s)(%s)", cType(s.size), s.code)
+	}
 	key := valueKey(s)
 	if name := w.values[key]; name != "" {
 		return name
@@ -446,10 +453,33 @@ func (w *writer) front(direct string) {
 	}
 }
 
+// isCall reports whether C is one call, of a function that returns what is wanted: ld32(…), bpf_htons(…).
+func isCall(code string) bool {
+	if !strings.HasPrefix(code, "ld") && !strings.HasPrefix(code, "bpf_") {
+		return false
+	}
+	depth := 0
+	for i, c := range code {
+		switch c {
+		case '(':
+			depth++
+		case ')':
+			if depth--; depth == 0 {
+				return i == len(code)-1
+			}
+		}
+	}
+	return false
+}
+
 // put stores a cell.
 func (w *writer) put(c cell) {
 	if c.width == nil {
-		w.stmt(c.pos, "st%d(%s, %s);", c.size*8, w.place(c.off), c.code)
+		note := ""
+		if w.inPlace && c.note != "" {
+			note = " /* " + comment(c.note) + " */"
+		}
+		w.stmt(c.pos, "st%d(%s, %s);%s", c.size*8, w.place(c.off), c.code, note)
 		return
 	}
 	w.more = true
