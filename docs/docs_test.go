@@ -6,10 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,6 +19,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/glue"
+	"github.com/fastrelay/fastrelay-gen/internal/build"
 	_ "github.com/fastrelay/fastrelay-gen/internal/cli" // defines all codes
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -153,30 +157,67 @@ func TestTestsAreThere(t *testing.T) {
 	}
 }
 
-// The Go that the README shows compiles against the package that stands in the tree.
+// The Go that the README shows compiles: the first piece with the package that stands in the tree, the second one with what
+// the README's own spec becomes.
 func TestReadmeGoCompiles(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?s)```go\n(.*?)```").FindSubmatch(readme)
-	if block == nil {
-		t.Fatal("the README shows no Go")
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
+	if len(blocks) != 2 {
+		t.Fatalf("the README shows %d pieces of Go, not 2", len(blocks))
 	}
-	source := fmt.Sprintf("package readme\n\nimport (\n\t\"net/netip\"\n\n\tturnrelay %q\n)\n\n"+
-		"func server(client, server, relayed, peer netip.AddrPort) error {\n%s\treturn err\n}\n",
-		"github.com/fastrelay/fastrelay-gen/examples/turn/relay", block[1])
-	// The go command is shown a file that isn't there, so that the import is resolved as anywhere in this module.
-	dir := t.TempDir()
-	file := filepath.Join(dir, "readme.go")
-	if err := os.WriteFile(file, []byte(source), 0o644); err != nil {
+	text := regexp.MustCompile("(?s)```cue\n(name: .*?)```").FindSubmatch(readme)
+	if text == nil {
+		t.Fatal("the README shows no whole spec")
+	}
+	s, list := spec.Load("README.md", text[1])
+	if err := list.Err(); err != nil {
 		t.Fatal(err)
 	}
-	here, err := filepath.Abs("readme/readme.go")
+	plan, list := gen.Compile(s)
+	if err := list.Err(); err != nil {
+		t.Fatal(err)
+	}
+	spread, err := glue.Render(plan, glue.RenderOptions{Package: "spreadrelay", Object: build.ObjectName})
 	if err != nil {
 		t.Fatal(err)
 	}
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{here: file}})
+	const module = "github.com/fastrelay/fastrelay-gen/"
+	compiles(t, map[string]string{
+		"readme/turn.go": fmt.Sprintf("package readme\n\nimport (\n\t\"net/netip\"\n\n\tturnrelay %q\n)\n\n"+
+			"func server(client, server, relayed, peer netip.AddrPort) error {\n%s\treturn err\n}\n", module+"examples/turn/relay", blocks[0][1]),
+		"readme/spread.go": fmt.Sprintf("package readme\n\nimport (\n\t\"context\"\n\t\"fmt\"\n\t\"net/netip\"\n\n\t%q\n)\n\n"+
+			"func spread(ctx context.Context, relay *spreadrelay.Relay, server, remote netip.AddrPort, window uint64) error {\n%s\treturn err\n}\n",
+			module+"docs/readme/spreadrelay", blocks[1][1]),
+		"readme/spreadrelay/relay.go":            string(spread),
+		"readme/spreadrelay/" + build.ObjectName: "",
+	})
+}
+
+// compiles compiles the packages under ./readme. The go command is shown files that aren't there, so that imports are resolved as
+// anywhere in this module.
+func compiles(t *testing.T, files map[string]string) {
+	t.Helper()
+	dir := t.TempDir()
+	replace := map[string]string{}
+	shown := ""
+	for i, name := range slices.Sorted(maps.Keys(files)) {
+		file := filepath.Join(dir, fmt.Sprint(i, filepath.Ext(name)))
+		if err := os.WriteFile(file, []byte(files[name]), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		here, err := filepath.Abs(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		replace[here] = file
+		if filepath.Dir(name) == "readme" {
+			shown += files[name]
+		}
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +225,7 @@ func TestReadmeGoCompiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./readme").CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s\n%s", err, out, source)
+		t.Errorf("%v\n%s\n%s", err, out, shown)
 	}
 }
 
