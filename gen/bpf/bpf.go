@@ -211,5 +211,8 @@ func comment(s string) string {
 	}, s)
 	s = strings.ReplaceAll(s, "*/", "* /")
 	s = strings.ReplaceAll(s, "/*", "/ *")
-	return strings.ReplaceAll(s, "??", "? ?")
+	for strings.Contains(s, "??") { // of three, replacing once leaves two
+		s = strings.ReplaceAll(s, "??", "? ?")
+	}
+	return s
 }
