@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -54,6 +52,14 @@ func loadFan(t testing.TB, opt Options) *Relay {
 		opt.Routes = direct
 	}
 	return mustLoad(t, fanDesc(), buildFile(t, "fan"), opt)
+}
+
+// loadRing loads the relay with another size of the ring.
+func loadRing(t testing.TB, size int) *Relay {
+	t.Helper()
+	desc := fanDesc()
+	desc.Ring = size
+	return mustLoad(t, desc, buildFile(t, "fan", fmt.Sprintf("RING=%d", size)), Options{Routes: direct})
 }
 
 func openGroup(t testing.TB, r *Relay, key int) *Group {
@@ -194,5 +200,3 @@ func TestGroup(t *testing.T) {
 	}
 }
 
-var _ = sync.Mutex{}
-var _ atomic.Int32

@@ -1,0 +1,435 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	goruntime "runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A packet reaches the receivers from before a change or those from after it, with their values, and none twice: while packets flow
+// on all processors, several goroutines change a group, always so that all values in force are equal.
+func TestChangesUnderTraffic(t *testing.T) {
+	r := loadRing(t, 1<<22)
+	g := openGroup(t, r, 7)
+	const receivers = 12
+	var all []*Receiver
+	for n := range receivers {
+		all = append(all, add(t, g, n, 0))
+	}
+	var stop atomic.Bool
+	var traffic, changes sync.WaitGroup
+	defer traffic.Wait()
+	defer stop.Store(true)
+	for range goruntime.NumCPU() {
+		traffic.Go(func() {
+			for !stop.Load() {
+				if waiting, size := r.EventsWaiting(); waiting > size/2 { // no event may be lost
+					goruntime.Gosched()
+					continue
+				}
+				runOn(t, r, "fan", fanPacket(7, 0), 50)
+			}
+		})
+	}
+	// Versions only grow: each change gives all receivers its own, and replaces one of them.
+	var mu sync.Mutex
+	version, rounds := 0, 40
+	for range 3 {
+		changes.Go(func() {
+			for range rounds {
+				err := g.Change(func(c *Change) error {
+					mu.Lock()
+					defer mu.Unlock()
+					version++
+					old := rand.IntN(len(all))
+					c.Remove(all[old])
+					all = slices.Delete(all, old, old+1)
+					for _, v := range all {
+						if err := c.Set(v, subscriber(1, version)...); err != nil {
+							return err
+						}
+					}
+					v, err := c.Add(subscriber(2, version)...)
+					all = append(all, v)
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { changes.Wait(); close(done) }()
+	type packet struct {
+		value, of uint64
+		seen      map[*Receiver]bool
+	}
+	open := map[uint64]*packet{}
+	whole, values := 0, map[uint64]bool{}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-done; cancel() }()
+	for ev := range r.Events(ctx) {
+		p := open[ev.Uint(0)]
+		if p == nil {
+			p = &packet{ev.Uint(2), ev.Uint(3), map[*Receiver]bool{}}
+			open[ev.Uint(0)] = p
+		}
+		switch {
+		case ev.Receiver == nil:
+			t.Fatalf("packet %d went to nobody known", ev.Uint(0))
+		case p.seen[ev.Receiver]:
+			t.Fatalf("packet %d went to %v twice", ev.Uint(0), ev.Receiver)
+		case p.value != ev.Uint(2) || p.of != receivers:
+			t.Fatalf("packet %d saw version %d and version %d, %d receivers", ev.Uint(0), p.value, ev.Uint(2), p.of)
+		}
+		p.seen[ev.Receiver] = true
+		if len(p.seen) == receivers {
+			delete(open, ev.Uint(0))
+			whole++
+			values[p.value] = true
+		}
+	}
+	if r.Lost(1) > 0 {
+		t.Fatalf("%d events were lost: the test can't tell", r.Lost(1))
+	}
+	if whole < 1000 || len(values) < 10 {
+		t.Errorf("%d packets, %d versions: too few to tell", whole, len(values))
+	}
+	t.Logf("%d packets, %d of %d versions, %d swaps", whole, len(values), 3*rounds, r.fan.swaps)
+}
+
+// Changes that come while the kernel waits share the next list.
+func TestChangesAreCoalesced(t *testing.T) {
+	r := loadFan(t, Options{})
+	g := openGroup(t, r, 7)
+	before := r.fan.swaps
+	const many = 60
+	var wg sync.WaitGroup
+	for n := range many {
+		wg.Go(func() {
+			v, err := g.Add(subscriber(n, n)...)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := v.Update(func(values []any) []any { values[2] = values[2].(uint64) + 1000; return values }); err != nil {
+				t.Error(err)
+			}
+			if got := v.Values()[2]; got != uint64(n+1000) {
+				t.Errorf("the value in force is %v", got)
+			}
+		})
+	}
+	wg.Wait()
+	if n := r.fan.swaps - before; n > many/2 || g.Len() != many {
+		t.Errorf("%d swaps for %d changes, %d receivers", n, 2*many, g.Len())
+	}
+	// The same values again cost nothing.
+	before = r.fan.swaps
+	v := g.Receivers()[0]
+	if err := v.Set(v.Values()...); err != nil || r.fan.swaps != before {
+		t.Errorf("%v, %d swaps for the same values", err, r.fan.swaps-before)
+	}
+}
+
+// No increment of several goroutines is lost.
+func TestUpdate(t *testing.T) {
+	r := loadFan(t, Options{})
+	v := add(t, openGroup(t, r, 7), 1, 0)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 5 {
+				if err := v.Update(func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := v.Values()[2]; got != uint64(40) {
+		t.Errorf("%v of 40 increments", got)
+	}
+	if err := v.Update(func([]any) []any { return []any{1} }); err == nil || !strings.Contains(err.Error(), "3 needed") {
+		t.Errorf("an update to something else: %v", err)
+	}
+}
+
+func TestChangeIsAllOrNothing(t *testing.T) {
+	r := loadFan(t, Options{})
+	k, g := r.Groups("subs"), openGroup(t, r, 7)
+	v := add(t, g, 1, 1)
+	other := add(t, openGroup(t, r, 8), 1, 1)
+	free := func() string { return fmt.Sprint(len(k.free), len(k.ids), len(k.live), len(r.counters.free), len(r.spaces.all)) }
+	before := free()
+	var kept *Change
+	wrong := errors.New("wrong")
+	var value *ValueError
+	var full *FullError
+	for _, tt := range []struct {
+		name string
+		f    func(c *Change) error
+		is   func(error) bool
+	}{
+		{"an error of its own", func(c *Change) error { c.Add(subscriber(2, 2)...); c.Remove(v); kept = c; return wrong }, func(err error) bool { return err == wrong }},
+		{"a family", func(c *Change) error {
+			c.Add(subscriber(2, 2)...)
+			return c.Set(v, netip.MustParseAddrPort("[2001:db8::1]:1"), netip.MustParseAddrPort("192.0.2.1:1"), 1)
+		}, func(err error) bool { return errors.As(err, &value) }},
+		{"an unspecified address", func(c *Change) error { _, err := c.Add(netip.MustParseAddrPort("0.0.0.0:1"), netip.MustParseAddrPort("192.0.2.1:1"), 1); return err },
+			func(err error) bool { return errors.As(err, &value) && strings.Contains(err.Error(), "unspecified") }},
+		{"too many", func(c *Change) error {
+			for n := range 64 {
+				if _, err := c.Add(subscriber(n, n)...); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, func(err error) bool { return errors.As(err, &full) && strings.Contains(err.Error(), "subs id=0x7") && full.Size == 64 }},
+		{"too many in all", func(c *Change) error {
+			for n := range 128 {
+				if _, err := c.Add(subscriber(n, n)...); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, func(err error) bool { return errors.As(err, &full) && full.Size == 128 && strings.Contains(err.Error(), "receivers of group") }},
+		{"another group's", func(c *Change) error { c.Add(subscriber(2, 2)...); c.Remove(other); return nil }, func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
+		{"another group's values", func(c *Change) error { return c.Set(other, subscriber(2, 2)...) }, func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
+	} {
+		if err := g.Change(tt.f); err == nil || !tt.is(err) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if got := free(); got != before || !slices.Equal(g.Receivers(), []*Receiver{v}) || v.Values()[2] != uint64(1) {
+			t.Errorf("%s: free %s, was %s; receivers %v", tt.name, got, before, g.Receivers())
+		}
+	}
+	if _, err := kept.Add(subscriber(1, 1)...); err == nil {
+		t.Error("a change was changed after its function had returned")
+	}
+	// One that comes and goes in one step leaves nothing; a panic neither.
+	if err := g.Change(func(c *Change) error {
+		v, err := c.Add(subscriber(3, 3)...)
+		c.Remove(v)
+		return err
+	}); err != nil || free() != before {
+		t.Errorf("%v, free %s, was %s", err, free(), before)
+	}
+	func() {
+		defer func() { recover() }()
+		g.Change(func(c *Change) error { c.Add(subscriber(3, 3)...); panic("a test") })
+	}()
+	if free() != before {
+		t.Errorf("after a panic free %s, was %s", free(), before)
+	}
+}
+
+// Whatever step fails, the kernel and the books are as before, and the next change works.
+func TestChangeFails(t *testing.T) {
+	r := loadFan(t, Options{})
+	k := r.Groups("subs")
+	g := openGroup(t, r, 7)
+	anna, bert := add(t, g, 1, 1), add(t, g, 2, 2)
+	free := func() string {
+		return fmt.Sprint(len(k.free), len(k.ids), len(k.live), len(r.counters.free), len(r.spaces.all), len(k.open), len(r.hops.byKey))
+	}
+	receivers := func() (out []string) {
+		runOn(t, r, "fan", fanPacket(7, 0), 1)
+		drain(t, r, func(ev *Event) { out = append(out, fmt.Sprint(ev.Receiver.ID(), ev.Uint(2))) })
+		return out
+	}
+	before, were := free(), receivers()
+	injected := errors.New("injected")
+	for _, step := range []string{"rows", "list", "swap", "remove"} {
+		r.fan.fault = func(at string) error {
+			if at == step {
+				return injected
+			}
+			return nil
+		}
+		if step == "remove" {
+			if err := g.Close(); !errors.Is(err, injected) {
+				t.Errorf("%s: %v", step, err)
+			}
+		} else {
+			err := g.Change(func(c *Change) error {
+				if _, err := c.Add(subscriber(3, 3)...); err != nil {
+					return err
+				}
+				c.Remove(anna)
+				return c.Set(bert, subscriber(4, 4)...)
+			})
+			if !errors.Is(err, injected) {
+				t.Errorf("%s: %v", step, err)
+			}
+			if _, err := k.Open(9); !errors.Is(err, injected) {
+				t.Errorf("%s: open: %v", step, err)
+			}
+		}
+		r.fan.fault = nil
+		if free() != before || !slices.Equal(receivers(), were) || k.Get(7) != g || k.Get(9) != nil {
+			t.Errorf("%s: free %s, was %s; receivers %v, were %v", step, free(), before, receivers(), were)
+		}
+	}
+	if err := anna.Remove(); err != nil {
+		t.Error(err)
+	}
+	if got := receivers(); !slices.Equal(got, were[1:]) {
+		t.Errorf("receivers %v, were %v", got, were)
+	}
+	if err := openGroup(t, r, 9).Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGroupLimits(t *testing.T) {
+	r := loadFan(t, Options{})
+	k := r.Groups("subs")
+	for n := range 4 {
+		openGroup(t, r, n)
+	}
+	var full *FullError
+	if _, err := k.Open(4); !errors.As(err, &full) || full.Size != 4 || !errors.Is(err, ErrFull) {
+		t.Errorf("a fifth group of four: %v", err)
+	}
+	// Two full groups, all of whose rows change at once, again and again.
+	for n := range 2 {
+		g := k.Get(n)
+		if err := g.Change(func(c *Change) error {
+			for n := range 64 {
+				if _, err := c.Add(subscriber(n, n)...); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := k.Get(2).Add(subscriber(1, 1)...); !errors.As(err, &full) || full.Size != 128 {
+		t.Errorf("the 129th receiver: %v", err)
+	}
+	var wg sync.WaitGroup
+	for n := range 2 {
+		wg.Go(func() {
+			for round := range 3 {
+				err := k.Get(n).Change(func(c *Change) error {
+					for i, v := range k.Get(n).Receivers() {
+						if err := c.Set(v, subscriber(i, 1000*(round+1)+i)...); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if groups, receivers := k.Count(); groups != 4 || receivers != 128 || len(k.free) != 64 {
+		t.Errorf("%d groups, %d receivers, %d free rows", groups, receivers, len(k.free))
+	}
+	for n := range 4 {
+		if err := k.Get(n).Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, receivers := k.Count(); receivers != 0 || len(k.free) != 192 || len(k.ids) != 128 {
+		t.Errorf("%d receivers, %d free rows, %d identities", receivers, len(k.free), len(k.ids))
+	}
+}
+
+// The relay is closed while groups change: every call returns, and later ones say why they fail.
+func TestCloseWhileChanging(t *testing.T) {
+	for range 10 {
+		r := loadFan(t, Options{})
+		k := r.Groups("subs")
+		g := openGroup(t, r, 7)
+		started := make(chan struct{}, 64)
+		var wg sync.WaitGroup
+		for n := range 6 {
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					v, err := g.Add(subscriber(n, i)...)
+					if err != nil {
+						if !errors.Is(err, ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+					if i == 0 {
+						started <- struct{}{}
+					}
+					v.State(1).([]*Credit)[0].SetLimit(5)
+					v.Usage()
+					k.Count()
+					if err := v.Remove(); err != nil && !errors.Is(err, ErrClosed) {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			for range r.Events(t.Context()) {
+			}
+		})
+		<-started
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		if _, err := k.Open(9); !errors.Is(err, ErrClosed) {
+			t.Errorf("opened in a closed relay: %v", err)
+		}
+		if err := g.Close(); err != nil {
+			t.Errorf("closed in a closed relay: %v", err)
+		}
+	}
+}
+
+// A swap takes a grace period of RCU. Nothing here depends on how long that is; the numbers are for docs/operations.md.
+func BenchmarkChange(b *testing.B) {
+	r := loadFan(b, Options{})
+	g := openGroup(b, r, 7)
+	v := add(b, g, 1, 0)
+	b.Run("one after the other", func(b *testing.B) {
+		for b.Loop() {
+			if err := v.Update(func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("64 at once", func(b *testing.B) {
+		var vs []*Receiver
+		for n := range 60 {
+			vs = append(vs, add(b, g, n, 0))
+		}
+		began := time.Now()
+		n := 0
+		for b.Loop() {
+			var wg sync.WaitGroup
+			for _, v := range vs {
+				wg.Go(func() {
+					if err := v.Update(func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
+						b.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			n += len(vs)
+		}
+		b.ReportMetric(float64(time.Since(began).Microseconds())/float64(n), "µs/change")
+	})
+}

@@ -1,0 +1,318 @@
+package runtime
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Events come in order, and while there are none the reader sleeps.
+func TestEvents(t *testing.T) {
+	r := loadFan(t, Options{})
+	g := openGroup(t, r, 7)
+	v := add(t, g, 1, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := make(chan uint64)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer close(got)
+		for ev := range r.Events(ctx) {
+			if ev.ID != 1 || ev.Receiver != v || ev.Desc().Name != "sent" {
+				t.Errorf("event %d of %v", ev.ID, ev.Receiver)
+			}
+			if d := time.Since(ev.Time); d < 0 || d > time.Minute || time.Since(time.Unix(0, ev.Time.UnixNano())).Abs() > time.Minute {
+				t.Errorf("the event was %v ago", d)
+			}
+			if d := time.Duration(monotonic()) - ev.Mono; d < 0 || d > time.Minute {
+				t.Errorf("the event was %v ago on the monotonic clock", d)
+			}
+			got <- ev.Uint(1)
+		}
+	})
+	next := uint64(0)
+	for _, n := range []uint32{1, 1, 50, 1} { // one after another, many at once
+		sleeps := r.events.ring.waits.Load()
+		until(t, 5*time.Second, "the reader sleeps", func() bool {
+			return r.events.ring.waits.Load() > sleeps || r.events.lost.load64(0, 0) == 0
+		})
+		runOn(t, r, "fan", fanPacket(7, 0), n)
+		for range n {
+			if at := <-got; at != next {
+				t.Fatalf("event %d came, not %d", at, next)
+			}
+			next++
+		}
+	}
+	cancel()
+	wg.Wait()
+	// A context that is over before it begins, or ends while others read.
+	for range r.Events(ctx) {
+		t.Error("an event for a context that is over")
+	}
+}
+
+// What a reader leaves is there for the next; several share.
+func TestEventsAreShared(t *testing.T) {
+	r := loadFan(t, Options{})
+	add(t, openGroup(t, r, 7), 1, 1)
+	runOn(t, r, "fan", fanPacket(7, 0), 10)
+	want := uint64(0)
+	for range 5 {
+		for ev := range r.Events(t.Context()) {
+			if ev.Uint(1) != want {
+				t.Errorf("event %d came, not %d", ev.Uint(1), want)
+			}
+			if want++; want%2 == 0 {
+				break
+			}
+		}
+	}
+	if waiting, _ := r.EventsWaiting(); waiting != 0 {
+		t.Errorf("%d bytes are left", waiting)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	seen := map[uint64]int{}
+	for n := range 4 {
+		wg.Go(func() {
+			mine := ctx
+			if n == 0 { // it leaves while others sleep
+				var stop context.CancelFunc
+				mine, stop = context.WithTimeout(ctx, 10*time.Millisecond)
+				defer stop()
+			}
+			last := uint64(0)
+			for ev := range r.Events(mine) {
+				if ev.Uint(1) < last {
+					t.Errorf("event %d after %d", ev.Uint(1), last)
+				}
+				last = ev.Uint(1)
+				mu.Lock()
+				seen[last]++
+				if len(seen) == 500 {
+					cancel()
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	for range 50 {
+		runOn(t, r, "fan", fanPacket(7, 0), 10)
+	}
+	wg.Wait()
+	cancel()
+	if len(seen) != 500 {
+		t.Errorf("%d of 500 events", len(seen))
+	}
+	for n, times := range seen {
+		if times != 1 {
+			t.Errorf("event %d came %d times", n, times)
+		}
+	}
+}
+
+// A reader that doesn't read costs the kernel nothing; what is lost is counted, and what is there is whole.
+func TestEventsLost(t *testing.T) {
+	r := loadRing(t, 4096)
+	add(t, openGroup(t, r, 7), 1, 1)
+	const many = 500 // of 48 bytes
+	runOn(t, r, "fan", fanPacket(7, 0), many)
+	lost := r.Lost(1)
+	waiting, size := r.EventsWaiting()
+	if lost == 0 || size != 4096 || waiting > size || waiting < size-48 || r.Lost(2) != 0 || r.Lost(0) != 0 || r.Lost(3) != 0 {
+		t.Errorf("%d lost, %d of %d bytes wait", lost, waiting, size)
+	}
+	n := uint64(0)
+	drain(t, r, func(ev *Event) {
+		if ev.Uint(1) != n {
+			t.Errorf("event %d came, not %d", ev.Uint(1), n)
+		}
+		n++
+	})
+	if n+lost != many {
+		t.Errorf("%d events, %d lost, of %d", n, lost, many)
+	}
+	// Many times around the ring, and records across its end.
+	for range 50 {
+		first := uint64(0)
+		runOn(t, r, "fan", fanPacket(7, 0), 40)
+		k := 0
+		drain(t, r, func(ev *Event) {
+			if k > 0 && ev.Uint(1) != first+uint64(k) {
+				t.Errorf("event %d came, not %d", ev.Uint(1), first+uint64(k))
+			} else if k == 0 {
+				first = ev.Uint(1)
+			}
+			k++
+		})
+		if k != 40 {
+			t.Errorf("%d of 40 events", k)
+		}
+	}
+}
+
+// An event names the receiver that the packet was sent to, even if that is gone, and another one has its identity.
+func TestEventsNameThoseWhoAreGone(t *testing.T) {
+	r := loadFan(t, Options{})
+	g := openGroup(t, r, 7)
+	k := g.kind
+	k.ids = k.ids[:1] // so that it is used again at once
+	var all []*Receiver
+	for n := range 6 {
+		v := add(t, g, n, n)
+		if v.ID() != 1 {
+			t.Fatalf("the identity is %d", v.ID())
+		}
+		all = append(all, v)
+		if n != 3 { // one of them gets no packet
+			runOn(t, r, "fan", fanPacket(7, 0), 2)
+		}
+		if err := v.Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []int
+	drain(t, r, func(ev *Event) {
+		n := int(ev.Uint(2))
+		got = append(got, n)
+		if ev.Receiver != all[n] {
+			t.Errorf("event of receiver %d names %v", n, ev.Receiver)
+		}
+	})
+	if len(got) != 10 {
+		t.Errorf("events of %v", got)
+	}
+	r.events.forget()
+	if len(r.events.past) != 0 {
+		t.Errorf("%d names are kept for nothing", len(r.events.past))
+	}
+	// The names of those who are gone don't pile up where nobody reads.
+	for n := range 50 {
+		if err := add(t, g, n, n).Remove(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(r.events.past) != 0 {
+		t.Errorf("%d names without a record", len(r.events.past))
+	}
+}
+
+// The relay ends all iterations.
+func TestEventsEndWithTheRelay(t *testing.T) {
+	for range 20 {
+		r := loadFan(t, Options{})
+		add(t, openGroup(t, r, 7), 1, 1)
+		var wg sync.WaitGroup
+		started := make(chan struct{}, 2)
+		for range 2 {
+			wg.Go(func() {
+				for range r.Events(context.Background()) {
+					select {
+					case started <- struct{}{}:
+					default:
+					}
+				}
+			})
+		}
+		runOn(t, r, "fan", fanPacket(7, 0), 10)
+		<-started
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		if r.Lost(1) != 0 {
+			t.Errorf("%d lost", r.Lost(1))
+		}
+	}
+}
+
+// A reader makes a small part of a system call for an event.
+func TestEventsSystemCalls(t *testing.T) {
+	r := loadRing(t, 1<<22)
+	g := openGroup(t, r, 7)
+	for n := range 8 {
+		add(t, g, n, n)
+	}
+	calls := countSystemCalls(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan int)
+	go func() {
+		n := 0
+		for range r.Events(ctx) {
+			n++
+		}
+		done <- n
+	}()
+	before := calls()
+	const packets = 20_000
+	runOn(t, r, "fan", fanPacket(7, 0), packets)
+	until(t, 10*time.Second, "all is read", func() bool { waiting, _ := r.EventsWaiting(); return waiting == 0 })
+	after := calls()
+	cancel()
+	n := <-done
+	t.Logf("%d events, %d lost, %d system calls, slept %d times, paused %d times", n, r.Lost(1), after-before, r.events.ring.waits.Load(), r.events.ring.pauses.Load())
+	if n < packets || float64(after-before)/float64(n) > 0.02 {
+		t.Errorf("%d system calls for %d events", after-before, n)
+	}
+}
+
+// countSystemCalls counts those of this process.
+func countSystemCalls(t *testing.T) func() uint64 {
+	t.Helper()
+	spec, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(buildFile(t, "syscalls")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Variables["process"].Set(uint32(os.Getpid())); err != nil {
+		t.Fatal(err)
+	}
+	coll, err := ebpf.NewCollection(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(coll.Close)
+	l, err := link.AttachRawTracepoint(link.RawTracepointOptions{Name: "sys_enter", Program: coll.Programs["count"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return func() (n uint64) {
+		if err := coll.Variables["calls"].Get(&n); err != nil && !errors.Is(err, os.ErrClosed) {
+			t.Error(err)
+		}
+		return n
+	}
+}
+
+func BenchmarkEvents(b *testing.B) {
+	r := loadFan(b, Options{})
+	g := openGroup(b, r, 7)
+	for n := range 50 {
+		add(b, g, n, n)
+	}
+	b.ReportAllocs()
+	n := 0
+	b.ResetTimer()
+	for n < b.N {
+		b.StopTimer()
+		runOn(b, r, "fan", fanPacket(7, 0), 20)
+		b.StartTimer()
+		k := 0
+		for range r.Events(b.Context()) {
+			if k++; k == 1000 {
+				break
+			}
+		}
+		n += k
+	}
+}
