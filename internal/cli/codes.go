@@ -20,13 +20,14 @@ var (
 		"$ fastrelay-gen init turn\n$ fastrelay-gen init turn2")
 
 	codeUnknown = diag.Define("FR0513", "no such part of the spec",
-		"A program, header, table, session or setting was named on the command line that the spec doesn't declare.",
+		"A program, header, table, session, group or setting was named on the command line that the spec doesn't declare.",
 		"$ fastrelay-gen explain spec.cue --header chanel_data",
 		"$ fastrelay-gen explain spec.cue --header channel_data")
 
 	codeValue = diag.Define("FR0514", "a value that doesn't fit",
 		"A value on the command line has to fit the type that the spec gives it: 0x4001 or 16385 for an integer, 192.0.2.1 for an address, "+
-			"192.0.2.1:3478 or [2001:db8::1]:3478 for an endpoint, 10.0.0.0/8 for a prefix, true or false for a bool.",
+			"192.0.2.1:3478 or [2001:db8::1]:3478 for an endpoint, 10.0.0.0/8 for a prefix, true or false for a bool; the first value of a counter, "+
+			"the limit of a credit, units a second and a burst (125000/30000) for a bucket.",
 		"$ sudo fastrelay-gen run spec.cue --set port=high",
 		"$ sudo fastrelay-gen run spec.cue --set port=3478")
 
