@@ -31,7 +31,7 @@ const (
 type subject struct {
 	variant Variant
 	program *ebpf.Program
-	after   func() error // what has to happen between tries, outside of what is measured
+	after   func(copies int) error // what has to happen between tries, outside of what is measured
 	rounds  []float64
 
 	sequence uint16 // of the last packet
@@ -90,7 +90,23 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 	if err != nil {
 		return c, err
 	}
-	subjects := []*subject{{variant: Bare, program: b.program(), after: func() error { return nil }}}
+	var generated *relay
+	err = l.Relay.Do(func() (err error) {
+		generated, err = loadRelay(publisher, server, netip.AddrPortFrom(l.PeerAddr.V4, firstPort), n)
+		return err
+	})
+	if err != nil {
+		return c, err
+	}
+	defer generated.close()
+	told := uint64(0)
+	subjects := []*subject{
+		{variant: Bare, program: b.program(), after: func(int) error { return nil }},
+		{variant: Relay, program: generated.program(), after: func(copies int) error {
+			told += uint64(copies)
+			return generated.told(told)
+		}},
+	}
 	for round := range o.Rounds {
 		fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("in the kernel: %d receivers, %d bytes, round %d", n, size, round+1))
 		for _, subject := range subjects {
@@ -138,7 +154,7 @@ func (s *subject) measure(frame []byte, n int, sink *sink) (float64, error) {
 			return 0, errors.Join(fmt.Errorf("%d of %d copies arrived", got, want), err)
 		}
 		least = min(least, float64(after.Runtime-before.Runtime)/float64(want))
-		if err := s.after(); err != nil {
+		if err := s.after(int(want)); err != nil {
 			return 0, err
 		}
 	}

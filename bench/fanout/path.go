@@ -31,7 +31,7 @@ const (
 )
 
 // Variants are all of them, in the order of reports.
-var Variants = []Variant{Forwarding, Bare, Mmsg, GSO}
+var Variants = []Variant{Forwarding, Bare, Relay, Mmsg, GSO}
 
 // Where packets go: the publisher sends RTP to the relay, receivers are ports of one host from firstPort on.
 const (
@@ -56,6 +56,8 @@ func Main() {
 		return
 	case "user":
 		err = userMain(os.Args[1:], os.Stdout)
+	case "relay":
+		err = relayMain(os.Args[1:], os.Stdout)
 	default:
 		err = errors.New("no such role")
 	}
@@ -133,6 +135,9 @@ func newPath(v Variant, receivers int, offload bool) (_ *path, err error) {
 		}
 		p.bare.detach, err = attach(l.RelayIn, p.bare.program(), ebpf.AttachTCXIngress)
 		return p, err
+	case Relay:
+		publisher := netip.AddrPortFrom(l.ClientAddr.V4, publisherPort)
+		return p, p.start("relay", append(args, "--publisher", publisher.String(), "--device", l.RelayIn.Name)...)
 	case GSO:
 		return p, p.start("user", append(args, "--gso")...)
 	default:

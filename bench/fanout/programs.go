@@ -121,8 +121,8 @@ type sink struct {
 	detach     func() error
 }
 
-// MaxReceivers is how many receivers can be told apart by the sink.
-const MaxReceivers = sinkPorts
+// MaxReceivers is how many receivers a group of the SFU example has at most.
+const MaxReceivers = 512
 
 const (
 	sinkPorts = 1024    // PORTS in bench.c

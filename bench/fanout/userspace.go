@@ -17,13 +17,10 @@ import (
 // an RTP header of its own. With gso, the packets of a batch that one receiver gets leave as one super-packet
 // (UDP_SEGMENT), and the super-packets of many receivers with one call.
 type userRelay struct {
-	fd        int
 	gso       bool
 	receivers []userReceiver
 
-	in      [readBatch]mmsghdr
-	inIov   [readBatch]unix.Iovec
-	buffers [readBatch][2048]byte
+	in *reader
 
 	out      [sendBatch]mmsghdr
 	segment  [sendBatch][24]byte // control messages: UDP_SEGMENT
@@ -49,7 +46,6 @@ type mmsghdr struct {
 }
 
 const (
-	readBatch    = 64
 	sendBatch    = 1024 // UIO_MAXIOV: as many messages as one call takes
 	segmentBatch = 4096
 	maxSegments  = 64 // UDP_MAX_SEGMENTS of older kernels
@@ -80,9 +76,11 @@ func userMain(args []string, stdout io.Writer) error {
 		addr := netip.AddrPortFrom(first.Addr(), first.Port()+uint16(i))
 		r.receivers = append(r.receivers, userReceiver{name: inet4(addr), ssrc: 0x10000 + uint32(i), sequence: uint16(i), timestamp: uint32(i)})
 	}
-	if r.fd, err = listenUDP(local); err != nil {
+	fd, err := listenUDP(local)
+	if err != nil {
 		return err
 	}
+	r.in = newReader(fd)
 	r.prepare()
 	fmt.Fprintln(stdout, ready)
 	return r.run()
@@ -110,12 +108,6 @@ func listenUDP(local netip.AddrPort) (int, error) {
 }
 
 func (r *userRelay) prepare() {
-	for i := range r.in {
-		r.inIov[i].Base = &r.buffers[i][0]
-		r.inIov[i].SetLen(len(r.buffers[i]))
-		r.in[i].hdr.Iov = &r.inIov[i]
-		r.in[i].hdr.SetIovlen(1)
-	}
 	for i := range r.out {
 		header := (*unix.Cmsghdr)(unsafe.Pointer(&r.segment[i][0]))
 		header.Level, header.Type = unix.SOL_UDP, unix.UDP_SEGMENT
@@ -127,18 +119,14 @@ func (r *userRelay) prepare() {
 func (r *userRelay) run() error {
 	var packets [readBatch][]byte
 	for {
-		// MSG_WAITFORONE: what is there, at least one.
-		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&r.in[0])), readBatch, unix.MSG_WAITFORONE, 0, 0)
-		if errno == unix.EINTR {
-			continue
-		}
-		if errno != 0 {
-			return errno
+		n, err := r.in.read()
+		if err != nil {
+			return err
 		}
 		count := 0
-		for i := range int(n) {
-			if r.in[i].len >= rtpHeader {
-				packets[count] = r.buffers[i][:r.in[i].len]
+		for i := range n {
+			if p := r.in.packet(i); len(p) >= rtpHeader {
+				packets[count] = p
 				count++
 			}
 		}
@@ -213,7 +201,7 @@ func (r *userRelay) add(to *userReceiver, packets [][]byte) error {
 // flush sends what is queued.
 func (r *userRelay) flush() error {
 	for sent := 0; sent < r.messages; {
-		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&r.out[sent])), uintptr(r.messages-sent), 0, 0, 0)
+		n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(r.in.fd), uintptr(unsafe.Pointer(&r.out[sent])), uintptr(r.messages-sent), 0, 0, 0)
 		switch errno {
 		case 0:
 			sent += int(n)
