@@ -15,7 +15,7 @@ import (
 
 type explainOptions struct {
 	header, program string
-	rule            int
+	rule            string // "2", or "2.1": the first one of its fan_out; "": the whole program
 }
 
 func (a *app) explainCommand() *cobra.Command {
@@ -25,10 +25,12 @@ func (a *app) explainCommand() *cobra.Command {
 		Short: "Explain a message's code, draw a header, or show what became of a program",
 		Long: `With a code (FR0201): what it means, with a wrong and a right example. Without an argument: all codes.
 With a spec: --header draws a header as RFCs do; --program shows the spec's text, the plan, the C and the
-BPF instructions of one program, and with --rule only what belongs to one of its rules (counted from 1).`,
+BPF instructions of one program, and with --rule only what belongs to one of its rules, or (2.1) to one of the rules of a
+rule's fan_out. Rules are counted from 1.`,
 		Example: `  fastrelay-gen explain FR0201
   fastrelay-gen explain examples/turn/spec.cue --header channel_data
-  fastrelay-gen explain examples/paths/spec.cue --program forward --rule 1`,
+  fastrelay-gen explain examples/paths/spec.cue --program forward --rule 1
+  fastrelay-gen explain examples/sfu/spec.cue --program video --rule 2.3`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -47,7 +49,7 @@ BPF instructions of one program, and with --rule only what belongs to one of its
 	}
 	cmd.Flags().StringVar(&opt.header, "header", "", "draw this header")
 	cmd.Flags().StringVar(&opt.program, "program", "", "show what became of this program")
-	cmd.Flags().IntVar(&opt.rule, "rule", 0, "only what belongs to this rule of the program")
+	cmd.Flags().StringVar(&opt.rule, "rule", "", "only what belongs to this rule of the program: 2, or 2.1 in its fan_out")
 	return cmd
 }
 

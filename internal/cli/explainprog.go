@@ -53,7 +53,7 @@ func (a *app) explainProgram(ctx context.Context, file string, opt explainOption
 		fmt.Fprintf(a.out, "%5d  %s\n", n, all[n-1])
 	}
 	a.heading("plan", "")
-	if opt.rule == 0 {
+	if opt.rule == "" {
 		fmt.Fprint(a.out, planfmt.Program(r.Plan, planned))
 	} else {
 		fmt.Fprint(a.out, planfmt.Block(r.Plan.Pos.File, planned, within(planned.Body, r.Plan.Pos.File, piece)))
@@ -61,7 +61,7 @@ func (a *app) explainProgram(ctx context.Context, file string, opt explainOption
 	a.heading("C", filepath.Join(r.Dir, build.SourceName))
 	fmt.Fprint(a.out, sourceOf(string(r.Files[build.SourceName]), filepath.Base(file), piece))
 	a.heading("instructions", build.ObjectName)
-	return a.instructions(r, planned.Name, piece, opt.rule != 0)
+	return a.instructions(r, planned.Name, piece, opt.rule != "")
 }
 
 func (a *app) heading(what, where string) {
@@ -79,16 +79,44 @@ func findPiece(r *build.Result, opt explainOptions) (*spec.Program, diag.Pos, er
 			names = append(names, p.Name.Value)
 			continue
 		}
-		switch {
-		case opt.rule == 0:
+		if opt.rule == "" {
 			return p, p.Name.Pos, nil
-		case opt.rule < 0 || opt.rule > len(p.Rules):
-			return nil, diag.Pos{}, &diag.Diagnostic{Code: codeUnknown, Message: fmt.Sprintf("program %q has no rule %d", p.Name.Value, opt.rule),
-				Hint: fmt.Sprintf("it has %s, counted from 1", plural(len(p.Rules), "rule"))}
 		}
-		return p, p.Rules[opt.rule-1].Pos, nil
+		pos, err := findRule(p, opt.rule)
+		return p, pos, err
 	}
 	return nil, diag.Pos{}, unknown("program", opt.program, names)
+}
+
+// findRule finds rule "2", or rule "2.1": the first one of the fan-out of the second one.
+func findRule(p *spec.Program, path string) (diag.Pos, error) {
+	where, rules := fmt.Sprintf("program %q", p.Name.Value), p.Rules
+	outer, inner, deep := strings.Cut(path, ".")
+	rule, err := nthRule(where, rules, outer)
+	if err != nil || !deep {
+		return rule.Pos, err
+	}
+	where = fmt.Sprintf("the fan_out of rule %s", outer)
+	for _, action := range rule.Do {
+		if action.FanOut != nil {
+			rule, err := nthRule(where, action.FanOut.Rules, inner)
+			return rule.Pos, err
+		}
+	}
+	return diag.Pos{}, &diag.Diagnostic{Code: codeUnknown, Message: fmt.Sprintf("rule %s of program %q has no fan_out", outer, p.Name.Value)}
+}
+
+// nthRule returns the rule of a number, as written; an empty one with an error.
+func nthRule(where string, rules []*spec.Rule, number string) (*spec.Rule, error) {
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		return &spec.Rule{}, usage("%q isn't the number of a rule", number).hint("for example --rule 2, or --rule 2.1 for the first one of its fan_out")
+	}
+	if n < 1 || n > len(rules) {
+		return &spec.Rule{}, &diag.Diagnostic{Code: codeUnknown, Message: fmt.Sprintf("%s has no rule %d", where, n),
+			Hint: fmt.Sprintf("it has %s, counted from 1", plural(len(rules), "rule"))}
+	}
+	return rules[n-1], nil
 }
 
 func findPlan(plan *ir.Plan, name string) (*ir.Program, error) {
@@ -172,12 +200,15 @@ func position(s ir.Stmt) diag.Pos {
 	return diag.Pos{}
 }
 
+var functionHead = regexp.MustCompile(`^\w.*\)$`)
+
 var lineDirective = regexp.MustCompile(`^\s*#line (\d+) "([^"]*)"`)
 
-// sourceOf returns the C that comes from the lines of the spec, by its #line directives. Gaps are shown as one line.
+// sourceOf returns the C that comes from the lines of the spec, by its #line directives, with the head of each function that has
+// some of it. Gaps are shown as one line.
 func sourceOf(c, file string, l lines) string {
 	var b strings.Builder
-	inside, gap := false, false
+	inside, gap, head := false, false, ""
 	for _, text := range strings.Split(c, "\n") {
 		if m := lineDirective.FindStringSubmatch(text); m != nil {
 			n, _ := strconv.Atoi(m[1])
@@ -186,12 +217,22 @@ func sourceOf(c, file string, l lines) string {
 		}
 		switch {
 		case inside:
-			if gap && b.Len() > 0 {
+			if head != "" {
+				if b.Len() > 0 {
+					b.WriteString("\n")
+				}
+				b.WriteString(head + "\n")
+				head = ""
+			}
+			if gap {
 				b.WriteString("\t…\n")
 			}
 			gap = false
 			b.WriteString(text + "\n")
 		default:
+			if functionHead.MatchString(text) {
+				head = text
+			}
 			gap = true
 		}
 	}
