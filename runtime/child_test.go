@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +28,9 @@ func child(mode string) int {
 	}
 	opt := quiet(Options{PinPath: os.Getenv("PINS"), Routes: func(from, to netip.Addr) Hop { return Hop{State: HopNeighbour, Ifindex: 1, MTU: 1500} }})
 	opt.Clsact = os.Getenv("CLSACT") != ""
+	if mode == "fan" {
+		return changeForever(object, opt)
+	}
 	if mode == "adopt" {
 		return adoptForever(object, opt)
 	}
@@ -77,6 +81,53 @@ func child(mode string) int {
 	return 0
 }
 
+// changeForever changes a group until it is killed, always so that all receivers have one value.
+func changeForever(object []byte, opt Options) int {
+	opt.Routes = direct
+	r, err := Load(fanDesc(), object, opt)
+	if err == nil {
+		_, err = r.Groups("subs").Open(7)
+	}
+	fmt.Println("ready")
+	for n := 1; err == nil; n++ {
+		g := r.Groups("subs").Get(7)
+		err = g.Change(func(c *Change) error {
+			all := g.Receivers()
+			if len(all) > 20 {
+				c.Remove(all[n%20])
+				all = slices.Delete(all, n%20, n%20+1)
+			}
+			for _, v := range all {
+				if err := c.Set(v, subscriber(n, n)...); err != nil {
+					return err
+				}
+			}
+			for range 3 {
+				v, err := c.Add(subscriber(n, n)...)
+				if err != nil {
+					return err
+				}
+				if len(all) > 40 {
+					c.Remove(v)
+				}
+				v.State(0).(*Counter).Store(uint64(v.ID()))
+				v.State(1).([]*Credit)[1].SetLimit(uint64(v.ID()))
+				if _, _, err := v.State(3).(*Translation).Put(1, uint64(v.ID())); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err == nil && n%5 == 0 {
+			if g, err = r.Groups("subs").Open(8); err == nil {
+				err = g.Close()
+			}
+		}
+	}
+	fmt.Fprintln(os.Stderr, "error:", err)
+	return 1
+}
+
 // adoptForever takes the relay over from itself, again and again, until it is killed.
 func adoptForever(object []byte, opt Options) int {
 	opt.Linger = time.Minute
@@ -109,7 +160,11 @@ func childCommand(t testing.TB, mode string, env ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	file := t.TempDir() + "/flow.o"
-	if err := os.WriteFile(file, build(t), 0o644); err != nil {
+	object := build(t)
+	if mode == "fan" {
+		object = buildFile(t, "fan")
+	}
+	if err := os.WriteFile(file, object, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
