@@ -1,7 +1,6 @@
 package bpf_test
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
@@ -21,45 +20,7 @@ import (
 // verified goes on with its sum. Behind the relay that sum has to be the one of the packet that left.
 func TestCompleteChecksums(t *testing.T) {
 	u := compile(t, "../../examples/turn/spec.cue")
-	line, err := testnet.Start(t).Line()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, dev := range []*testnet.Dev{line.ClientDev, line.RelayIn, line.RelayOut, line.PeerDev} {
-		if err := dev.SetTxChecksum(false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	tunnel := func(host *testnet.Host, local, remote netip.Addr, addr4, addr6 string) *testnet.Dev {
-		t.Helper()
-		for _, args := range [][]string{
-			{"link", "add", "vx9", "type", "vxlan", "id", "9", "dstport", "4789", "local", local.String(), "remote", remote.String(), "udpcsum"},
-			{"link", "set", "vx9", "up"},
-			{"addr", "add", addr4, "dev", "vx9"},
-			{"addr", "add", addr6, "dev", "vx9", "nodad"},
-		} {
-			if err := host.Run("ip", args...); err != nil {
-				t.Fatal(err)
-			}
-		}
-		dev := &testnet.Dev{Host: host, Name: "vx9"}
-		err := host.Do(func() error {
-			i, err := net.InterfaceByName("vx9")
-			if err == nil {
-				dev.Index, dev.MAC = i.Index, i.HardwareAddr
-			}
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := dev.SetTxChecksum(false); err != nil {
-			t.Fatal(err)
-		}
-		return dev
-	}
-	relayIn := tunnel(line.Relay, line.RelayInAddr.V4, line.ClientAddr.V4, "198.51.100.1/24", "2001:db8:9::1/64")
-	clientDev := tunnel(line.Client, line.ClientAddr.V4, line.RelayInAddr.V4, "198.51.100.2/24", "2001:db8:9::2/64")
+	line, relayIn, clientDev := tunnel(t)
 	capture, err := line.PeerDev.Capture()
 	if err != nil {
 		t.Fatal(err)
@@ -103,15 +64,62 @@ func TestCompleteChecksums(t *testing.T) {
 	}
 }
 
+// tunnel joins the line's client and relay by a tunnel whose packets are summed up: 198.51.100.2 and 2001:db8:9::2 at the client,
+// 198.51.100.1 and 2001:db8:9::1 at the relay.
+func tunnel(t *testing.T) (line *testnet.Line, relayIn, clientDev *testnet.Dev) {
+	t.Helper()
+	line, err := testnet.Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dev := range []*testnet.Dev{line.ClientDev, line.RelayIn, line.RelayOut, line.PeerDev} {
+		if err := dev.SetTxChecksum(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := func(host *testnet.Host, local, remote netip.Addr, addr4, addr6 string) *testnet.Dev {
+		t.Helper()
+		for _, args := range [][]string{
+			{"link", "add", "vx9", "type", "vxlan", "id", "9", "dstport", "4789", "local", local.String(), "remote", remote.String(), "udpcsum"},
+			{"link", "set", "vx9", "up"},
+			{"addr", "add", addr4, "dev", "vx9"},
+			{"addr", "add", addr6, "dev", "vx9", "nodad"},
+		} {
+			if err := host.Run("ip", args...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dev := &testnet.Dev{Host: host, Name: "vx9"}
+		err := host.Do(func() error {
+			i, err := net.InterfaceByName("vx9")
+			if err == nil {
+				dev.Index, dev.MAC = i.Index, i.HardwareAddr
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := dev.SetTxChecksum(false); err != nil {
+			t.Fatal(err)
+		}
+		return dev
+	}
+	relayIn = end(line.Relay, line.RelayInAddr.V4, line.ClientAddr.V4, "198.51.100.1/24", "2001:db8:9::1/64")
+	clientDev = end(line.Client, line.ClientAddr.V4, line.RelayInAddr.V4, "198.51.100.2/24", "2001:db8:9::2/64")
+	return line, relayIn, clientDev
+}
+
 type watched struct {
 	count uint64
 	sum   int64
 }
 
-// watchSums counts UDP packets that arrive at a device, and keeps what the kernel says of the last one's sum.
-func watchSums(t *testing.T, dev *testnet.Dev) func(*testing.T) watched {
+// watchSums counts UDP packets that arrive at a device, and keeps what the kernel says of the sum of the last one, or of an earlier
+// one of the last 64.
+func watchSums(t *testing.T, dev *testnet.Dev) func(t *testing.T, before ...uint64) watched {
 	t.Helper()
-	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: 1})
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 65})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,10 +146,18 @@ func watchSums(t *testing.T, dev *testnet.Dev) func(*testing.T) watched {
 		asm.LoadMapPtr(asm.R1, m.FD()),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "out"),
-		asm.StoreMem(asm.R0, 8, asm.R7, asm.DWord),
 		asm.LoadMem(asm.R1, asm.R0, 0, asm.DWord),
 		asm.Add.Imm(asm.R1, 1),
 		asm.StoreMem(asm.R0, 0, asm.R1, asm.DWord),
+		asm.And.Imm(asm.R1, 63), // behind the count stand 64 sums
+		asm.Add.Imm(asm.R1, 1),
+		asm.StoreMem(asm.R10, -4, asm.R1, asm.Word),
+		asm.Mov.Reg(asm.R2, asm.R10),
+		asm.Add.Imm(asm.R2, -4),
+		asm.LoadMapPtr(asm.R1, m.FD()),
+		asm.FnMapLookupElem.Call(),
+		asm.JEq.Imm(asm.R0, 0, "out"),
+		asm.StoreMem(asm.R0, 0, asm.R7, asm.DWord),
 		asm.Mov.Imm(asm.R0, -1).WithSymbol("out"),
 		asm.Return(),
 	}})
@@ -159,13 +175,20 @@ func watchSums(t *testing.T, dev *testnet.Dev) func(*testing.T) watched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func(t *testing.T) watched {
+	return func(t *testing.T, before ...uint64) watched {
 		t.Helper()
-		var b [16]byte
-		if err := m.Lookup(uint32(0), &b); err != nil {
+		var w watched
+		if err := m.Lookup(uint32(0), &w.count); err != nil {
 			t.Fatal(err)
 		}
-		return watched{binary.NativeEndian.Uint64(b[:]), int64(binary.NativeEndian.Uint64(b[8:]))}
+		n := w.count
+		for _, b := range before {
+			n -= b
+		}
+		if err := m.Lookup(uint32(1+n&63), &w.sum); err != nil {
+			t.Fatal(err)
+		}
+		return w
 	}
 }
 

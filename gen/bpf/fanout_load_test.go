@@ -1,0 +1,171 @@
+package bpf_test
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"os"
+	goruntime "runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+)
+
+// creditOf is the first of the credits of the i-th receiver, of four levels and a bucket.
+func creditOf(i int) int { return 1 + 5*i }
+
+// spenders are receivers that spend credits and draw numbers, behind a line's relay.
+func spenders(line *testnet.Line, n int) (out []values) {
+	local := netip.AddrPortFrom(line.RelayOutAddr.V4, 5004)
+	for i := range n {
+		out = append(out, values{
+			"local": local, "remote": netip.AddrPortFrom(line.PeerAddr.V4, uint16(10000+i)), "mode": 4,
+			"hop_remote": hop(ir.HopDirect, line.RelayOut, line.PeerDev), "credit": creditOf(i), "next": 1 + i,
+		})
+	}
+	return out
+}
+
+// A packet that goes to thousands fills the queue of the processor (net.core.netdev_max_backlog): the kernel refuses the rest. What
+// it refuses has its credit back, and is counted.
+func TestBursts(t *testing.T) {
+	const backlog = "/proc/sys/net/core/netdev_max_backlog"
+	before, err := os.ReadFile(backlog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(backlog, before, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	u := compile(t, "testdata/fanout.cue")
+	for _, test := range []struct{ receivers, backlog int }{{64, 1000}, {4096, 1000}, {4096, 8192}} {
+		t.Run(fmt.Sprintf("%d receivers, backlog %d", test.receivers, test.backlog), func(t *testing.T) {
+			if err := os.WriteFile(backlog, fmt.Appendln(nil, test.backlog), 0); err != nil {
+				t.Fatal(err)
+			}
+			line, err := testnet.Start(t).Line()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := loadFan(t, u)
+			for i := range test.receivers {
+				r.setCredit(t, creditOf(i), credit{Limit: math.MaxUint64})
+			}
+			r.openGroup(t, "viewers", values{"port": 5004, "kind": 1}, spenders(line, test.receivers)...)
+			arrives := watchSums(t, line.PeerDev)
+			r.attach(t, "view", line.RelayIn)
+			client, server := netip.AddrPortFrom(line.ClientAddr.V4, 40001), netip.AddrPortFrom(line.RelayInAddr.V4, 5004)
+			sender, atServer := listen(t, line.Client, client), listen(t, line.Relay, server)
+			sent := media(0, 1, 2, []byte(strings.Repeat("frame", 40)))
+			if _, err := sender.WriteToUDPAddrPort(sent, server); err != nil {
+				t.Fatal(err)
+			}
+			expect(t, atServer, client, sent)
+			var copied, failed uint64
+			for i := range test.receivers {
+				use := r.usage(t, 1+i)
+				spent, _ := r.spent(t, creditOf(i))
+				switch {
+				case use.packets+use.failed != 1 || use.declined != use.failed:
+					t.Errorf("receiver %d: %+v", i, use)
+				case spent != use.packets*uint64(len(sent)):
+					t.Errorf("receiver %d: %+v, and %d were spent", i, use, spent)
+				}
+				copied, failed = copied+use.packets, failed+use.failed
+			}
+			got := r.counts(t, "view")
+			if got["copy"] != copied || got["refused_by_device"] != failed || got["pass"] != 1 {
+				t.Errorf("%d copies and %d refused, but the reasons are %v", copied, failed, got)
+			}
+			switch enough := test.receivers < test.backlog; {
+			case enough && failed > 0:
+				t.Errorf("%d of %d copies were refused", failed, test.receivers)
+			case !enough && (failed == 0 || copied < uint64(test.backlog)*9/10):
+				t.Errorf("%d copies, %d refused", copied, failed)
+			}
+			if err := testnet.Until(5*time.Second, "all copies", func() bool { return arrives(t).count >= copied }); err != nil {
+				t.Error(err)
+			}
+			if n := arrives(t).count; n != copied {
+				t.Errorf("%d packets arrived, %d copies were made", n, copied)
+			}
+		})
+	}
+}
+
+// Processors that spend one credit and draw from one counter at once spend and draw exactly.
+func TestContention(t *testing.T) {
+	u := compile(t, "testdata/fanout.cue")
+	line, err := testnet.Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, server := netip.AddrPortFrom(line.ClientAddr.V4, 40001), netip.AddrPortFrom(line.RelayInAddr.V4, 5004)
+	datagram := media(0, 1, 2, []byte("contended"))
+	frame, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, client, server, datagram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const packets, allowed = 4000, 1500 // each packet asks twice
+	r := loadFan(t, u)
+	r.setCredit(t, creditOf(0), credit{Limit: allowed*uint64(len(datagram)) + 1})
+	both := spenders(line, 2)
+	both[1]["credit"], both[1]["next"] = both[0]["credit"], both[0]["next"]
+	r.openGroup(t, "viewers", values{"port": 5004, "kind": 1}, both...)
+	var group sync.WaitGroup
+	errs := make([]error, 2)
+	for i := range errs {
+		group.Go(func() {
+			errs[i] = line.Relay.Do(func() error {
+				var here, all unix.CPUSet
+				if err := unix.SchedGetaffinity(0, &all); err != nil {
+					return err
+				}
+				defer unix.SchedSetaffinity(0, &all)
+				here.Set(i % goruntime.NumCPU())
+				if err := unix.SchedSetaffinity(0, &here); err != nil {
+					return err
+				}
+				for range packets / 2 {
+					if _, err := r.Programs["prog_view"].Run(&ebpf.RunOptions{Data: frame, DataOut: make([]byte, len(frame))}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	reasons := r.counts(t, "view")
+	spent, refused := r.spent(t, creditOf(0))
+	if copies := reasons["copy"]; copies != allowed || spent != copies*uint64(len(datagram)) {
+		t.Errorf("%d copies, want %d, and %d bytes were spent: %v", copies, allowed, spent, reasons)
+	}
+	if n := reasons["refused_credit"]; n != refused[0] {
+		t.Errorf("%d were refused, the credit counted %v", n, refused)
+	}
+	if all := reasons["copy"] + reasons["refused_credit"] + reasons["contended"] + reasons["refused_by_device"]; all != 2*packets {
+		t.Errorf("%d turns of %d: %v", all, 2*packets, reasons)
+	}
+	var drawn uint64
+	if err := r.Maps["fr_shared"].Lookup(uint32(1), &drawn); err != nil {
+		t.Fatal(err)
+	}
+	if want := reasons["copy"] + reasons["refused_by_device"]; drawn != want {
+		t.Errorf("%d numbers were drawn, want %d", drawn, want)
+	}
+}
