@@ -43,6 +43,7 @@ const (
 	corrections = 8
 	correction  = 0.95
 	spells      = 9
+	steady      = 0.08 // how far what is delivered in a spell may be from the rate, in proportion
 	spellTime   = 60 * time.Millisecond
 	callTime    = 150 * time.Millisecond
 	singleLoad  = 100_000 // copies a second
@@ -206,7 +207,7 @@ func (b *bench) cost(run *run, rate float64) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if delivered > 0.95*rate && delivered < 1.05*rate {
+		if math.Abs(delivered-rate) < steady*rate {
 			costs = append(costs, share*1e9/delivered)
 		}
 		if err := run.settle(); err != nil {

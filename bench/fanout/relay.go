@@ -110,7 +110,7 @@ func relayMain(args []string, stdout io.Writer) error {
 			return err
 		}
 	}
-	fd, err := listenUDP(addrs[1])
+	fd, err := listenUDP(addrs[1], fetchBuffer)
 	if err != nil {
 		return err
 	}
@@ -123,13 +123,23 @@ func relayMain(args []string, stdout io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(stdout, ready)
+	// The packets themselves come to user space for what the kernel leaves to it, such as answering who missed one. Nobody
+	// waits for them, so they are fetched now and then: being woken for each would cost more than all its copies.
 	reader := newReader(fd)
 	for {
-		if _, err := reader.read(); err != nil {
+		n, err := reader.read(unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) || err == nil && n < readBatch {
+			time.Sleep(fetchPause)
+		} else if err != nil {
 			return err
 		}
 	}
 }
+
+const (
+	fetchPause  = 4 * time.Millisecond
+	fetchBuffer = 8 << 20 // bytes of the socket's buffer, for what comes in a pause
+)
 
 // reader reads datagrams from a socket, with one system call all that are there.
 type reader struct {
@@ -152,11 +162,11 @@ func newReader(fd int) *reader {
 	return r
 }
 
-// read waits for datagrams and returns how many came; packet has each.
-func (r *reader) read() (int, error) {
+// read returns how many datagrams came, of which packet has each. With MSG_WAITFORONE it waits for the first, with MSG_DONTWAIT
+// for none (recvmmsg(2)).
+func (r *reader) read(flags uintptr) (int, error) {
 	for {
-		// MSG_WAITFORONE: what is there, at least one.
-		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&r.batch[0])), readBatch, unix.MSG_WAITFORONE, 0, 0)
+		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&r.batch[0])), readBatch, flags, 0, 0)
 		switch errno {
 		case 0:
 			return int(n), nil

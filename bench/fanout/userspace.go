@@ -51,6 +51,7 @@ const (
 	maxSegments  = 64 // UDP_MAX_SEGMENTS of older kernels
 	maxSuper     = 65_000
 	rtpHeader    = 12
+	userBuffer   = 1 << 20 // bytes of the socket's buffers: milliseconds of packets, at the rates that it can take
 )
 
 // userMain is the process of a user-space relay. It says "ready" and relays until it is killed.
@@ -76,7 +77,7 @@ func userMain(args []string, stdout io.Writer) error {
 		addr := netip.AddrPortFrom(first.Addr(), first.Port()+uint16(i))
 		r.receivers = append(r.receivers, userReceiver{name: inet4(addr), ssrc: 0x10000 + uint32(i), sequence: uint16(i), timestamp: uint32(i)})
 	}
-	fd, err := listenUDP(local)
+	fd, err := listenUDP(local, userBuffer)
 	if err != nil {
 		return err
 	}
@@ -93,9 +94,8 @@ func inet4(a netip.AddrPort) (name [unix.SizeofSockaddrInet4]byte) {
 	return name
 }
 
-// listenUDP makes a blocking socket with buffers that don't bound anything here.
-func listenUDP(local netip.AddrPort) (int, error) {
-	const buffer = 1 << 20
+// listenUDP makes a blocking socket with buffers of so many bytes.
+func listenUDP(local netip.AddrPort, buffer int) (int, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
@@ -119,7 +119,7 @@ func (r *userRelay) prepare() {
 func (r *userRelay) run() error {
 	var packets [readBatch][]byte
 	for {
-		n, err := r.in.read()
+		n, err := r.in.read(unix.MSG_WAITFORONE)
 		if err != nil {
 			return err
 		}
