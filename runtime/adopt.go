@@ -26,6 +26,9 @@ func (r *Relay) adopt() error {
 	if r.counters != nil {
 		r.counters.keep(r.countersInUse())
 	}
+	for _, k := range r.groups {
+		k.eachLive((*Receiver).takeState)
+	}
 	if err := r.spaces.sweep(); err != nil {
 		return err
 	}

@@ -112,8 +112,11 @@ func (k *Groups) adopt(key []byte, used map[uint32]bool) (_ *Group, err error) {
 		k.live[v.id] = v
 		k.relay.events.name(v)
 		for _, m := range k.desc.Receiver {
-			if m.Kind == KindTranslation {
-				k.relay.spaces.adopt(order.Uint32(v.state[m.Off:]))
+			switch index := order.Uint32(v.state[m.Off:]); m.Kind {
+			case KindTranslation:
+				k.relay.spaces.adopt(index)
+			case KindCredit, KindBucket:
+				k.relay.credits.make(m, index)
 			}
 		}
 	}
@@ -165,6 +168,7 @@ func (r *Relay) adoptState(t *Table) {
 			case KindCredit, KindBucket:
 				if block, ok := t.credits.block(index, i); ok {
 					used[block] = true
+					r.credits.make(m, index)
 				}
 			}
 		}

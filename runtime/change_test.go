@@ -170,7 +170,9 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 	k, g := r.Groups("subs"), openGroup(t, r, 7)
 	v := add(t, g, 1, 1)
 	other := add(t, openGroup(t, r, 8), 1, 1)
-	free := func() string { return fmt.Sprint(len(k.free), len(k.ids), len(k.live), len(r.counters.free), len(r.spaces.all)) }
+	free := func() string {
+		return fmt.Sprint(len(k.free), len(k.ids), len(k.live), len(r.counters.free), len(r.spaces.all))
+	}
 	before := free()
 	var kept *Change
 	wrong := errors.New("wrong")
@@ -186,7 +188,10 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 			c.Add(subscriber(2, 2)...)
 			return c.Set(v, netip.MustParseAddrPort("[2001:db8::1]:1"), netip.MustParseAddrPort("192.0.2.1:1"), 1)
 		}, func(err error) bool { return errors.As(err, &value) }},
-		{"an unspecified address", func(c *Change) error { _, err := c.Add(netip.MustParseAddrPort("0.0.0.0:1"), netip.MustParseAddrPort("192.0.2.1:1"), 1); return err },
+		{"an unspecified address", func(c *Change) error {
+			_, err := c.Add(netip.MustParseAddrPort("0.0.0.0:1"), netip.MustParseAddrPort("192.0.2.1:1"), 1)
+			return err
+		},
 			func(err error) bool { return errors.As(err, &value) && strings.Contains(err.Error(), "unspecified") }},
 		{"too many", func(c *Change) error {
 			for n := range 64 {
@@ -195,7 +200,9 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 				}
 			}
 			return nil
-		}, func(err error) bool { return errors.As(err, &full) && strings.Contains(err.Error(), "subs id=0x7") && full.Size == 64 }},
+		}, func(err error) bool {
+			return errors.As(err, &full) && strings.Contains(err.Error(), "subs id=0x7") && full.Size == 64
+		}},
 		{"too many in all", func(c *Change) error {
 			for n := range 128 {
 				if _, err := c.Add(subscriber(n, n)...); err != nil {
@@ -203,7 +210,9 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 				}
 			}
 			return nil
-		}, func(err error) bool { return errors.As(err, &full) && full.Size == 128 && strings.Contains(err.Error(), "receivers of group") }},
+		}, func(err error) bool {
+			return errors.As(err, &full) && full.Size == 128 && strings.Contains(err.Error(), "receivers of group")
+		}},
 		{"another group's", func(c *Change) error { c.Add(subscriber(2, 2)...); c.Remove(other); return nil }, func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
 		{"another group's values", func(c *Change) error { return c.Set(other, subscriber(2, 2)...) }, func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
 	} {

@@ -77,7 +77,7 @@ func (b *balance) spend(next func(spent uint64) (uint64, bool)) error {
 // A Credit bounds what is sent: in the kernel by `admit`, in user space by Spend. What is spent only grows, and the limit is
 // absolute, so that neither side has to know what the other does. It lies in memory that both map: nothing here is a system
 // call. When its row or receiver is removed, it reads 0 and admits nothing.
-type Credit struct{ balance }
+type Credit struct{ *balance }
 
 // SetLimit sets how much may be spent in all, since the credit began, in the units of the spec's costs (bytes or packets).
 func (c *Credit) SetLimit(n uint64) {
@@ -146,7 +146,7 @@ func (c *Credit) alive() bool { return c != nil && c.balance.alive() }
 
 // A Bucket bounds what is sent by a rate: it refills by time, up to a burst. It lies in memory that the kernel's programs and user
 // space both map: nothing here is a system call. When its row or receiver is removed, it reads 0 and admits nothing.
-type Bucket struct{ balance }
+type Bucket struct{ *balance }
 
 // Rate is how a [Bucket] refills.
 type Rate struct {
@@ -255,7 +255,7 @@ type credits struct {
 	levels int
 
 	mu  sync.Mutex
-	all []interface{ retire() } // by index: a *Credit or a *Bucket; nil: nobody has asked for it
+	all []interface{ retire() } // by index: a *Credit or a *Bucket; nil: it is free
 }
 
 // creditBlocks are the blocks of one table or kind of group.
@@ -361,39 +361,45 @@ func (b *creditBlocks) release(block uint32) {
 	}
 }
 
-// get returns what a row's member of kind credit or bucket refers to: a *Credit, a *Bucket, or a slice of them by level; the same
-// ones each time, until they are retired. Index 0 is none.
-func (c *credits) get(m MemberDesc, index uint32) any {
-	if m.Kind == KindBucket {
-		return pickCredits(c, m, index, func(b *Bucket) *balance { return &b.balance })
+// make makes the Credits or Buckets that a member of a row refers to, from its first index on.
+func (c *credits) make(m MemberDesc, index uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := index; i < index+uint32(m.Bits) && int(i) < len(c.all); i++ {
+		b := &balance{mem: c.mem, index: i, levels: c.levels}
+		if m.Kind == KindBucket {
+			c.all[i] = &Bucket{b}
+		} else {
+			c.all[i] = &Credit{b}
+		}
 	}
-	return pickCredits(c, m, index, func(b *Credit) *balance { return &b.balance })
 }
 
-func pickCredits[T any, P interface {
-	*T
-	retire()
-}](c *credits, m MemberDesc, index uint32, at func(P) *balance) any {
-	many := make([]P, 0, m.Bits)
-	if c != nil && index != 0 && int(index)+m.Bits <= len(c.all) {
+// get returns what a member of a row refers to: a *Credit, a *Bucket, or a slice of them by level; none, or an empty slice, where
+// nobody has the index.
+func (c *credits) get(m MemberDesc, index uint32) any {
+	if m.Kind == KindBucket {
+		return find[Bucket](c, m, index)
+	}
+	return find[Credit](c, m, index)
+}
+
+func find[T any](c *credits, m MemberDesc, index uint32) any {
+	many := make([]*T, 0, m.Bits)
+	if c != nil && index != 0 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for i := index; i < index+uint32(m.Bits); i++ {
-			one, ok := c.all[i].(P)
-			if !ok {
-				one = new(T)
-				b := at(one)
-				b.mem, b.index, b.levels = c.mem, i, c.levels
-				c.all[i] = one
+		for i := index; i < index+uint32(m.Bits) && int(i) < len(c.all); i++ {
+			if one, ok := any(c.all[i]).(*T); ok {
+				many = append(many, one)
 			}
-			many = append(many, one)
 		}
 	}
 	switch {
 	case m.Bits != 1:
 		return many
 	case len(many) == 0:
-		return P(nil)
+		return (*T)(nil)
 	}
 	return many[0]
 }

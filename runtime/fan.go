@@ -211,10 +211,7 @@ func (f *fan) commit(c *commit) error {
 	for _, v := range c.leaving {
 		f.free(v)
 	}
-	// The changes are in force, whatever becomes of this.
-	if err := f.relay.spaces.sweep(); err != nil {
-		f.relay.log.Warn("translations of receivers that were removed take up room", "relay", f.relay.desc.Name, "error", err)
-	}
+	f.relay.sweepTranslations()
 	return nil
 }
 
@@ -438,6 +435,7 @@ func (k *Groups) newReceiver(g *Group) (*Receiver, error) {
 		return nil, err
 	}
 	v.identify()
+	v.takeState()
 	r.events.name(v)
 	k.live[v.id] = v
 	return v, nil
@@ -448,6 +446,15 @@ func (v *Receiver) identify() {
 	for _, m := range v.group.kind.desc.Receiver {
 		if m.Hidden && m.Name == "receiver" {
 			order.PutUint32(v.state[m.Off:], v.id)
+		}
+	}
+}
+
+// takeState notes what the receiver refers to, for as long as it is asked, even when others have the indices.
+func (v *Receiver) takeState() {
+	for _, m := range v.group.kind.desc.Receiver {
+		if m.Kind.isState() {
+			v.refers = append(v.refers, v.group.kind.relay.state(m, order.Uint32(v.state[m.Off:])))
 		}
 	}
 }

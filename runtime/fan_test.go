@@ -23,6 +23,10 @@ func fanDesc() *Desc {
 	return &Desc{
 		Name:   "fan",
 		Kernel: [2]int{5, 17},
+		Tables: []TableDesc{{
+			Name: "quota", Kind: "hash", Size: 4, Key: []MemberDesc{uint("id", 4, 0)}, KeySize: 4, ValueSize: 16, Session: -1,
+			Value: []MemberDesc{index("hits", KindCounter, 0, 0), index("credit", KindCredit, 2, 4), index("rate", KindBucket, 1, 8), index("ids", KindTranslation, 0, 12)},
+		}},
 		Groups: []GroupDesc{{
 			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1, Key: []MemberDesc{uint("id", 4, 0)}, KeySize: 4, ReceiverSize: 80,
 			Receiver: []MemberDesc{
@@ -40,7 +44,7 @@ func fanDesc() *Desc {
 			{Name: "fan", Hook: "tc/ingress", Reasons: []ReasonDesc{{Name: "fanned", Kind: "pass"}, {Name: "no_subs", Kind: "up"}, {Name: "ring_full", Kind: "up"}}},
 			{Name: "draw", Hook: "tc/ingress", Base: 3}, {Name: "translate", Hook: "tc/ingress", Base: 3},
 		},
-		Levels: 2, Receivers: 129, Credits: 385, Shared: 129, Translations: 1024, Ring: 65536,
+		Levels: 2, Receivers: 129, Credits: 397, Shared: 133, Translations: 1024, Ring: 65536,
 	}
 }
 
@@ -199,4 +203,3 @@ func TestGroup(t *testing.T) {
 		t.Errorf("%d receivers, %d free rows, %d identities, %d alive", g.Len(), len(k.free), len(k.ids), len(k.live))
 	}
 }
-

@@ -278,6 +278,7 @@ type Receiver struct {
 	group  *Group
 	id     uint32
 	state  []byte // a row that has its identity and what it refers to, and no values
+	refers []any  // what it refers to, in the order of the members that do
 	handle handle
 
 	// Guarded by relay.fan.mu.
@@ -321,15 +322,10 @@ func (v *Receiver) Values() []any {
 // State returns the counter, credit, bucket or translation of the i-th member of the row, counted among those members; credits and
 // buckets for each level of priority are a slice.
 func (v *Receiver) State(i int) any {
-	for _, m := range v.group.kind.desc.Receiver {
-		if m.Kind.isState() {
-			if i == 0 {
-				return v.group.kind.relay.state(m, order.Uint32(v.state[m.Off:]))
-			}
-			i--
-		}
+	if i < 0 || i >= len(v.refers) {
+		return nil
 	}
-	return nil
+	return v.refers[i]
 }
 
 // Set gives the receiver new values, in the order of the spec.
@@ -384,6 +380,44 @@ func (r *Relay) receiverUsage(id uint32) (u Usage) {
 		u.Failed += order.Uint64(b[24:])
 	})
 	return u
+}
+
+// Refused iterates over the receiver's credits and buckets, by name, and how many packets of each level of priority the kernel has
+// refused for want of them.
+func (v *Receiver) Refused() iter.Seq2[string, []uint64] {
+	return func(yield func(string, []uint64) bool) {
+		next := 0
+		for _, m := range v.group.kind.desc.Receiver {
+			if !m.Kind.isState() {
+				continue
+			}
+			refers := v.refers[next]
+			next++
+			if m.Kind != KindCredit && m.Kind != KindBucket {
+				continue
+			}
+			levels := make([]uint64, max(v.group.kind.relay.desc.Levels, 1))
+			for i := range levels {
+				switch s := refers.(type) {
+				case *Credit:
+					levels[i] = s.Refused(i)
+				case *Bucket:
+					levels[i] = s.Refused(i)
+				case []*Credit:
+					for _, c := range s {
+						levels[i] += c.Refused(i)
+					}
+				case []*Bucket:
+					for _, b := range s {
+						levels[i] += b.Refused(i)
+					}
+				}
+			}
+			if !yield(m.Name, levels) {
+				return
+			}
+		}
+	}
 }
 
 // Typed returns what generated code calls the receiver; make makes it, once.

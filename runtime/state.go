@@ -39,6 +39,7 @@ func (r *Relay) allocState(members []MemberDesc, row []byte, blocks *creditBlock
 			index = r.spaces.alloc()
 		default:
 			index = blocks.index(block, i)
+			r.credits.make(m, index)
 		}
 		order.PutUint32(row[m.Off:], index)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
@@ -337,4 +338,90 @@ func TestParseValue(t *testing.T) {
 			t.Errorf("%v %q: %v, %v", tt.kind, tt.text, got, err)
 		}
 	}
+}
+
+// Rows of tables have credits, buckets and translations as receivers do: they stay while the row does, and go with it.
+func TestTableState(t *testing.T) {
+	pins := "/sys/fs/bpf/" + pinName(t)
+	r := loadFan(t, Options{PinPath: pins, Linger: time.Second})
+	quota := r.Table("quota")
+	key := func(n int) []any { return []any{n} }
+	if err := quota.Put(key(1), []any{5, 100, Rate{10, 20}, nil}); err != nil {
+		t.Fatal(err)
+	}
+	row, err := quota.Get(key(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	credits, bucket, ids := row[1].([]*Credit), row[2].(*Bucket), row[3].(*Translation)
+	if row[0].(*Counter).Load() != 5 || len(credits) != 2 || credits[0].Limit() != 100 || credits[1].Limit() != 100 || bucket.Rate() != (Rate{10, 20}) {
+		t.Errorf("%v", row)
+	}
+	if _, stored, err := ids.Put(1, 2); !stored || err != nil {
+		t.Error(err)
+	}
+	if err := credits[1].Spend(60); err != nil {
+		t.Error(err)
+	}
+	// Put again: what is left out, or the row's own, stays; another row's isn't taken.
+	if err := quota.Put(key(2), []any{nil, nil, nil, nil}); err != nil {
+		t.Fatal(err)
+	}
+	other, _ := quota.Get(key(2))
+	for _, v := range [][]any{{nil, nil, nil, nil}, row, {(*Counter)(nil), []*Credit(nil), (*Bucket)(nil), (*Translation)(nil)}} {
+		if err := quota.Put(key(1), v); err != nil || credits[1].Spent() != 60 || credits[1].Limit() != 100 || bucket.Rate().Burst != 20 {
+			t.Errorf("after %v: %v; %v, %v", v, err, credits, bucket)
+		}
+	}
+	for i, v := range [][]any{{nil, other[1], nil, nil}, {nil, nil, other[2], nil}, {nil, nil, nil, other[3]}, {nil, "x", nil, nil}, {nil, nil, 5, nil}, {nil, nil, nil, 5}} {
+		var value *ValueError
+		if err := quota.Put(key(1), v); !errors.As(err, &value) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if err := quota.Put(key(1), []any{nil, 200, nil, nil}); err != nil || credits[0].Limit() != 200 || credits[1].Spent() != 60 {
+		t.Errorf("%v, %v", err, credits)
+	}
+	for n := 3; n <= 4; n++ {
+		if err := quota.Put(key(n), []any{nil, n, nil, nil}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var full *FullError
+	if err := quota.Put(key(5), []any{nil, nil, nil, nil}); !errors.As(err, &full) {
+		t.Errorf("a fifth row of four: %v", err)
+	}
+	if err := quota.Delete(key(2)); err != nil {
+		t.Fatal(err)
+	}
+	if other[1].([]*Credit)[0].Spend(0) != ErrClosed || other[2].(*Bucket).Spend(0) != ErrClosed {
+		t.Error("credits outlive their row")
+	}
+	if _, _, err := other[3].(*Translation).Get(1); !errors.Is(err, ErrClosed) {
+		t.Errorf("a translation outlives its row: %v", err)
+	}
+	if err := quota.Put(key(5), []any{nil, 7, nil, nil}); err != nil {
+		t.Error(err)
+	}
+	r.Close()
+
+	next := loadFan(t, Options{PinPath: pins})
+	quota = next.Table("quota")
+	for n, want := range map[int]uint64{1: 200, 3: 3, 4: 4, 5: 7} {
+		row, err := quota.Get(key(n))
+		if err != nil || row[1].([]*Credit)[0].Limit() != want {
+			t.Errorf("row %d after the adoption: %v, %v", n, row, err)
+		}
+	}
+	row, _ = quota.Get(key(1))
+	if to, ok, err := row[3].(*Translation).Get(1); to != 2 || !ok || err != nil || row[1].([]*Credit)[1].Spent() != 60 {
+		t.Errorf("%v, %d %v %v", row, to, ok, err)
+	}
+	if len(quota.credits.free) != 0 || len(next.counters.free) != 128 {
+		t.Errorf("%d blocks, %d counters are free", len(quota.credits.free), len(next.counters.free))
+	}
+	if err := quota.Delete(key(1)); err != nil {
+		t.Error(err)
+	}
+	next.spaces.each(func(key, _ []byte) bool { t.Errorf("%x remains", key); return true })
 }

@@ -208,6 +208,13 @@ func (s *spaces) sweep() error {
 	return nil
 }
 
+// sweepTranslations deletes translations whose rows were removed. That is done, whatever becomes of this.
+func (r *Relay) sweepTranslations() {
+	if err := r.spaces.sweep(); err != nil {
+		r.log.Warn("translations of what was removed take up room", "relay", r.desc.Name, "error", err)
+	}
+}
+
 // each visits all rows, in the kernel's order.
 func (s *spaces) each(visit func(key, value []byte) bool) {
 	const chunk = 1024

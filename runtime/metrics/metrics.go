@@ -4,12 +4,27 @@
 //
 // The series, all of them read from the kernel when they are asked for:
 //
-//	fastrelay_packets_total{relay,program,reason,kind}  packets by what became of them; kind: sent, pass, drop, up, fault
+//	fastrelay_packets_total{relay,program,reason,kind}  packets by what became of them; kind: sent, pass, drop, up, fault, copy, declined
 //	fastrelay_bytes_total{relay,program,reason,kind}    bytes of their frames as they came
 //	fastrelay_counter_total{relay,name}                 named counters of the spec
 //	fastrelay_sessions{relay,kind}                      open sessions
 //	fastrelay_sessions_limit{relay,kind}                how many may be open at once
 //	fastrelay_attached{relay,program,interface,how}     1 for each interface that a program is attached to
+//	fastrelay_groups{relay,group}                       open groups
+//	fastrelay_groups_limit{relay,group}                 how many may be open at once
+//	fastrelay_receivers{relay,group}                    receivers in all groups of the kind
+//	fastrelay_receivers_limit{relay,group}              how many there may be
+//	fastrelay_events_lost_total{relay,event}            records lost because the ring was full
+//	fastrelay_events_waiting_bytes{relay}               bytes of records that nobody has read yet
+//	fastrelay_events_ring_bytes{relay}                  how many the ring holds
+//
+// And for each receiver, named by its group's key and its number, as many as there are:
+//
+//	fastrelay_receiver_packets_total{relay,group,key,receiver}    copies sent
+//	fastrelay_receiver_bytes_total{relay,group,key,receiver}      bytes of their frames
+//	fastrelay_receiver_declined_total{relay,group,key,receiver}   packets of which it got no copy
+//	fastrelay_receiver_failed_total{relay,group,key,receiver}     those among them that the kernel refused
+//	fastrelay_receiver_refused_total{relay,group,key,receiver,credit,level}  those that a credit refused, by level of priority
 package metrics
 
 import (
@@ -17,6 +32,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
@@ -39,8 +56,10 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 	sessions := &family{name: "fastrelay_sessions", typ: "gauge", help: "Open sessions."}
 	limits := &family{name: "fastrelay_sessions_limit", typ: "gauge", help: "How many sessions may be open at once."}
 	attached := &family{name: "fastrelay_attached", typ: "gauge", help: "1 for each interface that a program is attached to."}
+	groups := newGroupFamilies()
 	for _, r := range relays {
 		d := r.Desc()
+		groups.add(r)
 		for _, p := range r.Programs() {
 			for reason, n := range p.Reasons() {
 				labels := []string{"relay", d.Name, "program", p.Name(), "reason", reason.Name, "kind", reason.Kind}
@@ -60,11 +79,77 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 		}
 	}
 	var b bytes.Buffer
-	for _, f := range []*family{packets, volume, named, sessions, limits, attached} {
+	for _, f := range append([]*family{packets, volume, named, sessions, limits, attached}, groups.all()...) {
 		f.write(&b)
 	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// groupFamilies are the series of relays that send to many.
+type groupFamilies struct {
+	groups, groupsLimit, receivers, receiversLimit *family
+	lost, waiting, ring                            *family
+	packets, volume, declined, failed, refused     *family
+}
+
+func newGroupFamilies() *groupFamilies {
+	return &groupFamilies{
+		groups:         &family{name: "fastrelay_groups", typ: "gauge", help: "Open groups."},
+		groupsLimit:    &family{name: "fastrelay_groups_limit", typ: "gauge", help: "How many groups may be open at once."},
+		receivers:      &family{name: "fastrelay_receivers", typ: "gauge", help: "Receivers in all groups of the kind."},
+		receiversLimit: &family{name: "fastrelay_receivers_limit", typ: "gauge", help: "How many receivers there may be."},
+		lost:           &family{name: "fastrelay_events_lost_total", typ: "counter", help: "Records lost because the ring was full."},
+		waiting:        &family{name: "fastrelay_events_waiting_bytes", typ: "gauge", help: "Bytes of records that nobody has read yet."},
+		ring:           &family{name: "fastrelay_events_ring_bytes", typ: "gauge", help: "Bytes of records that the ring holds."},
+		packets:        &family{name: "fastrelay_receiver_packets_total", typ: "counter", help: "Copies sent to the receiver."},
+		volume:         &family{name: "fastrelay_receiver_bytes_total", typ: "counter", help: "Bytes of the copies' frames."},
+		declined:       &family{name: "fastrelay_receiver_declined_total", typ: "counter", help: "Packets of which the receiver got no copy."},
+		failed:         &family{name: "fastrelay_receiver_failed_total", typ: "counter", help: "Copies that the kernel refused."},
+		refused:        &family{name: "fastrelay_receiver_refused_total", typ: "counter", help: "Packets that a credit refused."},
+	}
+}
+
+func (f *groupFamilies) all() []*family {
+	return []*family{f.groups, f.groupsLimit, f.receivers, f.receiversLimit, f.lost, f.waiting, f.ring, f.packets, f.volume, f.declined, f.failed, f.refused}
+}
+
+func (f *groupFamilies) add(r *runtime.Relay) {
+	d := r.Desc()
+	for _, k := range r.GroupKinds() {
+		kind := []string{"relay", d.Name, "group", k.Desc().Name}
+		groups, receivers := k.Count()
+		f.groups.add(uint64(groups), kind...)
+		f.groupsLimit.add(uint64(k.Desc().Size), kind...)
+		f.receivers.add(uint64(receivers), kind...)
+		f.receiversLimit.add(uint64(k.Desc().Rows), kind...)
+		for g := range k.All() {
+			key := strings.TrimPrefix(g.String(), k.Desc().Name+" ")
+			for _, v := range g.Receivers() {
+				f.addReceiver(v, d, append(slices.Clone(kind), "key", key, "receiver", strconv.Itoa(int(v.ID()))))
+			}
+		}
+	}
+	for i, e := range d.Events {
+		f.lost.add(r.Lost(i+1), "relay", d.Name, "event", e.Name)
+	}
+	if waiting, size := r.EventsWaiting(); size > 0 {
+		f.waiting.add(waiting, "relay", d.Name)
+		f.ring.add(size, "relay", d.Name)
+	}
+}
+
+func (f *groupFamilies) addReceiver(v *runtime.Receiver, d *runtime.Desc, labels []string) {
+	u := v.Usage()
+	f.packets.add(u.Packets, labels...)
+	f.volume.add(u.Bytes, labels...)
+	f.declined.add(u.Declined, labels...)
+	f.failed.add(u.Failed, labels...)
+	for credit, refused := range v.Refused() {
+		for level, n := range refused {
+			f.refused.add(n, append(slices.Clone(labels), "credit", credit, "level", strconv.Itoa(level))...)
+		}
+	}
 }
 
 // family is the series of one name, which have to stand together.

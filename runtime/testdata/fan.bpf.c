@@ -7,6 +7,7 @@
 #define GROUPS 4
 #define MAX 64
 #define ROWS 128
+#define QUOTAS 4
 #define LEVELS 2
 #ifndef RING
 #define RING 65536
@@ -29,12 +30,13 @@ struct sent { struct event head; __u64 packet, number; __u32 value, of; };
 
 ARRAY(fr_lease, BPF_MAP_TYPE_ARRAY, struct lease, 1, BPF_F_MMAPABLE);
 ARRAY(fr_reasons, BPF_MAP_TYPE_PERCPU_ARRAY, struct count, 3, 0);
-ARRAY(fr_shared, BPF_MAP_TYPE_ARRAY, __u64, ROWS + 1, BPF_F_MMAPABLE);
+ARRAY(fr_shared, BPF_MAP_TYPE_ARRAY, __u64, ROWS + QUOTAS + 1, BPF_F_MMAPABLE);
 ARRAY(fr_receivers, BPF_MAP_TYPE_PERCPU_ARRAY, struct usage, ROWS + 1, 0);
-ARRAY(fr_credits, BPF_MAP_TYPE_ARRAY, struct credit, ROWS * (LEVELS + 1) + 1, BPF_F_MMAPABLE);
+ARRAY(fr_credits, BPF_MAP_TYPE_ARRAY, struct credit, (ROWS + QUOTAS) * (LEVELS + 1) + 1, BPF_F_MMAPABLE);
 ARRAY(fr_lost, BPF_MAP_TYPE_ARRAY, __u64, 3, BPF_F_MMAPABLE);
 ARRAY(rcv_subs, BPF_MAP_TYPE_ARRAY, struct row, ROWS + MAX, 0);
 struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, 1024); __type(key, struct translation_key); __type(value, struct translation); } fr_translate SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_HASH); __uint(max_entries, QUOTAS); __uint(key_size, 4); __uint(value_size, 16); } tbl_quota SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, RING); } fr_events SEC(".maps");
 struct inner { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, 1); __uint(key_size, 4); __uint(value_size, sizeof(struct list)); };
 struct { __uint(type, BPF_MAP_TYPE_HASH_OF_MAPS); __uint(max_entries, GROUPS); __type(key, __u32); __array(values, struct inner); } grp_subs SEC(".maps");
@@ -187,6 +189,7 @@ SEC("tc") int prog_translate(struct __sk_buff *skb)
 	struct row *r;
 	__u32 at;
 
+	bpf_map_lookup_elem(&tbl_quota, &key);
 	if (bpf_skb_load_bytes(skb, 14, &at, 4) || bpf_skb_load_bytes(skb, 18, &key.key, 8))
 		return 0;
 	r = bpf_map_lookup_elem(&rcv_subs, &at);
