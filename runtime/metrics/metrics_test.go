@@ -48,11 +48,16 @@ SEC("tc") int prog_p(struct __sk_buff *skb)
 }
 char _license[] SEC("license") = "GPL";
 `
-	dir := t.TempDir()
-	src, out := filepath.Join(dir, "p.c"), filepath.Join(dir, "p.o")
+	src := filepath.Join(t.TempDir(), "p.c")
 	if err := os.WriteFile(src, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return compile(t, src)
+}
+
+func compile(t *testing.T, src string) []byte {
+	t.Helper()
+	out := filepath.Join(t.TempDir(), "p.o")
 	if msg, err := exec.Command("clang-19", "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-I/usr/include/x86_64-linux-gnu", "-c", src, "-o", out).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, msg)
 	}
@@ -103,5 +108,67 @@ fastrelay_counter_total{relay="odd \"name\\",name="hits"} 2
 	Handler(r).ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
 	if !strings.Contains(rec.Body.String(), `reason="seen",kind="up"} 0`) {
 		t.Errorf("after Close: %s", rec.Body)
+	}
+}
+
+// Receivers, by the relay of the runtime's own tests.
+func TestReceivers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("this test loads a program into the kernel: run it as root")
+	}
+	endpoint := runtime.MemberDesc{Kind: runtime.KindEndpoint, Size: 18}
+	local, remote := endpoint, endpoint
+	local.Name, remote.Name, remote.Off = "local", "remote", 18
+	desc := &runtime.Desc{
+		Name: "fan",
+		Groups: []runtime.GroupDesc{{
+			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1, Key: []runtime.MemberDesc{{Name: "id", Kind: runtime.KindUint, Bits: 32, Size: 4}}, KeySize: 4,
+			Receiver: []runtime.MemberDesc{local, remote, {Name: "hop_remote", Kind: runtime.KindHop, Size: 20, Off: 36, Hidden: true, To: 1},
+				{Name: "credit", Kind: runtime.KindCredit, Bits: 2, Size: 4, Off: 64}, {Name: "receiver", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true}},
+			ReceiverSize: 80,
+		}},
+		Events:   []runtime.EventDesc{{Name: "sent", Size: 40}, {Name: "made", Size: 16}},
+		Programs: []runtime.ProgramDesc{{Name: "fan", Hook: "tc/ingress", Reasons: []runtime.ReasonDesc{{Name: "fanned", Kind: "pass"}, {Name: "none", Kind: "up"}, {Name: "full", Kind: "up"}}}},
+		Levels:   2, Receivers: 129, Credits: 397, Ring: 65536,
+	}
+	r, err := runtime.Load(desc, compile(t, "../testdata/fan.bpf.c"), runtime.Options{Routes: func(from, to netip.Addr) runtime.Hop {
+		if to.Is6() {
+			return runtime.Hop{State: runtime.HopNeighbour}
+		}
+		return runtime.Hop{State: runtime.HopDirect, Ifindex: 1, MTU: 1500}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	g, err := r.Groups("subs").Open(7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []string{"192.0.2.1:1", "[2001:db8::1]:1"} {
+		if _, err := g.Add(netip.MustParseAddrPort(at), netip.MustParseAddrPort(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, _, err := r.Program("fan").Kernel().Test(append(make([]byte, 14), append([]byte{7}, make([]byte, 45)...)...)); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := Write(&b, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`fastrelay_groups{relay="fan",group="subs"} 1`, `fastrelay_groups_limit{relay="fan",group="subs"} 4`,
+		`fastrelay_receivers{relay="fan",group="subs"} 2`, `fastrelay_receivers_limit{relay="fan",group="subs"} 128`,
+		`fastrelay_events_lost_total{relay="fan",event="made"} 0`, `fastrelay_events_waiting_bytes{relay="fan"} 48`, `fastrelay_events_ring_bytes{relay="fan"} 65536`,
+		`fastrelay_receiver_packets_total{relay="fan",group="subs",key="id=0x7",receiver="1"} 1`,
+		`fastrelay_receiver_bytes_total{relay="fan",group="subs",key="id=0x7",receiver="1"} 60`,
+		`fastrelay_receiver_declined_total{relay="fan",group="subs",key="id=0x7",receiver="2"} 1`,
+		`fastrelay_receiver_failed_total{relay="fan",group="subs",key="id=0x7",receiver="2"} 0`,
+		`fastrelay_receiver_refused_total{relay="fan",group="subs",key="id=0x7",receiver="2",credit="credit",level="1"} 0`,
+	} {
+		if !strings.Contains(b.String(), want+"\n") {
+			t.Errorf("no %s in\n%s", want, b.String())
+		}
 	}
 }
