@@ -23,7 +23,7 @@ type runOptions struct {
 	attach, settings, sessions, rows, receivers []string
 
 	once, events bool
-	format       string // of the events
+	format       string
 	duration     time.Duration
 	interval     time.Duration
 }
@@ -37,7 +37,8 @@ func (a *app) runCommand() *cobra.Command {
 that are named, and shows live counters. Ctrl-C or SIGTERM detaches everything; nothing is left behind.
 
 On a terminal the counters are redrawn in place, otherwise there is one line a second. With --events, standard
-output has the records that programs emit, one a line, and the counters go to standard error.
+output has the records that programs emit, one a line, and the counters go to standard error. --format json makes
+standard output JSON, one object a line.
 
 Receivers with one key are one group, in the order given. The key stands in front of the slash. A counter takes a first
 value (default: 0), a credit its limit, a bucket units a second and a burst (125000/30000); credits for each level of
@@ -63,7 +64,7 @@ priority all get the same.`,
 	flags.StringArrayVar(&opt.sessions, "session", nil, "open a session: 'KIND=FIELD=VALUE FIELD=VALUE…' (may be repeated)")
 	flags.StringArrayVar(&opt.rows, "row", nil, "put a row into a table: 'TABLE=MEMBER=VALUE MEMBER=VALUE…' (may be repeated)")
 	flags.StringArrayVar(&opt.receivers, "receiver", nil, "put a receiver into a group: 'GROUP=KEY=VALUE… / FIELD=VALUE…' (may be repeated)")
-	flags.BoolVar(&opt.events, "events", false, "print the records that programs emit as they come; --format json for machines")
+	flags.BoolVar(&opt.events, "events", false, "print the records that programs emit as they come")
 	formatFlag(cmd, &opt.format)
 	flags.BoolVar(&opt.once, "once", false, "print the counters once, after a second or --duration, and stop")
 	flags.DurationVar(&opt.duration, "duration", 0, "stop after so long (for example 30s)")
@@ -136,13 +137,13 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 	if err != nil {
 		return runError(err)
 	}
-	w := &watcher{app: a, relay: relay, receivers: receivers, out: a.out}
+	w := &watcher{app: a, relay: relay, receivers: receivers, out: a.out, machine: a.machine && !opt.events}
 	if opt.events {
 		w.out = a.err
 		var stop context.CancelCauseFunc
 		ctx, stop = context.WithCancelCause(ctx)
 		defer stop(nil)
-		p := a.printEvents(relay, receivers, opt.format == "json", stop)
+		p := a.printEvents(relay, receivers, stop)
 		defer p.close()
 	}
 	for _, at := range in.attach {
@@ -186,6 +187,7 @@ type watcher struct {
 	relay     *runtime.Relay
 	receivers []*receiver
 	out       io.Writer
+	machine   bool // JSON, one line each time
 	view      view
 }
 
@@ -217,7 +219,7 @@ func (w *watcher) watch(ctx context.Context, opt runOptions) error {
 			if opt.once {
 				continue
 			}
-			if err := w.draw(w.look(now), live); err != nil {
+			if err := w.draw(now, live); err != nil {
 				return outputError(err)
 			}
 		}
@@ -232,7 +234,11 @@ func outputError(err error) error {
 	return err
 }
 
-func (w *watcher) draw(rates []rate, live bool) error {
+func (w *watcher) draw(now time.Time, live bool) error {
+	if w.machine {
+		return w.snapshot(now)
+	}
+	rates := w.look(now)
 	if live {
 		return w.view.redraw(w.out, table(rates), height(w.out))
 	}
@@ -242,6 +248,9 @@ func (w *watcher) draw(rates []rate, live bool) error {
 
 // last prints the whole table for the last time.
 func (w *watcher) last(live bool) error {
+	if w.machine {
+		return w.snapshot(time.Now())
+	}
 	text := table(w.look(time.Now())) + counters(w.relay)
 	if live && w.view.lines > 0 {
 		return w.view.redraw(w.out, text, 0)

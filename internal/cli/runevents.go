@@ -37,10 +37,10 @@ type eventPrinter struct {
 }
 
 // printEvents begins to print. failed is told where writing fails, which ends it.
-func (a *app) printEvents(relay *runtime.Relay, receivers []*receiver, machine bool, failed func(error)) *eventPrinter {
+func (a *app) printEvents(relay *runtime.Relay, receivers []*receiver, failed func(error)) *eventPrinter {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &eventPrinter{
-		relay: relay, names: map[*runtime.Receiver]string{}, machine: machine, failed: failed,
+		relay: relay, names: map[*runtime.Receiver]string{}, machine: a.machine, failed: failed,
 		stop: stop, done: make(chan struct{}), out: bufio.NewWriter(a.out),
 	}
 	for _, v := range receivers {

@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// snapshot is all that `run` counts, for machines: one line each time.
+type snapshot struct {
+	Time      time.Time          `json:"time"`
+	Programs  []programSnapshot  `json:"programs"`
+	Receivers []receiverSnapshot `json:"receivers,omitempty"`
+	Lost      map[string]uint64  `json:"lost,omitempty"` // records, by event
+	Counters  map[string]uint64  `json:"counters,omitempty"`
+}
+
+type programSnapshot struct {
+	Name    string           `json:"name"`
+	Reasons []reasonSnapshot `json:"reasons"`
+}
+
+type reasonSnapshot struct {
+	Name    string `json:"name"`
+	Kind    string `json:"kind"`
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
+type receiverSnapshot struct {
+	Name     string              `json:"name"`
+	To       string              `json:"to,omitempty"`
+	Copies   uint64              `json:"copies"`
+	Bytes    uint64              `json:"bytes"`
+	Declined uint64              `json:"declined"`
+	Failed   uint64              `json:"failed"`
+	Refused  map[string][]uint64 `json:"refused,omitempty"` // by credit: for each level of priority
+}
+
+// snapshot writes what is counted now as one line.
+func (w *watcher) snapshot(now time.Time) error {
+	s := snapshot{Time: now, Programs: []programSnapshot{}, Lost: map[string]uint64{}, Counters: map[string]uint64{}}
+	for _, p := range w.relay.Programs() {
+		if len(p.Attachments()) == 0 {
+			continue
+		}
+		out := programSnapshot{Name: p.Name()}
+		for reason, n := range p.Reasons() {
+			out.Reasons = append(out.Reasons, reasonSnapshot{reason.Name, reason.Kind, n.Packets, n.Bytes})
+		}
+		s.Programs = append(s.Programs, out)
+	}
+	d := w.relay.Desc()
+	for _, v := range w.receivers {
+		u := v.handle.Usage()
+		out := receiverSnapshot{Name: v.name, To: v.to, Copies: u.Packets, Bytes: u.Bytes, Declined: u.Declined, Failed: u.Failed, Refused: map[string][]uint64{}}
+		for _, r := range v.refusals {
+			for level := range max(d.Levels, 1) {
+				out.Refused[r.name] = append(out.Refused[r.name], r.refused(level))
+			}
+		}
+		s.Receivers = append(s.Receivers, out)
+	}
+	for i, e := range d.Events {
+		s.Lost[e.Name] = w.relay.Lost(i + 1)
+	}
+	for name, n := range w.relay.Counters() {
+		s.Counters[name] = n
+	}
+	return json.NewEncoder(w.out).Encode(s)
+}
