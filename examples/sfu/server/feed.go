@@ -111,32 +111,32 @@ func (f *feed) forward(p *packet) {
 		f.skipped = p.number
 	}
 	number := uint16(int64(f.row.first) + p.number - f.skipped)
-	if !f.send(p.rewrite(f.pub.scratch[:0], f.out(p, int64(number))), p) {
+	if !f.send(p.rewrite(f.pub.scratch[:0], f.out(p, int64(number))), p.header) {
 		return
 	}
-	f.note(p.sequence(), number)
+	f.note(p.number, number)
 }
 
-// send sends a packet from user space and keeps the buffer.
-func (f *feed) send(data []byte, p *packet) bool {
+// send sends a packet, with a header of so many bytes, from user space, and keeps the buffer.
+func (f *feed) send(data []byte, header int) bool {
 	f.pub.scratch = data
 	if err := f.sub.write(data); err != nil {
 		return false // a receiver that isn't there: what it would have got is a loss, and it may ask for it
 	}
 	f.stats.Packets++
-	f.stats.Octets += uint64(len(data) - p.header)
+	f.stats.Octets += uint64(len(data) - header)
 	return true
 }
 
 // told notes what the kernel sent. Where it lost count, gaps mean nothing: subscribers ask for what they miss.
 func (f *feed) told(original, number uint16, lossless func() bool) {
 	f.events++
-	if g, found := f.history.add(original, number); found && lossless() {
+	if g, found := f.history.add(f.pub.cache.numbers.near(original), number); found && lossless() {
 		f.open(g)
 	}
 }
 
-func (f *feed) note(original, number uint16) {
+func (f *feed) note(original int64, number uint16) {
 	if g, found := f.history.add(original, number); found {
 		f.open(g)
 	}
@@ -182,19 +182,26 @@ func (f *feed) fill(hole sent) bool {
 	if p == nil || !f.admits(p) {
 		return false
 	}
-	if f.wants(p) {
-		if !f.send(p.rewrite(f.pub.scratch[:0], f.out(p, hole.number)), p) {
-			return false
-		}
-		f.stats.Filled++
-	} else {
-		if !f.send(p.padding(f.pub.scratch[:0], f.out(p, hole.number)), p) {
-			return false
-		}
+	hole.padding = !f.wants(p)
+	if !f.repeat(p, hole) {
+		return false
+	}
+	if hole.padding {
 		f.stats.Padded++
+	} else {
+		f.stats.Filled++
 	}
 	f.history.fill(hole)
 	return true
+}
+
+// repeat sends a packet as it was sent, or has to be.
+func (f *feed) repeat(p *packet, s sent) bool {
+	to := f.out(p, s.number)
+	if s.padding {
+		return f.send(p.padding(f.pub.scratch[:0], to), rtpHeader)
+	}
+	return f.send(p.rewrite(f.pub.scratch[:0], to), p.header)
 }
 
 // admits spends what a packet costs that user space sends on top of what is forwarded.
@@ -222,7 +229,7 @@ func (f *feed) missed(sequence uint16, ask *[]uint16) bool {
 		switch {
 		case p == nil:
 			f.stats.Unanswered++
-		case f.admits(p) && f.send(p.rewrite(f.pub.scratch[:0], f.out(p, number)), p):
+		case f.admits(p) && f.repeat(p, s):
 			f.stats.Resent++
 		}
 		return true

@@ -1,7 +1,10 @@
 package server
 
 // sent is a packet that a receiver was sent: the number that it came with, and the one it went with. Neither wraps.
-type sent struct{ original, number int64 }
+type sent struct {
+	original, number int64
+	padding          bool // padding was sent in its place
+}
 
 // history knows which of a stream's packets a receiver was sent under which numbers, as far back as its window reaches. What
 // was never sent is known from the neighbours: between two packets that were sent, as many numbers are free as
@@ -9,7 +12,6 @@ type sent struct{ original, number int64 }
 type history struct {
 	byOriginal [window]sent
 	byNumber   [window]sent
-	originals  unwrapper
 	numbers    unwrapper
 	first      sent
 	last       sent // the one with the highest original
@@ -23,8 +25,8 @@ type gap struct{ from, to sent }
 func (g gap) free() int64 { return g.to.number - g.from.number - 1 }
 
 // add notes a packet that was sent. It returns the gap in front of it, if there is one.
-func (h *history) add(original, number uint16) (gap, bool) {
-	s := sent{h.originals.next(original), h.numbers.next(number)}
+func (h *history) add(original int64, number uint16) (gap, bool) {
+	s := sent{original: original, number: h.numbers.next(number)}
 	before := h.last
 	begun := h.count > 0
 	if !begun {
@@ -90,7 +92,7 @@ func (g gap) holes(leftOut func(original int64) bool) ([]sent, bool) {
 			continue
 		}
 		number++
-		list = append(list, sent{o, number})
+		list = append(list, sent{original: o, number: number})
 	}
 	if int64(len(list)) != g.free() {
 		return nil, false

@@ -81,6 +81,9 @@ func (p *packet) rewrite(buf []byte, to copyTo) []byte {
 	return out
 }
 
+// rtpHeader is the size of an RTP header without a list of sources and extensions.
+const rtpHeader = 12
+
 // padding appends a packet without content that takes the place of this one: a number that nothing else will have.
 func (p *packet) padding(buf []byte, to copyTo) []byte {
 	const bytes = 4
