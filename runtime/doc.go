@@ -8,6 +8,9 @@
 //	session, err := relay.Open("channel", client, server, 0x4001, relayed, peer)
 //	err = relay.Table("sources").Put([]any{addr}, []any{4, nil})
 //	for reason, n := range relay.Program("to_peer").Reasons() { … }
+//	group, err := relay.Groups("subscribers").Open(publisher, server, 7)
+//	anna, err := group.Add(local, remote, 100, 97)
+//	for event := range relay.Events(ctx) { … }
 //
 // # Values
 //
@@ -23,6 +26,14 @@
 //
 //	a table or the sessions are full      [*FullError], which names them; what was there goes on
 //	a session's key is in use             [*CollisionError], which names the other session
+//	a group's key is in use               [*ExistsError], which has the group
+//	a group's list can't be changed       the kernel goes on with the old list and the old values; all changes that waited fail, and
+//	                                      what they allocated is free
+//	a change meets packets                each packet sees the receivers from before it or from after it, with their values, none twice
+//	a receiver's neighbour isn't known    its copies are declined; the kernel is made to look for it, every four seconds again
+//	the ring of events is full            records are lost and counted, or copies declined, as the spec says; nobody waits
+//	a receiver is removed                 when the call returns, no packet reaches it; its credits read 0 and admit nothing, its
+//	                                      usage stays readable, and events in the ring still name it
 //	a row can't be written or removed     Open takes back what it did; Close closes the session first, so that a row that
 //	                                      remains is a miss, and gives way when its key is used again
 //	rights, a feature or memory missing   [*KernelError] from Load or Attach, which says what to do; nothing is left behind
@@ -33,6 +44,7 @@
 //	pins of another layout                [*LayoutError], which names the table; what is pinned stays as it was
 //	the process dies                      within [Options.Lease] everything goes up; filters and pins that remain are taken
 //	                                      over or removed by the next relay of that name
+//	it dies while it changes a group      the next one finds the receivers from before the change or from after it
 //	it dies while it opens or closes a    the next one to adopt the relay finds sessions that are whole, and removes the rest
 //	session, or while it adopts
 //	a program is replaced by adoption     each packet is seen by the old one or by the new one
