@@ -230,7 +230,7 @@ __noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, _
 {
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
 	__u32 bias = form >> 8 & 0xffffff, pad = form >> 32 & 0xffff, stop = form >> 48;
-	__u64 at = from;
+	__u64 at = from, narrow = form & 1 ? 4 : 0;
 	int i;
 
 	FR_NO_UNROLL
@@ -243,10 +243,8 @@ __noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, _
 		left = end - at;
 		if (left - 1 > 0x7fff || p + 1 > data_end)
 			break;
-		this = ld8(p);
-		len = this & 15;
-		if (fr_bound(form, 1))
-			this >>= 4;
+		this = ld8(p) >> narrow;
+		len = ld8(p) & 15;
 		if (!fr_differ(this, pad)) {
 			at++;
 			continue;

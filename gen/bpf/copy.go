@@ -222,17 +222,16 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		n.rests[key] = i
 		pre.line("")
 		pre.line("/* %s, without what depends on the receiver */", comment(s.Name))
-		if kind != "" {
-			pre.stmt(s.Pos, "__u32 kind%d = %s;", i, kind)
-			pre.stopIf(s.Pos, fmt.Sprintf("kind%d == FR_SUM_FAULT", i), pre.fx.undo, pre.up(n.NoRoom))
-			pre.stmt(s.Pos, "__u64 full%d = %s;", i, full)
-			pre.stmt(s.Pos, "__u64 rest%d = kind%d == FR_SUM_PENDING ? %s : full%d;", i, i, pending, i)
-		} else {
-			pre.stmt(s.Pos, "__u64 rest%d = %s;", i, full)
-		}
 	}
-	name := func(what string) string { return fmt.Sprint(what, i) }
-	rest := n.keep("__u64", name("rest"), name("rest"))
+	name, whole := func(what string) string { return fmt.Sprint(what, i) }, full
+	if kind != "" {
+		kind = n.keep("__u32", name("kind"), kind)
+		if !known {
+			pre.stopIf(s.Pos, kind+" == FR_SUM_FAULT", pre.fx.undo, pre.up(n.NoRoom))
+		}
+		full = fmt.Sprintf("%s == FR_SUM_PENDING ? %s : %s", kind, pending, full)
+	}
+	rest := n.keep("__u64", name("rest"), full)
 
 	// For each receiver.
 	if kind == "" {
@@ -244,11 +243,10 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		}
 		return ""
 	}
-	kind = n.keep("__u32", name("kind"), name("kind"))
 	w.line("__u64 %s = %s;", s.name("now"), w.add(ownPseudo))
 	if covered(w.rw, s.Sum) { // another checksum wants to know what it will be
-		full := n.keep("__u64", name("full"), name("full"))
-		w.line("__u16 %s = fr_checksum(%s + %s%s);", value, full, s.name("now"), plusSum(w.add, own))
+		whole := n.keep("__u64", name("full"), whole)
+		w.line("__u16 %s = fr_checksum(%s + %s%s);", value, whole, s.name("now"), plusSum(w.add, own))
 		w.optional(s)
 		s.leaves = fmt.Sprintf("%s == FR_SUM_PENDING ? fr_fold(%s + %s) : %s", kind, rest, s.name("now"), value)
 	} else {

@@ -13,12 +13,13 @@ import (
 type effects struct {
 	*function
 	fx    *ir.Effects
-	early bool // records are filled in before the packet changes, because nothing keeps what it was
+	early bool // what records say of the packet is read before it changes, because nothing keeps what it was
 	undo  []string
+	said  map[*ir.Emit][]ir.MemberValue // what was read for a record that is reserved late
 }
 
 func (f *function) effects(fx *ir.Effects) *effects {
-	return &effects{function: f, fx: fx}
+	return &effects{function: f, fx: fx, said: map[*ir.Emit][]ir.MemberValue{}}
 }
 
 // exprs are all expressions that the effects evaluate.
@@ -80,24 +81,40 @@ func (e *effects) before() {
 	if !e.early {
 		return
 	}
-	for _, required := range []bool{true, false} {
-		for i, s := range e.fx.Emits {
-			switch {
-			case s.Event.Required != required:
-			case required:
-				e.fill(i, s)
-			default:
-				e.quote(s.Pos)
-				e.reserve(i, s)
-				e.line("if (%s) {", event(i))
-				e.indent++
-				e.fill(i, s)
-				e.indent--
-				e.line("}")
-				e.undo = append(e.undo, fmt.Sprintf("if (%s)", event(i)), fmt.Sprintf("\tbpf_ringbuf_discard(%s, 0);", event(i)))
-			}
+	for i, s := range e.fx.Emits {
+		e.quote(s.Pos)
+		if s.Event.Required {
+			e.fill(i, s)
+		} else {
+			e.read(i, s)
 		}
 	}
+}
+
+// read keeps in variables what a record will say of the packet. (It can't be reserved and filled in here: it may be missing, and
+// before Linux 6.5 the verifier wants to know that once only.)
+func (e *effects) read(i int, s *ir.Emit) {
+	for k, mv := range s.Values {
+		if ofPacket(mv.Value) {
+			v := &ir.Var{Name: fmt.Sprintf("said%d_%d", i, k), Type: mv.Value.Type()}
+			e.prog.vars[v] = true
+			e.stmt(s.Pos, "%s;", declare(v))
+			e.let(&ir.Let{Var: v, Value: mv.Value, Pos: s.Pos})
+			mv.Value = &ir.VarRef{Var: v}
+		}
+		e.said[s] = append(e.said[s], mv)
+	}
+}
+
+// ofPacket reports whether an expression reads the packet.
+func ofPacket(e ir.Expr) (reads bool) {
+	walk(e, func(e ir.Expr) {
+		switch e.(type) {
+		case *ir.Load, *ir.LoadBytes, *ir.SumOK, *ir.Meta:
+			reads = true
+		}
+	})
+	return reads
 }
 
 // admit spends a credit.
@@ -156,14 +173,12 @@ func (e *effects) after() {
 				continue
 			}
 			e.quote(s.Pos)
-			if !required && !e.early {
-				e.reserve(i, s)
-			}
 			if !required {
+				e.reserve(i, s)
 				e.line("if (%s) {", event(i))
 				e.indent++
 			}
-			if !e.early {
+			if !required || !e.early {
 				e.fill(i, s)
 			}
 			e.stmt(s.Pos, "fr_submit(&%s->head, %s);", event(i), e.clock())
@@ -200,7 +215,11 @@ func (e *effects) fill(i int, s *ir.Emit) {
 		end = m.Off + m.Type.Size
 	}
 	e.zero(p, end, s.Event.Fields.Size-end, s.Pos)
-	e.members(p, s.Values, s.Pos)
+	values := s.Values
+	if said, ok := e.said[s]; ok {
+		values = said
+	}
+	e.members(p, values, s.Pos)
 }
 
 // identity is the identity of the receiver whose row it is.

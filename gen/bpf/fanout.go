@@ -31,7 +31,8 @@ type fan struct {
 	local map[*ir.Var]bool // variables that a turn sets
 
 	pointers, numbers []string // members of the two structures
-	set, store        []string // what gives them values
+	set               []string // what gives the pointers values
+	wide              int      // words that numbers take beyond one each
 	kept              map[string]bool
 	rests             map[string]int // what of a checksum is the same for all receivers
 	tallies           []int          // reasons of copies
@@ -50,12 +51,13 @@ func (n *fan) keepPointer(typ, name string) string {
 	return "fan->" + name
 }
 
-// keep keeps a number of the first function, and returns how turns get at it.
+// keep keeps a number of the first function, and returns how all get at it.
 func (n *fan) keep(typ, name, value string) string {
 	if !n.kept[name] {
 		n.kept[name] = true
 		n.numbers = append(n.numbers, typ+" "+name+";")
-		n.store = append(n.store, fmt.Sprintf("same->%s = %s;", name, value))
+		n.pre.sameSize = max(n.pre.sameSize, len(n.numbers)+n.wide)
+		n.pre.line("same->%s = %s;", name, value)
 	}
 	return "same->" + name
 }
@@ -191,7 +193,6 @@ func (n *fan) save() string {
 	size := w.offset(n.Front)
 	room := n.limit()
 	if n.Front.Base != nil {
-		n.keep("__u32", "size", "size")
 		room = 1 << bits.Len(uint(room-1))
 		w.line("")
 		w.line("__u32 size = fr_size(%s, %d);", size, room)
@@ -203,6 +204,11 @@ func (n *fan) save() string {
 	w.line("void *front = fr_save_front(skb, %s);", size)
 	w.stopIf(n.Pos, "!front", w.fx.undo, w.up(n.NoRoom))
 	n.keepPointer("void *", "front")
+	w.line("%s *same = front + FR_NEEDS_FRONT;", n.same())
+	w.line("")
+	if n.Front.Base != nil {
+		n.keep("__u32", "size", size)
+	}
 	return size
 }
 
@@ -278,9 +284,12 @@ func (n *fan) keepBytes(v *ir.Var) {
 	}
 	n.kept[name] = true
 	n.numbers = append(n.numbers, declare(v)+";")
-	for i := range (v.Type.Size + 7) / 8 {
-		n.store = append(n.store, fmt.Sprintf("same->%s[%d] = %s[%d];", name, i, name, i))
+	n.wide += (v.Type.Size+7)/8 - 1
+	words := (v.Type.Size + 7) / 8
+	for i := range words {
+		n.pre.line("same->%s[%d] = %s[%d];", name, i, name, i)
 	}
+	n.pre.sameSize = max(n.pre.sameSize, len(n.numbers)+n.wide)
 }
 
 // structures declares what turns need.
@@ -302,28 +311,22 @@ func (n *fan) loop(t *turn, places []string) {
 	if len(places) > 0 {
 		w.line("")
 		w.line("/* Without the places that copies change; negative where the device hasn't summed the packet up. */")
-		w.line("__s64 csum = bpf_csum_update(skb, 0);")
-		w.line("if (unlikely(csum >= 0)) {")
+		n.keep("__s64", "csum", "bpf_csum_update(skb, 0)")
+		w.line("if (unlikely(same->csum >= 0)) {")
 		for _, p := range places {
-			w.line("\tcsum = fr_complete_without(skb, csum, %s);", p)
+			w.line("\tsame->csum = fr_complete_without(skb, same->csum, %s);", p)
 		}
 		w.line("}")
-		n.keep("__s64", "csum", "csum")
-	}
-	for i := range n.tallies {
-		n.keep("__u64", tally(i), "0")
 	}
 	w.line("")
-	w.line("%s *same = front + FR_NEEDS_FRONT;", n.same())
-	for _, s := range n.store {
-		w.line("%s", s)
+	for i := range n.tallies {
+		n.keep("__u64", tally(i), "0")
 	}
 	w.line("struct %s fan = {", n.name)
 	for _, s := range n.set {
 		w.line("\t%s", s)
 	}
 	w.line("};")
-	w.sameSize = max(w.sameSize, len(n.store))
 	w.stmt(n.Pos, "bpf_loop(list->count, %s, &fan, 0);", t.name)
 }
 
