@@ -27,6 +27,7 @@ const (
 	paths    = "../../examples/paths/spec.cue"
 	checksum = "../../golden/checksum/spec.cue"
 	tables   = "../../golden/tables/spec.cue"
+	spread   = "testdata/spread.cue"
 )
 
 func (f fault) plant(t *testing.T) *Result {
@@ -87,6 +88,7 @@ func TestClangRefuses(t *testing.T) {
 		{spec: paths, old: "(be8(data + 22) <= 1)", new: "(be8(dato + 22) <= 1)", line: 10, message: "dato"},
 		{spec: tables, old: "be16(data + 36) >= 0x4000", new: "be16(dato + 36) >= 0x4000", line: 13, message: "dato"},
 		{spec: tables, old: "if (!row_p)", new: "if (!row_q)", line: 14, message: "row_q"},
+		{spec: spread, old: "return prog_spread_copy1(", new: "return prog_spread_copy0(", line: 28, message: "prog_spread_copy0"},
 	} {
 		t.Run(f.new, func(t *testing.T) {
 			f.check(t, f.plant(t).compile(context.Background()), "FR0901", func(r *Refusal) string {
@@ -106,9 +108,11 @@ func TestVerifierRefuses(t *testing.T) {
 	for _, f := range []fault{
 		{spec: paths, old: "(be8(data + 22) <= 1)", new: "(be8(data + 2200) <= 1)", line: 10,
 			message: "invalid access to packet", words: "1 bytes at offset 2200 are read or written, but only"},
-		{spec: checksum, old: "((be8(data + 43) - 1) & 255)", new: "((be8(data + 4300) - 1) & 255)", line: 7,
+		{spec: checksum, old: "((be8(data + 43) - 1) & 255)", new: "((be8(data + 4300) - 1) & 255)", line: 16,
 			message: "invalid access to packet", words: "1 bytes at offset 4300 are read or written, but only 50 bytes were checked on this path"},
 		{spec: tables, old: "if (!row_p)", new: "if (0)", line: 17, message: "map_value_or_null", words: "a row is used that may not be there"},
+		// In a receiver's turn, which the kernel calls.
+		{spec: spread, old: "= be8(front + 44);", new: "= be8(front + 44000);", line: 27, message: "invalid access to map value", words: ""},
 	} {
 		t.Run(f.new, func(t *testing.T) {
 			r := f.plant(t)

@@ -39,11 +39,17 @@ func TestReproducible(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test builds as another user and needs root")
 	}
+	for _, file := range []string{"../../examples/turn/spec.cue", spread} {
+		t.Run(file, func(t *testing.T) { reproducible(t, file) })
+	}
+}
+
+func reproducible(t *testing.T, file string) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile("../../examples/turn/spec.cue")
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
