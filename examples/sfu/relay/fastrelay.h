@@ -753,6 +753,18 @@ static long (*bpf_loop)(__u32 n, void *callback, void *ctx, __u64 flags) = (void
 		__uint(value_size, sizeof(list));                                                  \
 	}
 
+/* For loops with a fixed bound that usually end at once. */
+#define FR_NO_UNROLL _Pragma("clang loop unroll(disable)")
+
+/* A number that the verifier takes for another one: what it learns about the copy, it doesn't learn about v. */
+static __always_inline __u64 fr_copy(__u64 v)
+{
+	__u64 zero = 0;
+
+	barrier_var(zero);
+	return v ^ zero;
+}
+
 #ifdef FR_NEEDS_RECEIVERS
 
 /*
@@ -868,7 +880,7 @@ static __noinline __u32 fr_sum_kind(struct __sk_buff *skb, __u32 off, __u16 old,
 /* A QUIC variable-length integer of width bytes (RFC 9000, 16), as the upper bytes of 8; v fits. */
 static __always_inline __u64 fr_varint_word(__u64 v, __u64 width)
 {
-	switch (width) {
+	switch (fr_bound(width, 15)) {
 	case 1:
 		return v << 56;
 	case 2:
@@ -883,65 +895,84 @@ static __always_inline __u64 fr_varint_word(__u64 v, __u64 width)
 /* Write the first width bytes of 8, which are in the order that they have in memory. The packet had an integer of that width here. */
 static __always_inline void fr_put_varint(void *p, const void *data_end, __u64 word, __u64 width)
 {
-	if (width == 1 && p + 1 <= data_end)
-		st8(p, word);
-	else if (width == 2 && p + 2 <= data_end)
-		st16(p, word);
-	else if (width == 4 && p + 4 <= data_end)
-		st32(p, word);
-	else if (width == 8 && p + 8 <= data_end)
-		st64(p, word);
+	switch (fr_bound(width, 15)) {
+	case 1:
+		if (p + 1 <= data_end)
+			st8(p, word);
+		break;
+	case 2:
+		if (p + 2 <= data_end)
+			st16(p, word);
+		break;
+	case 4:
+		if (p + 4 <= data_end)
+			st32(p, word);
+		break;
+	default:
+		if (p + 8 <= data_end)
+			st64(p, word);
+	}
 }
 
 /*
- * Lists of elements, each with an identifier and a length in front. A form is how that looks: 0 is none, in which nothing is
- * found. pad and stop are identifiers, 256 where there is none.
+ * Lists of elements, each with an identifier and a length in front, in one byte or in two. A form is how that looks; pad and stop are identifiers, 256 where there is none.
  */
 #ifdef FR_NEEDS_ELEMENTS
 
 #define FR_FORM(bytes, bias, pad, stop) ((__u64)(bytes) | (bias) << 8 | (__u64)(pad) << 32 | (__u64)(stop) << 48)
+#define FR_NO_FORM 0
 #define FR_MAX_ELEMENTS 32
+
+/* Whether two numbers differ. The verifier learns nothing about them from it. */
+static __always_inline __u64 fr_differ(__u64 a, __u64 b)
+{
+	a ^= b;
+	barrier_var(a);
+	return a;
+}
 
 /*
  * The place of the first element's content in the packet, in the upper half, and its length and 1; 0 where there is none. The
- * function isn't static, so that the verifier looks at it once, and not anew for every list that it knows something about.
+ * function isn't static, so that the verifier looks at it once, and not anew for every list that it knows something about. Each
+ * step begins where it knows no more than before the last one, so that it looks at a step once, too.
  */
-__noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 at, __u32 end, __u64 form, __u32 id)
+__noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, __u64 form, __u32 id)
 {
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
-	__u32 head = form & 0xff, bias = form >> 8 & 0xffffff, pad = form >> 32 & 0xffff, stop = form >> 48;
+	__u32 bias = form >> 8 & 0xffffff, pad = form >> 32 & 0xffff, stop = form >> 48;
+	__u64 at = from, narrow = form & 1 ? 4 : 0;
 	int i;
 
-	if (!head)
-		return 0;
-	for (i = 0; i < FR_MAX_ELEMENTS && at < end; i++) {
-		void *p = fr_pin(data + fr_bound(at, 0x7fff));
-		__u32 this, len;
+	FR_NO_UNROLL
+	for (i = 0; i < FR_MAX_ELEMENTS; i++) {
+		__u64 left, this, head = 1, len;
+		void *p;
 
-		if (p + 1 > data_end)
+		at = fr_bound(at, 0x7fff);
+		p = fr_pin(data + at);
+		left = end - at;
+		if (left - 1 > 0x7fff || p + 1 > data_end)
 			break;
-		this = ld8(p);
-		len = this & 15;
-		if (head == 1)
-			this >>= 4;
-		if (this == pad) {
+		this = ld8(p) >> narrow;
+		len = ld8(p) & 15;
+		if (!fr_differ(this, pad)) {
 			at++;
 			continue;
 		}
-		if (this == stop)
+		if (!fr_differ(this, stop))
 			break;
-		if (head == 2) {
+		if (fr_bound(form, 2)) {
 			if (p + 2 > data_end)
 				break;
 			len = ld8(p + 1);
+			head = 2;
 		}
 		len += bias;
-		at += head;
-		if (at + len > end)
+		if (head + len > left)
 			break;
-		if (this == id)
-			return (__u64)at << 32 | (len + 1);
-		at += len;
+		if (!fr_differ(this, id))
+			return (at + head) << 32 | (len + 1);
+		at += head + len;
 	}
 	return 0;
 }
@@ -986,33 +1017,39 @@ FR_ARRAY(fr_credits, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_NEEDS_CREDITS, struc
 #define FR_ADMIT_TRIES 16
 
 enum {
-	FR_ADMITTED,
 	FR_REFUSED,
 	FR_CONTENDED, /* others were faster every time */
+	FR_ADMITTED,
 };
 
-static __always_inline struct fr_credit *fr_credit(__u32 first, __u32 level)
+/* A credit of a row; first is 0 where it has none. */
+static __always_inline __u32 fr_credit(__u32 first, __u32 level)
 {
-	__u32 index = first + level;
-
-	return first ? bpf_map_lookup_elem(&fr_credits, &index) : NULL;
+	return first ? first + level : 0;
 }
 
+/*
+ * These functions aren't static, so that the verifier looks at them once, whatever it knows about their arguments.
+ */
+
 /* Spend cost of what is above the floor. */
-static __always_inline int fr_admit(struct fr_credit *c, __u64 cost, __u64 floor)
+__noinline int fr_admit(__u32 credit, __u64 cost, __u64 floor)
 {
-	__u64 limit, spent;
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+	__u64 limit;
 	int i;
 
-	if (unlikely(!c))
+	if (!c || !credit)
 		return FR_REFUSED;
 	limit = *(volatile __u64 *)&c->limit;
 	if (cost > limit || floor > limit - cost)
 		return FR_REFUSED;
 	limit -= cost + floor;
+	FR_NO_UNROLL
 	for (i = 0; i < FR_ADMIT_TRIES; i++) {
-		spent = *(volatile __u64 *)&c->spent;
-		if (spent > limit)
+		__u64 spent = *(volatile __u64 *)&c->spent;
+
+		if (spent > fr_copy(limit))
 			return FR_REFUSED;
 		if (likely(__sync_val_compare_and_swap(&c->spent, spent, spent + cost) == spent))
 			return FR_ADMITTED;
@@ -1020,13 +1057,17 @@ static __always_inline int fr_admit(struct fr_credit *c, __u64 cost, __u64 floor
 	return FR_CONTENDED;
 }
 
-/* Likewise of a credit that refills. What is spent is time: *cost becomes the nanoseconds that it takes to refill. */
-static __always_inline int fr_admit_timed(struct fr_credit *c, __u64 *cost, __u64 floor, __u64 now)
+/*
+ * Likewise of a credit that refills. What is spent is time: the nanoseconds that it takes to refill. They come back behind
+ * FR_ADMITTED, for fr_refund.
+ */
+__noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now)
 {
-	__u64 rate, burst, room, takes, spent, from;
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+	__u64 rate, burst, room, takes;
 	int i;
 
-	if (unlikely(!c))
+	if (!c || !credit)
 		return FR_REFUSED;
 	rate = *(volatile __u64 *)&c->limit;
 	burst = *(volatile __u64 *)&c->burst;
@@ -1034,30 +1075,42 @@ static __always_inline int fr_admit_timed(struct fr_credit *c, __u64 *cost, __u6
 		return FR_REFUSED;
 	if (burst > 0x1FFFFFFFF)
 		burst = 0x1FFFFFFFF;
-	takes = (*cost < 0xFFFFFFFF ? *cost : 0xFFFFFFFF) * 1000000000 / rate;
+	takes = (cost < 0xFFFFFFFF ? cost : 0xFFFFFFFF) * 1000000000 / rate;
 	room = burst > floor ? (burst - floor) * 1000000000 / rate : 0;
-	*cost = takes;
+	if (takes > room)
+		return FR_REFUSED;
+	room -= takes;
+	FR_NO_UNROLL
 	for (i = 0; i < FR_ADMIT_TRIES; i++) {
-		spent = *(volatile __u64 *)&c->spent;
-		from = spent > now ? spent : now;
-		if (takes > room || from - now > room - takes)
+		__u64 spent = *(volatile __u64 *)&c->spent, from = fr_copy(now);
+
+		if (from < spent)
+			from = spent;
+		if (from - now > fr_copy(room))
 			return FR_REFUSED;
 		if (likely(__sync_val_compare_and_swap(&c->spent, spent, from + takes) == spent))
-			return FR_ADMITTED;
+			return FR_ADMITTED + takes;
 	}
 	return FR_CONTENDED;
 }
 
-static __always_inline void fr_refused(struct fr_credit *c, __u32 level)
+__noinline int fr_refund(__u32 credit, __u64 cost)
 {
-	if (c && level < FR_LEVELS)
-		__sync_fetch_and_add(&c->refused[level], 1);
-}
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
 
-static __always_inline void fr_refund(struct fr_credit *c, __u64 cost)
-{
 	if (c)
 		__sync_fetch_and_add(&c->spent, -cost);
+	return 0;
+}
+
+/* The packet is counted by its level, under the credit that refused it. */
+__noinline int fr_refused(__u32 credit, __u32 level)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+
+	if (c && credit && level < FR_LEVELS)
+		__sync_fetch_and_add(&c->refused[level], 1);
+	return 0;
 }
 
 #endif

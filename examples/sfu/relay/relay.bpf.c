@@ -14,7 +14,7 @@
 #define FR_NEEDS_CREDITS 8193
 #define FR_NEEDS_RING 1048576
 #define FR_NEEDS_FRONT 512
-#define FR_NEEDS_SAME 11
+#define FR_NEEDS_SAME 12
 #define FR_NEEDS_ELEMENTS
 #define FR_LEVELS 4
 #define FR_EVENTS 2
@@ -58,18 +58,20 @@ struct receiver_subscribers {
 	__u16 m_first;
 	__u32 m_timestamp;
 	__u8 m_layer;
-	__u8 m_before;
-	__u8 pad1[2];
+	__u8 pad1[3];
 	__u32 m_since;
+	__u8 m_before;
+	__u8 pad2[3];
 	__u32 m_skipped;
 	__u32 m_sent;
 	__u32 m_octets;
 	__u32 m_rate;
 	struct fr_hop h_hop_remote;
 	__u32 h_receiver;
+	__u8 pad3[4];
 } __packed_aligned(8);
 
-_Static_assert(sizeof(struct receiver_subscribers) == 96, "layout of receiver_subscribers");
+_Static_assert(sizeof(struct receiver_subscribers) == 104, "layout of receiver_subscribers");
 
 /* receivers of a group, in the order of sending */
 struct list_subscribers {
@@ -197,9 +199,10 @@ static __always_inline int prog_video_write1(struct __sk_buff *skb)
 
 /* What is the same for all receivers. */
 struct prog_video_same1 {
+	__u32 size;
 	__u64 clock;
-	__u64 rest0;
 	__u32 kind0;
+	__u64 rest0;
 	__u64 rest1;
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -220,52 +223,36 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 {
 	void *data;
 
-	/* spec.cue:65: {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}}, */
-#line 65 "spec.cue"
+	/* spec.cue:68: {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}}, */
+#line 68 "spec.cue"
 	__u32 level0 = v_priority;
-#line 65 "spec.cue"
-	struct fr_credit *credit0 = fr_credit(row_r->m_rate, 0);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
+	__u32 credit0 = fr_credit(row_r->m_rate, 0);
+#line 68 "spec.cue"
 	__u64 spent0 = v_udp_end - 42;
-#line 65 "spec.cue"
-	int admitted0 = fr_admit_timed(credit0, &spent0, v_priority * 0xbb8, same->clock);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, v_priority * 0xbb8, same->clock);
+#line 68 "spec.cue"
 	if (admitted0 == FR_REFUSED) {
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		fr_refused(credit0, level0);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_refused_rate);
-#line 241 "relay.bpf.c"
+#line 244 "relay.bpf.c"
 	}
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_video_contended);
-#line 23 "ip.cue"
-	__u16 x0 = bpf_htons(0x4000ULL | be8(front + 23)); /* ipv4: ttl protocol */
-#line 26 "ip.cue"
-	__u32 x1 = ld32(row_r->m_local.addr + 12); /* ipv4: src */
-	__u32 x2 = ld32(row_r->m_remote.addr + 12); /* ipv4: dst */
-#line 11 "transport.cue"
-	__u16 x3 = bpf_htons(row_r->m_local.port); /* udp: src_port */
-	__u16 x4 = bpf_htons(row_r->m_remote.port); /* udp: dst_port */
-#line 66 "spec.cue"
-	__u16 x5 = bpf_htons(((((0x8000ULL | (((be8(front + 42) >> 5) & 1) << 13)) | (((be8(front + 42) >> 4) & 1) << 12)) | ((be8(front + 42) & 15) << 8)) | ((be8(front + 43) >> 7) << 7)) | (__u64)row_r->m_payload_type); /* rtp: version padding extended csrcs marker payload_type */
-#line 66 "spec.cue"
-	__u16 x6 = bpf_htons(v_number); /* rtp: sequence */
-#line 66 "spec.cue"
-	__u32 x7 = bpf_htonl((be32(front + 46) + (__u64)row_r->m_timestamp) & 0xffffffffULL); /* rtp: timestamp */
-#line 66 "spec.cue"
-	__u32 x8 = bpf_htonl(row_r->m_ssrc); /* rtp: ssrc */
 
 	/* udp.checksum */
-#line 263 "relay.bpf.c"
-	__u64 now0 = (__u64)x1 + x2;
+#line 250 "relay.bpf.c"
+	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
 		sum0 = fr_fold(same->rest0 + now0);
 	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)x3 + x4 + x5 + x6 + x7 + x8);
+		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r->m_local.port) + bpf_htons(row_r->m_remote.port) + bpf_htons(((((0x8000ULL | (((be8(front + 42) >> 5) & 1) << 13)) | (((be8(front + 42) >> 4) & 1) << 12)) | ((be8(front + 42) & 15) << 8)) | ((be8(front + 43) >> 7) << 7)) | (__u64)row_r->m_payload_type) + bpf_htons(v_number) + bpf_htonl((be32(front + 46) + (__u64)row_r->m_timestamp) & 0xffffffffULL) + bpf_htonl(row_r->m_ssrc));
 		if (!sum0)
 			sum0 = 0xFFFF;
 	}
@@ -273,78 +260,79 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 		sum0 = 0;
 
 	/* ip.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)x1 + x2);
+	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, spent0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(row_r->h_receiver, skb->len, reason_video_refused_by_device);
 	}
 
 	st64(data, ld64(row_r->h_hop_remote.dst));
 	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
 #line 18 "ip.cue"
-	st16(data + 18, bpf_htons(0));
+	st16(data + 18, bpf_htons(0)); /* ipv4: id */
 #line 20 "ip.cue"
-	st16(data + 20, bpf_htons(0x4000));
+	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
 #line 23 "ip.cue"
-	st16(data + 22, x0);
+	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
-	st32(data + 26, x1);
-	st32(data + 30, x2);
+	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
+	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
 #line 11 "transport.cue"
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-#line 66 "spec.cue"
-	st16(data + 42, x5);
-#line 66 "spec.cue"
-	st16(data + 44, x6);
-#line 66 "spec.cue"
-	st32(data + 46, x7);
-#line 66 "spec.cue"
-	st32(data + 50, x8);
+	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
+	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
+#line 69 "spec.cue"
+	st16(data + 42, bpf_htons(((((0x8000ULL | (((be8(front + 42) >> 5) & 1) << 13)) | (((be8(front + 42) >> 4) & 1) << 12)) | ((be8(front + 42) & 15) << 8)) | ((be8(front + 43) >> 7) << 7)) | (__u64)row_r->m_payload_type)); /* rtp: version padding extended csrcs marker payload_type */
+#line 69 "spec.cue"
+	st16(data + 44, bpf_htons(v_number)); /* rtp: sequence */
+#line 69 "spec.cue"
+	st32(data + 46, bpf_htonl((be32(front + 46) + (__u64)row_r->m_timestamp) & 0xffffffffULL)); /* rtp: timestamp */
+#line 69 "spec.cue"
+	st32(data + 50, bpf_htonl(row_r->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 311 "relay.bpf.c"
+#line 298 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
 	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0))) {
-		fr_refund(credit0, spent0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(row_r->h_receiver, skb->len, reason_video_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(row_r->h_receiver, skb->len);
 
-	/* spec.cue:67: {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "r.octets", by: "len(rtp.payload)"}}, */
-#line 67 "spec.cue"
-	fr_shared_add(row_r->m_skipped, v_came);
-#line 67 "spec.cue"
-	fr_shared_add(row_r->m_sent, 1);
-#line 67 "spec.cue"
-	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-
-	/* spec.cue:68: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
-#line 68 "spec.cue"
+	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
+#line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 333 "relay.bpf.c"
+#line 312 "relay.bpf.c"
 	if (event0) {
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		st32((void *)event0 + 20, 0);
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		event0->m_original = be16(front + 44);
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		event0->m_number = v_number;
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		fr_submit(&event0->head, same->clock);
-#line 345 "relay.bpf.c"
+#line 324 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
+
+	/* spec.cue:70: {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "r.octets", by: "len(rtp.payload)"}}, */
+#line 70 "spec.cue"
+	fr_shared_add(row_r->m_skipped, v_came);
+#line 70 "spec.cue"
+	fr_shared_add(row_r->m_sent, 1);
+#line 70 "spec.cue"
+	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
+#line 336 "relay.bpf.c"
 	return 0;
 }
 
@@ -369,154 +357,130 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
-	/* spec.cue:79: _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp8.inter == 1)", do: [{drop: "no_key_frame"}]}] */
-#line 79 "spec.cue"
+	/* spec.cue:82: _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp8.inter == 1)", do: [{drop: "no_key_frame"}]}] */
+#line 82 "spec.cue"
 	if ((fr_shared_get(row_r->m_sent) == 0) && (((((be8(s_rtp_extensions_end) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end) & 7) == 0)) || ((be8(s_vp8_layer_end) & 1) == 1))) { /* rule */
-#line 79 "spec.cue"
+#line 82 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_key_frame);
-#line 378 "relay.bpf.c"
+#line 366 "relay.bpf.c"
 	}
 
-	/* spec.cue:62: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
-#line 62 "spec.cue"
+	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
+#line 65 "spec.cue"
 	if (v_priority > ((((be32(front + 46) - (__u64)row_r->m_since) & 0xffffffffULL) < 0x80000000ULL) ? (__u64)row_r->m_layer : (__u64)row_r->m_before)) { /* rule */
-#line 62 "spec.cue"
+#line 65 "spec.cue"
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
-#line 62 "spec.cue"
+#line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_layer);
-#line 388 "relay.bpf.c"
+#line 376 "relay.bpf.c"
 	}
 
-	/* spec.cue:64: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
-#line 64 "spec.cue"
+	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
+#line 67 "spec.cue"
 	v_came = (fr_shared_get(row_r->m_sent) == 0) ? be16(front + 44) : 0ULL; /* rtp.sequence */
-#line 64 "spec.cue"
+#line 67 "spec.cue"
 	v_number = ((__u64)row_r->m_first + ((fr_shared_get(row_r->m_sent) == 0) ? 0ULL : (be16(front + 44) - fr_shared_get(row_r->m_skipped)))) & 0xffff; /* rtp.sequence */
 
-	/* spec.cue:66: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
-#line 66 "spec.cue"
+	/* spec.cue:69: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
+#line 69 "spec.cue"
 	if (!((row_r->m_payload_type <= 63) || (row_r->m_payload_type >= 96))) return fr_decline(row_r->h_receiver, skb->len, reason_video_rtcp_declined);
 
-	/* spec.cue:69: {send: {from: "r.local", to: "r.remote"}}, */
+	/* spec.cue:72: {send: {from: "r.local", to: "r.remote"}}, */
 	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr))) return fr_decline(row_r->h_receiver, skb->len, reason_video_address_family);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	if (!(fr_is_v4(row_r->m_remote.addr))) return fr_decline(row_r->h_receiver, skb->len, reason_video_address_family);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR) return fr_decline(row_r->h_receiver, skb->len, reason_video_no_neighbour);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r->h_hop_remote.state == FR_HOP_LOCAL) return fr_decline(row_r->h_receiver, skb->len, reason_video_local);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE) return fr_decline(row_r->h_receiver, skb->len, reason_video_unreachable);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE) return fr_decline(row_r->h_receiver, skb->len, reason_video_blackhole);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_video_prohibit);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_route);
-#line 419 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 	}
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_video_too_big);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	return prog_video_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 425 "relay.bpf.c"
+#line 413 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_vp8_layer_end, __u64 v_priority)
 {
-	/* spec.cue:61: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_publisher.port = be16(data + 34);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	fr_put_v4(key.m_server.addr, ld32(data + 30));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_server.port = be16(data + 36);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_ssrc = be32(data + 50);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	list = list_of_subscribers(&key);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_video_no_subscribers);
 
-#line 449 "relay.bpf.c"
+#line 437 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end + 1), 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 456 "relay.bpf.c"
-	__u16 x0 = ld16(front + 38);
-#line 14 "transport.cue"
-	__u16 x1 = ld16(front + 40); /* udp.checksum */
-#line 460 "relay.bpf.c"
-	__u32 x2 = ld32(front + 34);
-	__u32 x3 = ld32(front + 42);
-	__u32 x4 = ld32(front + 46);
-	__u32 x5 = ld32(front + 50);
-	__u32 x6 = ld32(front + 26);
-	__u32 x7 = ld32(front + 30);
+#line 444 "relay.bpf.c"
+	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
+
+	same->size = size;
+	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
-	__u32 kind0 = x1 ? fr_sum_kind(skb, 40, x1, fr_fold((__u64)x6 + x7 + x0 + 0x1100)) : FR_SUM_ABSENT;
-#line 14 "transport.cue"
-	if (kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 14 "transport.cue"
-	__u64 full0 = FR_ZERO + (__u16)~x1 - ((__u64)x2 + x3 + x4 + x5 + x6 + x7);
-#line 14 "transport.cue"
-	__u64 rest0 = kind0 == FR_SUM_PENDING ? FR_ZERO + x1 - ((__u64)x6 + x7) : full0;
-#line 477 "relay.bpf.c"
-	__u16 x8 = bpf_htons(0x4000ULL | be8(front + 23));
-#line 25 "ip.cue"
-	__u16 x9 = ld16(front + 24); /* ip.checksum */
-#line 481 "relay.bpf.c"
-	__u32 x10 = ld32(front + 18);
-	__u16 x11 = ld16(front + 22);
+	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
+#line 454 "relay.bpf.c"
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
-#line 25 "ip.cue"
-	__u64 rest1 = FR_ZERO + (__u16)~x9 - ((__u64)x10 + x11 + x6 + x7) + (__u64)x8 + 64;
-
-	/* Without the places that copies change; negative where the device hasn't summed the packet up. */
-#line 490 "relay.bpf.c"
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 36);
-	}
-
-	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
-	same->clock = 0;
-	same->rest0 = rest0;
-	same->kind0 = kind0;
-	same->rest1 = rest1;
+	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) - ((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) + (__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
 	same->v_ip_end = v_ip_end;
 	same->v_udp_end = v_udp_end;
 	same->v_rtp_extensions_end = v_rtp_extensions_end;
 	same->v_vp8_layer_end = v_vp8_layer_end;
 	same->v_priority = v_priority;
-	same->csum = csum;
+
+	/* Without the places that copies change; negative where the device hasn't summed the packet up. */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 18, 36);
+	}
+
 	same->copies0 = 0;
 	struct prog_video_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn1, &fan, 0);
 
-#line 516 "relay.bpf.c"
+#line 480 "relay.bpf.c"
 	__u32 len = skb->len;
-	if (bpf_skb_store_bytes(skb, 0, front, size, 0)) return fr_drop(len, reason_video_fault);
-	if (unlikely(csum >= 0))
-		fr_complete(skb, csum, 18, 36);
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0)) return fr_drop(len, reason_video_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 36);
 
 	fr_count_copies(reason_video_copy, same->copies0, len);
 	fr_count(reason_video_pass, len);
@@ -533,9 +497,10 @@ static __always_inline int prog_video_write2(struct __sk_buff *skb)
 
 /* What is the same for all receivers. */
 struct prog_video_same2 {
+	__u32 size;
 	__u64 clock;
-	__u64 rest0;
 	__u32 kind0;
+	__u64 rest0;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_rtp_extensions_end_2;
@@ -555,130 +520,110 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 {
 	void *data;
 
-	/* spec.cue:65: {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}}, */
-#line 65 "spec.cue"
+	/* spec.cue:68: {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}}, */
+#line 68 "spec.cue"
 	__u32 level0 = v_priority_2;
-#line 65 "spec.cue"
-	struct fr_credit *credit0 = fr_credit(row_r_2->m_rate, 0);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
+	__u32 credit0 = fr_credit(row_r_2->m_rate, 0);
+#line 68 "spec.cue"
 	__u64 spent0 = v_udp_end_2 - 62;
-#line 65 "spec.cue"
-	int admitted0 = fr_admit_timed(credit0, &spent0, v_priority_2 * 0xbb8, same->clock);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, v_priority_2 * 0xbb8, same->clock);
+#line 68 "spec.cue"
 	if (admitted0 == FR_REFUSED) {
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		fr_refused(credit0, level0);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_refused_rate);
-#line 576 "relay.bpf.c"
+#line 541 "relay.bpf.c"
 	}
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_contended);
-#line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) | (((be8(front + 15) >> 4) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
-#line 45 "ip.cue"
-	__u16 x1 = bpf_htons((be8(front + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x2 = ld64(row_r_2->m_local.addr); /* ipv6: src */
-#line 46 "ip.cue"
-	__u64 x3 = ld64(row_r_2->m_local.addr + 8);
-	__u64 x4 = ld64(row_r_2->m_remote.addr); /* ipv6: dst */
-#line 47 "ip.cue"
-	__u64 x5 = ld64(row_r_2->m_remote.addr + 8);
-#line 11 "transport.cue"
-	__u16 x6 = bpf_htons(row_r_2->m_local.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_r_2->m_remote.port); /* udp: dst_port */
-#line 66 "spec.cue"
-	__u16 x8 = bpf_htons(((((0x8000ULL | (((be8(front + 62) >> 5) & 1) << 13)) | (((be8(front + 62) >> 4) & 1) << 12)) | ((be8(front + 62) & 15) << 8)) | ((be8(front + 63) >> 7) << 7)) | (__u64)row_r_2->m_payload_type); /* rtp: version padding extended csrcs marker payload_type */
-#line 66 "spec.cue"
-	__u16 x9 = bpf_htons(v_number_2); /* rtp: sequence */
-#line 66 "spec.cue"
-	__u32 x10 = bpf_htonl((be32(front + 66) + (__u64)row_r_2->m_timestamp) & 0xffffffffULL); /* rtp: timestamp */
-#line 66 "spec.cue"
-	__u32 x11 = bpf_htonl(row_r_2->m_ssrc); /* rtp: ssrc */
 
 	/* udp.checksum */
-#line 603 "relay.bpf.c"
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5);
+#line 547 "relay.bpf.c"
+	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
 		sum0 = fr_fold(same->rest0 + now0);
 	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)x6 + x7 + x8 + x9 + x10 + x11);
+		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r_2->m_local.port) + bpf_htons(row_r_2->m_remote.port) + bpf_htons(((((0x8000ULL | (((be8(front + 62) >> 5) & 1) << 13)) | (((be8(front + 62) >> 4) & 1) << 12)) | ((be8(front + 62) & 15) << 8)) | ((be8(front + 63) >> 7) << 7)) | (__u64)row_r_2->m_payload_type) + bpf_htons(v_number_2) + bpf_htonl((be32(front + 66) + (__u64)row_r_2->m_timestamp) & 0xffffffffULL) + bpf_htonl(row_r_2->m_ssrc));
 		if (!sum0)
 			sum0 = 0xFFFF;
 	}
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, spent0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(row_r_2->h_receiver, skb->len, reason_video_refused_by_device);
 	}
 
 	st64(data, ld64(row_r_2->h_hop_remote.dst));
 	st32(data + 8, ld32(row_r_2->h_hop_remote.src + 2));
 #line 42 "ip.cue"
-	st32(data + 14, x0);
+	st32(data + 14, bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) | (((be8(front + 15) >> 4) & 3) << 20))); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
-	st16(data + 20, x1);
-	st64(data + 22, x2);
+	st16(data + 20, bpf_htons((be8(front + 20) << 8) | 64)); /* ipv6: next_header hop_limit */
+	st64(data + 22, ld64(row_r_2->m_local.addr)); /* ipv6: src */
 #line 46 "ip.cue"
-	st64(data + 30, x3);
-	st64(data + 38, x4);
+	st64(data + 30, ld64(row_r_2->m_local.addr + 8));
+	st64(data + 38, ld64(row_r_2->m_remote.addr)); /* ipv6: dst */
 #line 47 "ip.cue"
-	st64(data + 46, x5);
+	st64(data + 46, ld64(row_r_2->m_remote.addr + 8));
 #line 11 "transport.cue"
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-#line 66 "spec.cue"
-	st16(data + 62, x8);
-#line 66 "spec.cue"
-	st16(data + 64, x9);
-#line 66 "spec.cue"
-	st32(data + 66, x10);
-#line 66 "spec.cue"
-	st32(data + 70, x11);
+	st16(data + 54, bpf_htons(row_r_2->m_local.port)); /* udp: src_port */
+	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
+#line 69 "spec.cue"
+	st16(data + 62, bpf_htons(((((0x8000ULL | (((be8(front + 62) >> 5) & 1) << 13)) | (((be8(front + 62) >> 4) & 1) << 12)) | ((be8(front + 62) & 15) << 8)) | ((be8(front + 63) >> 7) << 7)) | (__u64)row_r_2->m_payload_type)); /* rtp: version padding extended csrcs marker payload_type */
+#line 69 "spec.cue"
+	st16(data + 64, bpf_htons(v_number_2)); /* rtp: sequence */
+#line 69 "spec.cue"
+	st32(data + 66, bpf_htonl((be32(front + 66) + (__u64)row_r_2->m_timestamp) & 0xffffffffULL)); /* rtp: timestamp */
+#line 69 "spec.cue"
+	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 645 "relay.bpf.c"
+#line 589 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
 	if (unlikely(bpf_clone_redirect(skb, row_r_2->h_hop_remote.ifindex, 0))) {
-		fr_refund(credit0, spent0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(row_r_2->h_receiver, skb->len, reason_video_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(row_r_2->h_receiver, skb->len);
 
-	/* spec.cue:67: {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "r.octets", by: "len(rtp.payload)"}}, */
-#line 67 "spec.cue"
-	fr_shared_add(row_r_2->m_skipped, v_came_2);
-#line 67 "spec.cue"
-	fr_shared_add(row_r_2->m_sent, 1);
-#line 67 "spec.cue"
-	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-
-	/* spec.cue:68: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
-#line 68 "spec.cue"
+	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
+#line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 667 "relay.bpf.c"
+#line 603 "relay.bpf.c"
 	if (event0) {
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		st32((void *)event0 + 20, 0);
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		event0->m_original = be16(front + 64);
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		event0->m_number = v_number_2;
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		fr_submit(&event0->head, same->clock);
-#line 679 "relay.bpf.c"
+#line 615 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
+
+	/* spec.cue:70: {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "r.octets", by: "len(rtp.payload)"}}, */
+#line 70 "spec.cue"
+	fr_shared_add(row_r_2->m_skipped, v_came_2);
+#line 70 "spec.cue"
+	fr_shared_add(row_r_2->m_sent, 1);
+#line 70 "spec.cue"
+	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
+#line 627 "relay.bpf.c"
 	return 0;
 }
 
@@ -703,158 +648,141 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
-	/* spec.cue:79: _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp8.inter == 1)", do: [{drop: "no_key_frame"}]}] */
-#line 79 "spec.cue"
+	/* spec.cue:82: _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp8.inter == 1)", do: [{drop: "no_key_frame"}]}] */
+#line 82 "spec.cue"
 	if ((fr_shared_get(row_r_2->m_sent) == 0) && (((((be8(s_rtp_extensions_end_2) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end_2) & 7) == 0)) || ((be8(s_vp8_layer_end_2) & 1) == 1))) { /* rule */
-#line 79 "spec.cue"
+#line 82 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_key_frame);
-#line 712 "relay.bpf.c"
+#line 657 "relay.bpf.c"
 	}
 
-	/* spec.cue:62: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
-#line 62 "spec.cue"
+	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
+#line 65 "spec.cue"
 	if (v_priority_2 > ((((be32(front + 66) - (__u64)row_r_2->m_since) & 0xffffffffULL) < 0x80000000ULL) ? (__u64)row_r_2->m_layer : (__u64)row_r_2->m_before)) { /* rule */
-#line 62 "spec.cue"
+#line 65 "spec.cue"
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
-#line 62 "spec.cue"
+#line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_layer);
-#line 722 "relay.bpf.c"
+#line 667 "relay.bpf.c"
 	}
 
-	/* spec.cue:64: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
-#line 64 "spec.cue"
+	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
+#line 67 "spec.cue"
 	v_came_2 = (fr_shared_get(row_r_2->m_sent) == 0) ? be16(front + 64) : 0ULL; /* rtp.sequence */
-#line 64 "spec.cue"
+#line 67 "spec.cue"
 	v_number_2 = ((__u64)row_r_2->m_first + ((fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : (be16(front + 64) - fr_shared_get(row_r_2->m_skipped)))) & 0xffff; /* rtp.sequence */
 
-	/* spec.cue:66: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
-#line 66 "spec.cue"
+	/* spec.cue:69: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
+#line 69 "spec.cue"
 	if (!((row_r_2->m_payload_type <= 63) || (row_r_2->m_payload_type >= 96))) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_rtcp_declined);
 
-	/* spec.cue:69: {send: {from: "r.local", to: "r.remote"}}, */
+	/* spec.cue:72: {send: {from: "r.local", to: "r.remote"}}, */
 	if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr))) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_address_family);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	if (fr_is_v4(row_r_2->m_remote.addr)) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_address_family);
 
 	/* transport.cue:14 */
 #line 14 "transport.cue"
 	if (be16(front + 60) == 0) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_udp_checksum); /* udp.checksum */
 
-	/* spec.cue:69: {send: {from: "r.local", to: "r.remote"}}, */
-#line 69 "spec.cue"
+	/* spec.cue:72: {send: {from: "r.local", to: "r.remote"}}, */
+#line 72 "spec.cue"
 	if (unlikely(row_r_2->h_hop_remote.state != FR_HOP_DIRECT)) {
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r_2->h_hop_remote.state == FR_HOP_NEIGHBOUR) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_neighbour);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r_2->h_hop_remote.state == FR_HOP_LOCAL) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_local);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r_2->h_hop_remote.state == FR_HOP_UNREACHABLE) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_unreachable);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r_2->h_hop_remote.state == FR_HOP_BLACKHOLE) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_blackhole);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_prohibit);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_route);
-#line 759 "relay.bpf.c"
+#line 704 "relay.bpf.c"
 	}
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_too_big);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	return prog_video_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 765 "relay.bpf.c"
+#line 710 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_vp8_layer_end_2, __u64 v_priority_2)
 {
-	/* spec.cue:61: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st64((void *)&key, ld64(data + 22));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st64((void *)&key + 8, ld64(data + 22 + 8));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_publisher.port = be16(data + 54);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st16((void *)&key + 18, ld16(data + 38));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st32((void *)&key + 20, ld32(data + 38 + 2));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st64((void *)&key + 24, ld64(data + 38 + 6));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st16((void *)&key + 32, ld16(data + 38 + 14));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_server.port = be16(data + 56);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_ssrc = be32(data + 70);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	list = list_of_subscribers(&key);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_video_no_subscribers);
 
-#line 797 "relay.bpf.c"
+#line 742 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end_2 + 1), 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 804 "relay.bpf.c"
-	__u16 x0 = ld16(front + 58);
-#line 14 "transport.cue"
-	__u16 x1 = ld16(front + 60); /* udp.checksum */
-#line 808 "relay.bpf.c"
-	__u32 x2 = ld32(front + 54);
-	__u32 x3 = ld32(front + 62);
-	__u32 x4 = ld32(front + 66);
-	__u32 x5 = ld32(front + 70);
-	__u64 x6 = ld64(front + 22);
-	__u64 x7 = ld64(front + 30);
-	__u64 x8 = ld64(front + 38);
-	__u64 x9 = ld64(front + 46);
+#line 749 "relay.bpf.c"
+	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
+
+	same->size = size;
+	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
-	__u32 kind0 = fr_sum_kind(skb, 60, x1, fr_fold((__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x0 + 0x1100));
-#line 14 "transport.cue"
-	if (kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 14 "transport.cue"
-	__u64 full0 = FR_ZERO + (__u16)~x1 - ((__u64)x2 + x3 + x4 + x5 + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9));
-#line 14 "transport.cue"
-	__u64 rest0 = kind0 == FR_SUM_PENDING ? FR_ZERO + x1 - ((__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9)) : full0;
-
-	/* Without the places that copies change; negative where the device hasn't summed the packet up. */
-#line 829 "relay.bpf.c"
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 60);
-	}
-
-	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
-	same->clock = 0;
-	same->rest0 = rest0;
-	same->kind0 = kind0;
+	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
+#line 759 "relay.bpf.c"
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 	same->v_udp_end_2 = v_udp_end_2;
 	same->v_rtp_extensions_end_2 = v_rtp_extensions_end_2;
 	same->v_vp8_layer_end_2 = v_vp8_layer_end_2;
 	same->v_priority_2 = v_priority_2;
-	same->csum = csum;
+
+	/* Without the places that copies change; negative where the device hasn't summed the packet up. */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 14, 60);
+	}
+
 	same->copies0 = 0;
 	struct prog_video_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn2, &fan, 0);
 
-#line 854 "relay.bpf.c"
+#line 782 "relay.bpf.c"
 	__u32 len = skb->len;
-	if (bpf_skb_store_bytes(skb, 0, front, size, 0)) return fr_drop(len, reason_video_fault);
-	if (unlikely(csum >= 0))
-		fr_complete(skb, csum, 14, 60);
+	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0)) return fr_drop(len, reason_video_fault);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 14, 60);
 
 	fr_count_copies(reason_video_copy, same->copies0, len);
 	fr_count(reason_video_pass, len);
@@ -964,20 +892,20 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
-	/* spec.cue:75: video: forward & { */
-#line 75 "spec.cue"
+	/* spec.cue:78: video: forward & { */
+#line 78 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_video_inactive);
 
-	/* spec.cue:55: hook: "tc/ingress" */
-#line 55 "spec.cue"
+	/* spec.cue:58: hook: "tc/ingress" */
+#line 58 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_video_vlan_tag);
 
 	/* link.cue:4 */
 #line 4 "link.cue"
 	if (data + 14 > data_end) return fr_up(skb, reason_video_truncated);
 
-	/* spec.cue:76: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-#line 76 "spec.cue"
+	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+#line 79 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
 		/* ip.cue:6 */
 #line 6 "ip.cue"
@@ -1011,8 +939,8 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_video_ipv4_total_length);
 
-		/* spec.cue:76: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-#line 76 "spec.cue"
+		/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+#line 79 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_video_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
@@ -1068,14 +996,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 1072 "relay.bpf.c"
+#line 1000 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 1079 "relay.bpf.c"
+#line 1007 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1099,14 +1027,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 1103 "relay.bpf.c"
+#line 1031 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 1110 "relay.bpf.c"
+#line 1038 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1128,12 +1056,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1132 "relay.bpf.c"
+#line 1060 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 1137 "relay.bpf.c"
+#line 1065 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1161,14 +1089,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size = 1;
 #line 21 "spec.cue"
 			v_vp8_has = be8(p_rtp_extensions_end + 1); /* vp8.has */
-#line 1165 "relay.bpf.c"
+#line 1093 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size = 0;
 #line 21 "spec.cue"
 			v_vp8_has = 0;
-#line 1172 "relay.bpf.c"
+#line 1100 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1192,14 +1120,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size = 1;
 #line 22 "spec.cue"
 			v_vp8_picture = be8(p_vp8_has_end); /* vp8.picture */
-#line 1196 "relay.bpf.c"
+#line 1124 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size = 0;
 #line 22 "spec.cue"
 			v_vp8_picture = 0;
-#line 1203 "relay.bpf.c"
+#line 1131 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1221,12 +1149,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 1;
-#line 1225 "relay.bpf.c"
+#line 1153 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 0;
-#line 1230 "relay.bpf.c"
+#line 1158 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1248,12 +1176,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 1;
-#line 1252 "relay.bpf.c"
+#line 1180 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 0;
-#line 1257 "relay.bpf.c"
+#line 1185 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1277,14 +1205,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size = 1;
 #line 25 "spec.cue"
 			v_vp8_layer = be8(p_vp8_tl0picidx_end); /* vp8.layer */
-#line 1281 "relay.bpf.c"
+#line 1209 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size = 0;
 #line 25 "spec.cue"
 			v_vp8_layer = 0;
-#line 1288 "relay.bpf.c"
+#line 1216 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1297,99 +1225,99 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 25 "spec.cue"
 		if (v_vp8_layer_end > v_udp_end) return fr_up(skb, reason_video_truncated);
 
-		/* spec.cue:18: vp8: fields: [ // RFC 7741 §4.2, and the first byte behind it: of a frame, where start is 1 and partition 0 */
+		/* spec.cue:18: vp8: fields: [// RFC 7741 §4.2, and the first byte behind it: of a frame, where start is 1 and partition 0 */
 #line 18 "spec.cue"
 		if (p_vp8_layer_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 18 "spec.cue"
 		if ((v_vp8_layer_end + 1) > v_udp_end) return fr_up(skb, reason_video_truncated);
 
-		/* spec.cue:76: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-#line 76 "spec.cue"
+		/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+#line 79 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
-		/* spec.cue:57: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1312 "relay.bpf.c"
+		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
+#line 1240 "relay.bpf.c"
 		{
-#line 57 "spec.cue"
-			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : 0;
-#line 57 "spec.cue"
-			__u64 element = fr_find_element(skb, v_rtp_words_end, v_rtp_words_end + v_rtp_extensions_size, form, set_extension);
+#line 60 "spec.cue"
+			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+#line 60 "spec.cue"
+			__u64 element = form == FR_NO_FORM ? 0 : fr_find_element(skb, v_rtp_words_end, v_rtp_words_end + v_rtp_extensions_size, form, set_extension);
 
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 			v_rtp_extensions_found = element != 0;
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1323 "relay.bpf.c"
+#line 1251 "relay.bpf.c"
 		}
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : (v_vp8_layer >> 6);
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 		v_priority = (v_priority_value < 4) ? v_priority_value : 3ULL;
 
-		/* spec.cue:77: when:   "rtp.payload_type == setting.vp8" */
-#line 77 "spec.cue"
+		/* spec.cue:80: when:   "rtp.payload_type == setting.vp8" */
+#line 80 "spec.cue"
 		if ((be8(data + 43) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
-		/* spec.cue:56: lookup: stream: streams: names */
-#line 1335 "relay.bpf.c"
+		/* spec.cue:59: lookup: stream: streams: names */
+#line 1263 "relay.bpf.c"
 		{
 			struct key_streams key __attribute__((aligned(8))) = {};
 
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_publisher.port = be16(data + 34);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			fr_put_v4(key.m_server.addr, ld32(data + 30));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_server.port = be16(data + 36);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_ssrc = be32(data + 50);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			row_stream = find_streams(&key);
-#line 1351 "relay.bpf.c"
+#line 1279 "relay.bpf.c"
 		}
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_video_no_streams);
 
-		/* spec.cue:60: {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}, {pass: true}]}, */
-#line 60 "spec.cue"
+		/* spec.cue:63: {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}, {pass: true}]}, */
+#line 63 "spec.cue"
 		if ((((be16(data + 44) - (__u64)row_stream->m_highest) - 1) & 0xffff) >= 0x8000) { /* rule */
-#line 60 "spec.cue"
+#line 63 "spec.cue"
 			fr_named_add(0, 1);
-#line 60 "spec.cue"
+#line 63 "spec.cue"
 			return prog_video_write1(skb);
-#line 1363 "relay.bpf.c"
+#line 1291 "relay.bpf.c"
 		}
 
-		/* spec.cue:61: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 		{
 			struct key_streams key __attribute__((aligned(8))) = {};
 			struct val_streams val __attribute__((aligned(8))) = {};
 
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_publisher.port = be16(data + 34);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			fr_put_v4(key.m_server.addr, ld32(data + 30));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_server.port = be16(data + 36);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_ssrc = be32(data + 50);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			val.m_highest = be16(data + 44);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1385 "relay.bpf.c"
+#line 1313 "relay.bpf.c"
 		}
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 		return prog_video_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_vp8_layer_end, v_priority);
-#line 1389 "relay.bpf.c"
+#line 1317 "relay.bpf.c"
 	}
 
-	/* spec.cue:76: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-#line 76 "spec.cue"
+	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+#line 79 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
 		/* ip.cue:32 */
 #line 32 "ip.cue"
@@ -1413,8 +1341,8 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_video_ipv6_payload_length);
 
-		/* spec.cue:76: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-#line 76 "spec.cue"
+		/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+#line 79 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_video_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
@@ -1470,14 +1398,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 1474 "relay.bpf.c"
+#line 1402 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 1481 "relay.bpf.c"
+#line 1409 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1501,14 +1429,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 1505 "relay.bpf.c"
+#line 1433 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 1512 "relay.bpf.c"
+#line 1440 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1530,12 +1458,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1534 "relay.bpf.c"
+#line 1462 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 1539 "relay.bpf.c"
+#line 1467 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1563,14 +1491,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size_2 = 1;
 #line 21 "spec.cue"
 			v_vp8_has_2 = be8(p_rtp_extensions_end_2 + 1); /* vp8.has */
-#line 1567 "relay.bpf.c"
+#line 1495 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size_2 = 0;
 #line 21 "spec.cue"
 			v_vp8_has_2 = 0;
-#line 1574 "relay.bpf.c"
+#line 1502 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1594,14 +1522,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size_2 = 1;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = be8(p_vp8_has_end_2); /* vp8.picture */
-#line 1598 "relay.bpf.c"
+#line 1526 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size_2 = 0;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = 0;
-#line 1605 "relay.bpf.c"
+#line 1533 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1623,12 +1551,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 1;
-#line 1627 "relay.bpf.c"
+#line 1555 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 0;
-#line 1632 "relay.bpf.c"
+#line 1560 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1650,12 +1578,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 1;
-#line 1654 "relay.bpf.c"
+#line 1582 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 0;
-#line 1659 "relay.bpf.c"
+#line 1587 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1679,14 +1607,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size_2 = 1;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = be8(p_vp8_tl0picidx_end_2); /* vp8.layer */
-#line 1683 "relay.bpf.c"
+#line 1611 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size_2 = 0;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = 0;
-#line 1690 "relay.bpf.c"
+#line 1618 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1699,117 +1627,117 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 25 "spec.cue"
 		if (v_vp8_layer_end_2 > v_udp_end_2) return fr_up(skb, reason_video_truncated);
 
-		/* spec.cue:18: vp8: fields: [ // RFC 7741 §4.2, and the first byte behind it: of a frame, where start is 1 and partition 0 */
+		/* spec.cue:18: vp8: fields: [// RFC 7741 §4.2, and the first byte behind it: of a frame, where start is 1 and partition 0 */
 #line 18 "spec.cue"
 		if (p_vp8_layer_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 18 "spec.cue"
 		if ((v_vp8_layer_end_2 + 1) > v_udp_end_2) return fr_up(skb, reason_video_truncated);
 
-		/* spec.cue:76: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-#line 76 "spec.cue"
+		/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+#line 79 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
-		/* spec.cue:57: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1714 "relay.bpf.c"
+		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
+#line 1642 "relay.bpf.c"
 		{
-#line 57 "spec.cue"
-			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : 0;
-#line 57 "spec.cue"
-			__u64 element = fr_find_element(skb, v_rtp_words_end_2, v_rtp_words_end_2 + v_rtp_extensions_size_2, form, set_extension);
+#line 60 "spec.cue"
+			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+#line 60 "spec.cue"
+			__u64 element = form == FR_NO_FORM ? 0 : fr_find_element(skb, v_rtp_words_end_2, v_rtp_words_end_2 + v_rtp_extensions_size_2, form, set_extension);
 
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 			v_rtp_extensions_found_2 = element != 0;
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1725 "relay.bpf.c"
+#line 1653 "relay.bpf.c"
 		}
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : (v_vp8_layer_2 >> 6);
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 		v_priority_2 = (v_priority_value_2 < 4) ? v_priority_value_2 : 3ULL;
 
-		/* spec.cue:77: when:   "rtp.payload_type == setting.vp8" */
-#line 77 "spec.cue"
+		/* spec.cue:80: when:   "rtp.payload_type == setting.vp8" */
+#line 80 "spec.cue"
 		if ((be8(data + 63) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
-		/* spec.cue:56: lookup: stream: streams: names */
-#line 1737 "relay.bpf.c"
+		/* spec.cue:59: lookup: stream: streams: names */
+#line 1665 "relay.bpf.c"
 		{
 			struct key_streams key __attribute__((aligned(8))) = {};
 
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_publisher.port = be16(data + 54);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st16((void *)&key + 18, ld16(data + 38));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st32((void *)&key + 20, ld32(data + 38 + 2));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st64((void *)&key + 24, ld64(data + 38 + 6));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st16((void *)&key + 32, ld16(data + 38 + 14));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_server.port = be16(data + 56);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_ssrc = be32(data + 70);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			row_stream_2 = find_streams(&key);
-#line 1761 "relay.bpf.c"
+#line 1689 "relay.bpf.c"
 		}
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_video_no_streams);
 
-		/* spec.cue:60: {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}, {pass: true}]}, */
-#line 60 "spec.cue"
+		/* spec.cue:63: {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}, {pass: true}]}, */
+#line 63 "spec.cue"
 		if ((((be16(data + 64) - (__u64)row_stream_2->m_highest) - 1) & 0xffff) >= 0x8000) { /* rule */
-#line 60 "spec.cue"
+#line 63 "spec.cue"
 			fr_named_add(0, 1);
-#line 60 "spec.cue"
+#line 63 "spec.cue"
 			return prog_video_write2(skb);
-#line 1773 "relay.bpf.c"
+#line 1701 "relay.bpf.c"
 		}
 
-		/* spec.cue:61: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 		{
 			struct key_streams key __attribute__((aligned(8))) = {};
 			struct val_streams val __attribute__((aligned(8))) = {};
 
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_publisher.port = be16(data + 54);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st16((void *)&key + 18, ld16(data + 38));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st32((void *)&key + 20, ld32(data + 38 + 2));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st64((void *)&key + 24, ld64(data + 38 + 6));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st16((void *)&key + 32, ld16(data + 38 + 14));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_server.port = be16(data + 56);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_ssrc = be32(data + 70);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			val.m_highest = be16(data + 64);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1803 "relay.bpf.c"
+#line 1731 "relay.bpf.c"
 		}
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 		return prog_video_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_vp8_layer_end_2, v_priority_2);
-#line 1807 "relay.bpf.c"
+#line 1735 "relay.bpf.c"
 	}
 
-	/* spec.cue:76: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-#line 76 "spec.cue"
+	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+#line 79 "spec.cue"
 	return fr_up(skb, reason_video_not_ip);
-#line 1813 "relay.bpf.c"
+#line 1741 "relay.bpf.c"
 }
 
 /*
@@ -1875,8 +1803,8 @@ static __always_inline int prog_audio_write1(struct __sk_buff *skb)
 /* What is the same for all receivers. */
 struct prog_audio_same1 {
 	__u64 clock;
-	__u64 rest0;
 	__u32 kind0;
+	__u64 rest0;
 	__u64 rest1;
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -1896,52 +1824,36 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 {
 	void *data;
 
-	/* spec.cue:65: {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}}, */
-#line 65 "spec.cue"
+	/* spec.cue:68: {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}}, */
+#line 68 "spec.cue"
 	__u32 level0 = v_priority;
-#line 65 "spec.cue"
-	struct fr_credit *credit0 = fr_credit(row_r->m_rate, 0);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
+	__u32 credit0 = fr_credit(row_r->m_rate, 0);
+#line 68 "spec.cue"
 	__u64 spent0 = v_udp_end - 42;
-#line 65 "spec.cue"
-	int admitted0 = fr_admit_timed(credit0, &spent0, v_priority * 0xbb8, same->clock);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, v_priority * 0xbb8, same->clock);
+#line 68 "spec.cue"
 	if (admitted0 == FR_REFUSED) {
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		fr_refused(credit0, level0);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_refused_rate);
-#line 1917 "relay.bpf.c"
+#line 1845 "relay.bpf.c"
 	}
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_audio_contended);
-#line 23 "ip.cue"
-	__u16 x0 = bpf_htons(0x4000ULL | be8(front + 23)); /* ipv4: ttl protocol */
-#line 26 "ip.cue"
-	__u32 x1 = ld32(row_r->m_local.addr + 12); /* ipv4: src */
-	__u32 x2 = ld32(row_r->m_remote.addr + 12); /* ipv4: dst */
-#line 11 "transport.cue"
-	__u16 x3 = bpf_htons(row_r->m_local.port); /* udp: src_port */
-	__u16 x4 = bpf_htons(row_r->m_remote.port); /* udp: dst_port */
-#line 66 "spec.cue"
-	__u16 x5 = bpf_htons(((((0x8000ULL | (((be8(front + 42) >> 5) & 1) << 13)) | (((be8(front + 42) >> 4) & 1) << 12)) | ((be8(front + 42) & 15) << 8)) | ((be8(front + 43) >> 7) << 7)) | (__u64)row_r->m_payload_type); /* rtp: version padding extended csrcs marker payload_type */
-#line 66 "spec.cue"
-	__u16 x6 = bpf_htons(v_number); /* rtp: sequence */
-#line 66 "spec.cue"
-	__u32 x7 = bpf_htonl((be32(front + 46) + (__u64)row_r->m_timestamp) & 0xffffffffULL); /* rtp: timestamp */
-#line 66 "spec.cue"
-	__u32 x8 = bpf_htonl(row_r->m_ssrc); /* rtp: ssrc */
 
 	/* udp.checksum */
-#line 1939 "relay.bpf.c"
-	__u64 now0 = (__u64)x1 + x2;
+#line 1851 "relay.bpf.c"
+	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
 		sum0 = fr_fold(same->rest0 + now0);
 	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)x3 + x4 + x5 + x6 + x7 + x8);
+		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r->m_local.port) + bpf_htons(row_r->m_remote.port) + bpf_htons(((((0x8000ULL | (((be8(front + 42) >> 5) & 1) << 13)) | (((be8(front + 42) >> 4) & 1) << 12)) | ((be8(front + 42) & 15) << 8)) | ((be8(front + 43) >> 7) << 7)) | (__u64)row_r->m_payload_type) + bpf_htons(v_number) + bpf_htonl((be32(front + 46) + (__u64)row_r->m_timestamp) & 0xffffffffULL) + bpf_htonl(row_r->m_ssrc));
 		if (!sum0)
 			sum0 = 0xFFFF;
 	}
@@ -1949,78 +1861,79 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		sum0 = 0;
 
 	/* ip.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)x1 + x2);
+	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, spent0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(row_r->h_receiver, skb->len, reason_audio_refused_by_device);
 	}
 
 	st64(data, ld64(row_r->h_hop_remote.dst));
 	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
 #line 18 "ip.cue"
-	st16(data + 18, bpf_htons(0));
+	st16(data + 18, bpf_htons(0)); /* ipv4: id */
 #line 20 "ip.cue"
-	st16(data + 20, bpf_htons(0x4000));
+	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
 #line 23 "ip.cue"
-	st16(data + 22, x0);
+	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
-	st32(data + 26, x1);
-	st32(data + 30, x2);
+	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
+	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
 #line 11 "transport.cue"
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-#line 66 "spec.cue"
-	st16(data + 42, x5);
-#line 66 "spec.cue"
-	st16(data + 44, x6);
-#line 66 "spec.cue"
-	st32(data + 46, x7);
-#line 66 "spec.cue"
-	st32(data + 50, x8);
+	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
+	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
+#line 69 "spec.cue"
+	st16(data + 42, bpf_htons(((((0x8000ULL | (((be8(front + 42) >> 5) & 1) << 13)) | (((be8(front + 42) >> 4) & 1) << 12)) | ((be8(front + 42) & 15) << 8)) | ((be8(front + 43) >> 7) << 7)) | (__u64)row_r->m_payload_type)); /* rtp: version padding extended csrcs marker payload_type */
+#line 69 "spec.cue"
+	st16(data + 44, bpf_htons(v_number)); /* rtp: sequence */
+#line 69 "spec.cue"
+	st32(data + 46, bpf_htonl((be32(front + 46) + (__u64)row_r->m_timestamp) & 0xffffffffULL)); /* rtp: timestamp */
+#line 69 "spec.cue"
+	st32(data + 50, bpf_htonl(row_r->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1987 "relay.bpf.c"
+#line 1899 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
 	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0))) {
-		fr_refund(credit0, spent0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(row_r->h_receiver, skb->len, reason_audio_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(row_r->h_receiver, skb->len);
 
-	/* spec.cue:67: {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "r.octets", by: "len(rtp.payload)"}}, */
-#line 67 "spec.cue"
-	fr_shared_add(row_r->m_skipped, v_came);
-#line 67 "spec.cue"
-	fr_shared_add(row_r->m_sent, 1);
-#line 67 "spec.cue"
-	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-
-	/* spec.cue:68: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
-#line 68 "spec.cue"
+	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
+#line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 2009 "relay.bpf.c"
+#line 1913 "relay.bpf.c"
 	if (event0) {
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		st32((void *)event0 + 20, 0);
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		event0->m_original = be16(front + 44);
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		event0->m_number = v_number;
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		fr_submit(&event0->head, same->clock);
-#line 2021 "relay.bpf.c"
+#line 1925 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
+
+	/* spec.cue:70: {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "r.octets", by: "len(rtp.payload)"}}, */
+#line 70 "spec.cue"
+	fr_shared_add(row_r->m_skipped, v_came);
+#line 70 "spec.cue"
+	fr_shared_add(row_r->m_sent, 1);
+#line 70 "spec.cue"
+	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
+#line 1937 "relay.bpf.c"
 	return 0;
 }
 
@@ -2042,143 +1955,118 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
-	/* spec.cue:62: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
-#line 62 "spec.cue"
+	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
+#line 65 "spec.cue"
 	if (v_priority > ((((be32(front + 46) - (__u64)row_r->m_since) & 0xffffffffULL) < 0x80000000ULL) ? (__u64)row_r->m_layer : (__u64)row_r->m_before)) { /* rule */
-#line 62 "spec.cue"
+#line 65 "spec.cue"
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
-#line 62 "spec.cue"
+#line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_layer);
-#line 2053 "relay.bpf.c"
+#line 1966 "relay.bpf.c"
 	}
 
-	/* spec.cue:64: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
-#line 64 "spec.cue"
+	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
+#line 67 "spec.cue"
 	v_came = (fr_shared_get(row_r->m_sent) == 0) ? be16(front + 44) : 0ULL; /* rtp.sequence */
-#line 64 "spec.cue"
+#line 67 "spec.cue"
 	v_number = ((__u64)row_r->m_first + ((fr_shared_get(row_r->m_sent) == 0) ? 0ULL : (be16(front + 44) - fr_shared_get(row_r->m_skipped)))) & 0xffff; /* rtp.sequence */
 
-	/* spec.cue:66: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
-#line 66 "spec.cue"
+	/* spec.cue:69: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
+#line 69 "spec.cue"
 	if (!((row_r->m_payload_type <= 63) || (row_r->m_payload_type >= 96))) return fr_decline(row_r->h_receiver, skb->len, reason_audio_rtcp_declined);
 
-	/* spec.cue:69: {send: {from: "r.local", to: "r.remote"}}, */
+	/* spec.cue:72: {send: {from: "r.local", to: "r.remote"}}, */
 	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr))) return fr_decline(row_r->h_receiver, skb->len, reason_audio_address_family);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	if (!(fr_is_v4(row_r->m_remote.addr))) return fr_decline(row_r->h_receiver, skb->len, reason_audio_address_family);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR) return fr_decline(row_r->h_receiver, skb->len, reason_audio_no_neighbour);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r->h_hop_remote.state == FR_HOP_LOCAL) return fr_decline(row_r->h_receiver, skb->len, reason_audio_local);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE) return fr_decline(row_r->h_receiver, skb->len, reason_audio_unreachable);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE) return fr_decline(row_r->h_receiver, skb->len, reason_audio_blackhole);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_audio_prohibit);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_no_route);
-#line 2084 "relay.bpf.c"
+#line 1997 "relay.bpf.c"
 	}
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_audio_too_big);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	return prog_audio_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 2090 "relay.bpf.c"
+#line 2003 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_priority)
 {
-	/* spec.cue:61: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_publisher.port = be16(data + 34);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	fr_put_v4(key.m_server.addr, ld32(data + 30));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_server.port = be16(data + 36);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_ssrc = be32(data + 50);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	list = list_of_subscribers(&key);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_audio_no_subscribers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2115 "relay.bpf.c"
+#line 2028 "relay.bpf.c"
 	void *front = fr_save_front(skb, 54);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2119 "relay.bpf.c"
-	__u16 x0 = ld16(front + 38);
-#line 14 "transport.cue"
-	__u16 x1 = ld16(front + 40); /* udp.checksum */
-#line 2123 "relay.bpf.c"
-	__u32 x2 = ld32(front + 34);
-	__u32 x3 = ld32(front + 42);
-	__u32 x4 = ld32(front + 46);
-	__u32 x5 = ld32(front + 50);
-	__u32 x6 = ld32(front + 26);
-	__u32 x7 = ld32(front + 30);
+#line 2032 "relay.bpf.c"
+	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
+
+	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
-	__u32 kind0 = x1 ? fr_sum_kind(skb, 40, x1, fr_fold((__u64)x6 + x7 + x0 + 0x1100)) : FR_SUM_ABSENT;
-#line 14 "transport.cue"
-	if (kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 14 "transport.cue"
-	__u64 full0 = FR_ZERO + (__u16)~x1 - ((__u64)x2 + x3 + x4 + x5 + x6 + x7);
-#line 14 "transport.cue"
-	__u64 rest0 = kind0 == FR_SUM_PENDING ? FR_ZERO + x1 - ((__u64)x6 + x7) : full0;
-#line 2140 "relay.bpf.c"
-	__u16 x8 = bpf_htons(0x4000ULL | be8(front + 23));
-#line 25 "ip.cue"
-	__u16 x9 = ld16(front + 24); /* ip.checksum */
-#line 2144 "relay.bpf.c"
-	__u32 x10 = ld32(front + 18);
-	__u16 x11 = ld16(front + 22);
+	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
+#line 2041 "relay.bpf.c"
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
-#line 25 "ip.cue"
-	__u64 rest1 = FR_ZERO + (__u16)~x9 - ((__u64)x10 + x11 + x6 + x7) + (__u64)x8 + 64;
-
-	/* Without the places that copies change; negative where the device hasn't summed the packet up. */
-#line 2153 "relay.bpf.c"
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 36);
-	}
-
-	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
-	same->clock = 0;
-	same->rest0 = rest0;
-	same->kind0 = kind0;
-	same->rest1 = rest1;
+	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) - ((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) + (__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
 	same->v_ip_end = v_ip_end;
 	same->v_udp_end = v_udp_end;
 	same->v_rtp_extensions_end = v_rtp_extensions_end;
 	same->v_priority = v_priority;
-	same->csum = csum;
+
+	/* Without the places that copies change; negative where the device hasn't summed the packet up. */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 18, 36);
+	}
+
 	same->copies0 = 0;
 	struct prog_audio_fan1 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn1, &fan, 0);
 
-#line 2178 "relay.bpf.c"
+#line 2066 "relay.bpf.c"
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 54, 0)) return fr_drop(len, reason_audio_fault);
-	if (unlikely(csum >= 0))
-		fr_complete(skb, csum, 18, 36);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 18, 36);
 
 	fr_count_copies(reason_audio_copy, same->copies0, len);
 	fr_count(reason_audio_pass, len);
@@ -2196,8 +2084,8 @@ static __always_inline int prog_audio_write2(struct __sk_buff *skb)
 /* What is the same for all receivers. */
 struct prog_audio_same2 {
 	__u64 clock;
-	__u64 rest0;
 	__u32 kind0;
+	__u64 rest0;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_rtp_extensions_end_2;
@@ -2216,130 +2104,110 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 {
 	void *data;
 
-	/* spec.cue:65: {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}}, */
-#line 65 "spec.cue"
+	/* spec.cue:68: {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}}, */
+#line 68 "spec.cue"
 	__u32 level0 = v_priority_2;
-#line 65 "spec.cue"
-	struct fr_credit *credit0 = fr_credit(row_r_2->m_rate, 0);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
+	__u32 credit0 = fr_credit(row_r_2->m_rate, 0);
+#line 68 "spec.cue"
 	__u64 spent0 = v_udp_end_2 - 62;
-#line 65 "spec.cue"
-	int admitted0 = fr_admit_timed(credit0, &spent0, v_priority_2 * 0xbb8, same->clock);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, v_priority_2 * 0xbb8, same->clock);
+#line 68 "spec.cue"
 	if (admitted0 == FR_REFUSED) {
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		fr_refused(credit0, level0);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_refused_rate);
-#line 2237 "relay.bpf.c"
+#line 2125 "relay.bpf.c"
 	}
-#line 65 "spec.cue"
+#line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_contended);
-#line 42 "ip.cue"
-	__u32 x0 = bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) | (((be8(front + 15) >> 4) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
-#line 45 "ip.cue"
-	__u16 x1 = bpf_htons((be8(front + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x2 = ld64(row_r_2->m_local.addr); /* ipv6: src */
-#line 46 "ip.cue"
-	__u64 x3 = ld64(row_r_2->m_local.addr + 8);
-	__u64 x4 = ld64(row_r_2->m_remote.addr); /* ipv6: dst */
-#line 47 "ip.cue"
-	__u64 x5 = ld64(row_r_2->m_remote.addr + 8);
-#line 11 "transport.cue"
-	__u16 x6 = bpf_htons(row_r_2->m_local.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_r_2->m_remote.port); /* udp: dst_port */
-#line 66 "spec.cue"
-	__u16 x8 = bpf_htons(((((0x8000ULL | (((be8(front + 62) >> 5) & 1) << 13)) | (((be8(front + 62) >> 4) & 1) << 12)) | ((be8(front + 62) & 15) << 8)) | ((be8(front + 63) >> 7) << 7)) | (__u64)row_r_2->m_payload_type); /* rtp: version padding extended csrcs marker payload_type */
-#line 66 "spec.cue"
-	__u16 x9 = bpf_htons(v_number_2); /* rtp: sequence */
-#line 66 "spec.cue"
-	__u32 x10 = bpf_htonl((be32(front + 66) + (__u64)row_r_2->m_timestamp) & 0xffffffffULL); /* rtp: timestamp */
-#line 66 "spec.cue"
-	__u32 x11 = bpf_htonl(row_r_2->m_ssrc); /* rtp: ssrc */
 
 	/* udp.checksum */
-#line 2264 "relay.bpf.c"
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5);
+#line 2131 "relay.bpf.c"
+	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
 		sum0 = fr_fold(same->rest0 + now0);
 	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)x6 + x7 + x8 + x9 + x10 + x11);
+		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r_2->m_local.port) + bpf_htons(row_r_2->m_remote.port) + bpf_htons(((((0x8000ULL | (((be8(front + 62) >> 5) & 1) << 13)) | (((be8(front + 62) >> 4) & 1) << 12)) | ((be8(front + 62) & 15) << 8)) | ((be8(front + 63) >> 7) << 7)) | (__u64)row_r_2->m_payload_type) + bpf_htons(v_number_2) + bpf_htonl((be32(front + 66) + (__u64)row_r_2->m_timestamp) & 0xffffffffULL) + bpf_htonl(row_r_2->m_ssrc));
 		if (!sum0)
 			sum0 = 0xFFFF;
 	}
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end)) {
-		fr_refund(credit0, spent0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(row_r_2->h_receiver, skb->len, reason_audio_refused_by_device);
 	}
 
 	st64(data, ld64(row_r_2->h_hop_remote.dst));
 	st32(data + 8, ld32(row_r_2->h_hop_remote.src + 2));
 #line 42 "ip.cue"
-	st32(data + 14, x0);
+	st32(data + 14, bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) | (((be8(front + 15) >> 4) & 3) << 20))); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
-	st16(data + 20, x1);
-	st64(data + 22, x2);
+	st16(data + 20, bpf_htons((be8(front + 20) << 8) | 64)); /* ipv6: next_header hop_limit */
+	st64(data + 22, ld64(row_r_2->m_local.addr)); /* ipv6: src */
 #line 46 "ip.cue"
-	st64(data + 30, x3);
-	st64(data + 38, x4);
+	st64(data + 30, ld64(row_r_2->m_local.addr + 8));
+	st64(data + 38, ld64(row_r_2->m_remote.addr)); /* ipv6: dst */
 #line 47 "ip.cue"
-	st64(data + 46, x5);
+	st64(data + 46, ld64(row_r_2->m_remote.addr + 8));
 #line 11 "transport.cue"
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-#line 66 "spec.cue"
-	st16(data + 62, x8);
-#line 66 "spec.cue"
-	st16(data + 64, x9);
-#line 66 "spec.cue"
-	st32(data + 66, x10);
-#line 66 "spec.cue"
-	st32(data + 70, x11);
+	st16(data + 54, bpf_htons(row_r_2->m_local.port)); /* udp: src_port */
+	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
+#line 69 "spec.cue"
+	st16(data + 62, bpf_htons(((((0x8000ULL | (((be8(front + 62) >> 5) & 1) << 13)) | (((be8(front + 62) >> 4) & 1) << 12)) | ((be8(front + 62) & 15) << 8)) | ((be8(front + 63) >> 7) << 7)) | (__u64)row_r_2->m_payload_type)); /* rtp: version padding extended csrcs marker payload_type */
+#line 69 "spec.cue"
+	st16(data + 64, bpf_htons(v_number_2)); /* rtp: sequence */
+#line 69 "spec.cue"
+	st32(data + 66, bpf_htonl((be32(front + 66) + (__u64)row_r_2->m_timestamp) & 0xffffffffULL)); /* rtp: timestamp */
+#line 69 "spec.cue"
+	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 2306 "relay.bpf.c"
+#line 2173 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
 	if (unlikely(bpf_clone_redirect(skb, row_r_2->h_hop_remote.ifindex, 0))) {
-		fr_refund(credit0, spent0);
+		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_refuse(row_r_2->h_receiver, skb->len, reason_audio_refused_by_device);
 	}
 	same->copies0++;
 	fr_copied(row_r_2->h_receiver, skb->len);
 
-	/* spec.cue:67: {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "r.octets", by: "len(rtp.payload)"}}, */
-#line 67 "spec.cue"
-	fr_shared_add(row_r_2->m_skipped, v_came_2);
-#line 67 "spec.cue"
-	fr_shared_add(row_r_2->m_sent, 1);
-#line 67 "spec.cue"
-	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-
-	/* spec.cue:68: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
-#line 68 "spec.cue"
+	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
+#line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 2328 "relay.bpf.c"
+#line 2187 "relay.bpf.c"
 	if (event0) {
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		st32((void *)event0 + 20, 0);
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		event0->m_original = be16(front + 64);
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		event0->m_number = v_number_2;
-#line 68 "spec.cue"
+#line 71 "spec.cue"
 		fr_submit(&event0->head, same->clock);
-#line 2340 "relay.bpf.c"
+#line 2199 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
+
+	/* spec.cue:70: {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "r.octets", by: "len(rtp.payload)"}}, */
+#line 70 "spec.cue"
+	fr_shared_add(row_r_2->m_skipped, v_came_2);
+#line 70 "spec.cue"
+	fr_shared_add(row_r_2->m_sent, 1);
+#line 70 "spec.cue"
+	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
+#line 2211 "relay.bpf.c"
 	return 0;
 }
 
@@ -2361,147 +2229,129 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
-	/* spec.cue:62: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
-#line 62 "spec.cue"
+	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
+#line 65 "spec.cue"
 	if (v_priority_2 > ((((be32(front + 66) - (__u64)row_r_2->m_since) & 0xffffffffULL) < 0x80000000ULL) ? (__u64)row_r_2->m_layer : (__u64)row_r_2->m_before)) { /* rule */
-#line 62 "spec.cue"
+#line 65 "spec.cue"
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
-#line 62 "spec.cue"
+#line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_layer);
-#line 2372 "relay.bpf.c"
+#line 2240 "relay.bpf.c"
 	}
 
-	/* spec.cue:64: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
-#line 64 "spec.cue"
+	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
+#line 67 "spec.cue"
 	v_came_2 = (fr_shared_get(row_r_2->m_sent) == 0) ? be16(front + 64) : 0ULL; /* rtp.sequence */
-#line 64 "spec.cue"
+#line 67 "spec.cue"
 	v_number_2 = ((__u64)row_r_2->m_first + ((fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : (be16(front + 64) - fr_shared_get(row_r_2->m_skipped)))) & 0xffff; /* rtp.sequence */
 
-	/* spec.cue:66: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
-#line 66 "spec.cue"
+	/* spec.cue:69: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
+#line 69 "spec.cue"
 	if (!((row_r_2->m_payload_type <= 63) || (row_r_2->m_payload_type >= 96))) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_rtcp_declined);
 
-	/* spec.cue:69: {send: {from: "r.local", to: "r.remote"}}, */
+	/* spec.cue:72: {send: {from: "r.local", to: "r.remote"}}, */
 	if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr))) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_address_family);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	if (fr_is_v4(row_r_2->m_remote.addr)) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_address_family);
 
 	/* transport.cue:14 */
 #line 14 "transport.cue"
 	if (be16(front + 60) == 0) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_udp_checksum); /* udp.checksum */
 
-	/* spec.cue:69: {send: {from: "r.local", to: "r.remote"}}, */
-#line 69 "spec.cue"
+	/* spec.cue:72: {send: {from: "r.local", to: "r.remote"}}, */
+#line 72 "spec.cue"
 	if (unlikely(row_r_2->h_hop_remote.state != FR_HOP_DIRECT)) {
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r_2->h_hop_remote.state == FR_HOP_NEIGHBOUR) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_no_neighbour);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r_2->h_hop_remote.state == FR_HOP_LOCAL) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_local);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r_2->h_hop_remote.state == FR_HOP_UNREACHABLE) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_unreachable);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r_2->h_hop_remote.state == FR_HOP_BLACKHOLE) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_blackhole);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_prohibit);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_no_route);
-#line 2409 "relay.bpf.c"
+#line 2277 "relay.bpf.c"
 	}
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_too_big);
-#line 69 "spec.cue"
+#line 72 "spec.cue"
 	return prog_audio_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 2415 "relay.bpf.c"
+#line 2283 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_priority_2)
 {
-	/* spec.cue:61: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st64((void *)&key, ld64(data + 22));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st64((void *)&key + 8, ld64(data + 22 + 8));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_publisher.port = be16(data + 54);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st16((void *)&key + 18, ld16(data + 38));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st32((void *)&key + 20, ld32(data + 38 + 2));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st64((void *)&key + 24, ld64(data + 38 + 6));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	st16((void *)&key + 32, ld16(data + 38 + 14));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_server.port = be16(data + 56);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	key.m_ssrc = be32(data + 70);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	list = list_of_subscribers(&key);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_audio_no_subscribers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2448 "relay.bpf.c"
+#line 2316 "relay.bpf.c"
 	void *front = fr_save_front(skb, 74);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2452 "relay.bpf.c"
-	__u16 x0 = ld16(front + 58);
-#line 14 "transport.cue"
-	__u16 x1 = ld16(front + 60); /* udp.checksum */
-#line 2456 "relay.bpf.c"
-	__u32 x2 = ld32(front + 54);
-	__u32 x3 = ld32(front + 62);
-	__u32 x4 = ld32(front + 66);
-	__u32 x5 = ld32(front + 70);
-	__u64 x6 = ld64(front + 22);
-	__u64 x7 = ld64(front + 30);
-	__u64 x8 = ld64(front + 38);
-	__u64 x9 = ld64(front + 46);
+#line 2320 "relay.bpf.c"
+	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
+
+	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
+	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
-	__u32 kind0 = fr_sum_kind(skb, 60, x1, fr_fold((__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x0 + 0x1100));
-#line 14 "transport.cue"
-	if (kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 14 "transport.cue"
-	__u64 full0 = FR_ZERO + (__u16)~x1 - ((__u64)x2 + x3 + x4 + x5 + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9));
-#line 14 "transport.cue"
-	__u64 rest0 = kind0 == FR_SUM_PENDING ? FR_ZERO + x1 - ((__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9)) : full0;
-
-	/* Without the places that copies change; negative where the device hasn't summed the packet up. */
-#line 2477 "relay.bpf.c"
-	__s64 csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 60);
-	}
-
-	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
-	same->clock = 0;
-	same->rest0 = rest0;
-	same->kind0 = kind0;
+	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
+#line 2329 "relay.bpf.c"
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 	same->v_udp_end_2 = v_udp_end_2;
 	same->v_rtp_extensions_end_2 = v_rtp_extensions_end_2;
 	same->v_priority_2 = v_priority_2;
-	same->csum = csum;
+
+	/* Without the places that copies change; negative where the device hasn't summed the packet up. */
+	same->csum = bpf_csum_update(skb, 0);
+	if (unlikely(same->csum >= 0)) {
+		same->csum = fr_complete_without(skb, same->csum, 14, 60);
+	}
+
 	same->copies0 = 0;
 	struct prog_audio_fan2 fan = {
 		.skb = skb,
 		.list = list,
 		.front = front,
 	};
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn2, &fan, 0);
 
-#line 2501 "relay.bpf.c"
+#line 2351 "relay.bpf.c"
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 74, 0)) return fr_drop(len, reason_audio_fault);
-	if (unlikely(csum >= 0))
-		fr_complete(skb, csum, 14, 60);
+	if (unlikely(same->csum >= 0))
+		fr_complete(skb, same->csum, 14, 60);
 
 	fr_count_copies(reason_audio_copy, same->copies0, len);
 	fr_count(reason_audio_pass, len);
@@ -2565,20 +2415,20 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
-	/* spec.cue:81: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
-#line 81 "spec.cue"
+	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
+#line 84 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_audio_inactive);
 
-	/* spec.cue:55: hook: "tc/ingress" */
-#line 55 "spec.cue"
+	/* spec.cue:58: hook: "tc/ingress" */
+#line 58 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_audio_vlan_tag);
 
 	/* link.cue:4 */
 #line 4 "link.cue"
 	if (data + 14 > data_end) return fr_up(skb, reason_audio_truncated);
 
-	/* spec.cue:81: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
-#line 81 "spec.cue"
+	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
+#line 84 "spec.cue"
 	if (be16(data + 12) == 0x800) { /* ipv4 */
 		/* ip.cue:6 */
 #line 6 "ip.cue"
@@ -2612,8 +2462,8 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_audio_ipv4_total_length);
 
-		/* spec.cue:81: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
-#line 81 "spec.cue"
+		/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
+#line 84 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_audio_not_udp); /* ipv4.protocol */
 
 		/* transport.cue:4 */
@@ -2669,14 +2519,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 2673 "relay.bpf.c"
+#line 2523 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 2680 "relay.bpf.c"
+#line 2530 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2700,14 +2550,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 2704 "relay.bpf.c"
+#line 2554 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 2711 "relay.bpf.c"
+#line 2561 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2729,12 +2579,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2733 "relay.bpf.c"
+#line 2583 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 2738 "relay.bpf.c"
+#line 2588 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2747,93 +2597,93 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (v_rtp_extensions_end > v_udp_end) return fr_up(skb, reason_audio_truncated);
 
-		/* spec.cue:81: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
-#line 81 "spec.cue"
+		/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
+#line 84 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
-		/* spec.cue:57: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2756 "relay.bpf.c"
+		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
+#line 2606 "relay.bpf.c"
 		{
-#line 57 "spec.cue"
-			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : 0;
-#line 57 "spec.cue"
-			__u64 element = fr_find_element(skb, v_rtp_words_end, v_rtp_words_end + v_rtp_extensions_size, form, set_extension);
+#line 60 "spec.cue"
+			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+#line 60 "spec.cue"
+			__u64 element = form == FR_NO_FORM ? 0 : fr_find_element(skb, v_rtp_words_end, v_rtp_words_end + v_rtp_extensions_size, form, set_extension);
 
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 			v_rtp_extensions_found = element != 0;
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2767 "relay.bpf.c"
+#line 2617 "relay.bpf.c"
 		}
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : 0ULL;
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 		v_priority = (v_priority_value < 4) ? v_priority_value : 3ULL;
 
-		/* spec.cue:81: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
-#line 81 "spec.cue"
+		/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
+#line 84 "spec.cue"
 		if ((be8(data + 43) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
-		/* spec.cue:56: lookup: stream: streams: names */
-#line 2779 "relay.bpf.c"
+		/* spec.cue:59: lookup: stream: streams: names */
+#line 2629 "relay.bpf.c"
 		{
 			struct key_streams key __attribute__((aligned(8))) = {};
 
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_publisher.port = be16(data + 34);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			fr_put_v4(key.m_server.addr, ld32(data + 30));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_server.port = be16(data + 36);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_ssrc = be32(data + 50);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			row_stream = find_streams(&key);
-#line 2795 "relay.bpf.c"
+#line 2645 "relay.bpf.c"
 		}
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_audio_no_streams);
 
-		/* spec.cue:60: {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}, {pass: true}]}, */
-#line 60 "spec.cue"
+		/* spec.cue:63: {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}, {pass: true}]}, */
+#line 63 "spec.cue"
 		if ((((be16(data + 44) - (__u64)row_stream->m_highest) - 1) & 0xffff) >= 0x8000) { /* rule */
-#line 60 "spec.cue"
+#line 63 "spec.cue"
 			fr_named_add(0, 1);
-#line 60 "spec.cue"
+#line 63 "spec.cue"
 			return prog_audio_write1(skb);
-#line 2807 "relay.bpf.c"
+#line 2657 "relay.bpf.c"
 		}
 
-		/* spec.cue:61: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 		{
 			struct key_streams key __attribute__((aligned(8))) = {};
 			struct val_streams val __attribute__((aligned(8))) = {};
 
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_publisher.port = be16(data + 34);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			fr_put_v4(key.m_server.addr, ld32(data + 30));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_server.port = be16(data + 36);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_ssrc = be32(data + 50);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			val.m_highest = be16(data + 44);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 2829 "relay.bpf.c"
+#line 2679 "relay.bpf.c"
 		}
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 		return prog_audio_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_priority);
-#line 2833 "relay.bpf.c"
+#line 2683 "relay.bpf.c"
 	}
 
-	/* spec.cue:81: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
-#line 81 "spec.cue"
+	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
+#line 84 "spec.cue"
 	if (be16(data + 12) == 0x86dd) { /* ipv6 */
 		/* ip.cue:32 */
 #line 32 "ip.cue"
@@ -2857,8 +2707,8 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_audio_ipv6_payload_length);
 
-		/* spec.cue:81: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
-#line 81 "spec.cue"
+		/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
+#line 84 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_audio_not_udp); /* ipv6.next_header */
 
 		/* transport.cue:4 */
@@ -2914,14 +2764,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 2918 "relay.bpf.c"
+#line 2768 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 2925 "relay.bpf.c"
+#line 2775 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2945,14 +2795,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 2949 "relay.bpf.c"
+#line 2799 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 2956 "relay.bpf.c"
+#line 2806 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2974,12 +2824,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2978 "relay.bpf.c"
+#line 2828 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 2983 "relay.bpf.c"
+#line 2833 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2992,109 +2842,109 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (v_rtp_extensions_end_2 > v_udp_end_2) return fr_up(skb, reason_audio_truncated);
 
-		/* spec.cue:81: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
-#line 81 "spec.cue"
+		/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
+#line 84 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
-		/* spec.cue:57: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 3001 "relay.bpf.c"
+		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
+#line 2851 "relay.bpf.c"
 		{
-#line 57 "spec.cue"
-			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : 0;
-#line 57 "spec.cue"
-			__u64 element = fr_find_element(skb, v_rtp_words_end_2, v_rtp_words_end_2 + v_rtp_extensions_size_2, form, set_extension);
+#line 60 "spec.cue"
+			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+#line 60 "spec.cue"
+			__u64 element = form == FR_NO_FORM ? 0 : fr_find_element(skb, v_rtp_words_end_2, v_rtp_words_end_2 + v_rtp_extensions_size_2, form, set_extension);
 
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 			v_rtp_extensions_found_2 = element != 0;
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 3012 "relay.bpf.c"
+#line 2862 "relay.bpf.c"
 		}
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : 0ULL;
-#line 57 "spec.cue"
+#line 60 "spec.cue"
 		v_priority_2 = (v_priority_value_2 < 4) ? v_priority_value_2 : 3ULL;
 
-		/* spec.cue:81: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
-#line 81 "spec.cue"
+		/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
+#line 84 "spec.cue"
 		if ((be8(data + 63) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
-		/* spec.cue:56: lookup: stream: streams: names */
-#line 3024 "relay.bpf.c"
+		/* spec.cue:59: lookup: stream: streams: names */
+#line 2874 "relay.bpf.c"
 		{
 			struct key_streams key __attribute__((aligned(8))) = {};
 
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_publisher.port = be16(data + 54);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st16((void *)&key + 18, ld16(data + 38));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st32((void *)&key + 20, ld32(data + 38 + 2));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st64((void *)&key + 24, ld64(data + 38 + 6));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			st16((void *)&key + 32, ld16(data + 38 + 14));
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_server.port = be16(data + 56);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			key.m_ssrc = be32(data + 70);
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 			row_stream_2 = find_streams(&key);
-#line 3048 "relay.bpf.c"
+#line 2898 "relay.bpf.c"
 		}
-#line 56 "spec.cue"
+#line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_audio_no_streams);
 
-		/* spec.cue:60: {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}, {pass: true}]}, */
-#line 60 "spec.cue"
+		/* spec.cue:63: {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}, {pass: true}]}, */
+#line 63 "spec.cue"
 		if ((((be16(data + 64) - (__u64)row_stream_2->m_highest) - 1) & 0xffff) >= 0x8000) { /* rule */
-#line 60 "spec.cue"
+#line 63 "spec.cue"
 			fr_named_add(0, 1);
-#line 60 "spec.cue"
+#line 63 "spec.cue"
 			return prog_audio_write2(skb);
-#line 3060 "relay.bpf.c"
+#line 2910 "relay.bpf.c"
 		}
 
-		/* spec.cue:61: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 		{
 			struct key_streams key __attribute__((aligned(8))) = {};
 			struct val_streams val __attribute__((aligned(8))) = {};
 
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_publisher.port = be16(data + 54);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st16((void *)&key + 18, ld16(data + 38));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st32((void *)&key + 20, ld32(data + 38 + 2));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st64((void *)&key + 24, ld64(data + 38 + 6));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			st16((void *)&key + 32, ld16(data + 38 + 14));
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_server.port = be16(data + 56);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			key.m_ssrc = be32(data + 70);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			val.m_highest = be16(data + 64);
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 3090 "relay.bpf.c"
+#line 2940 "relay.bpf.c"
 		}
-#line 61 "spec.cue"
+#line 64 "spec.cue"
 		return prog_audio_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2);
-#line 3094 "relay.bpf.c"
+#line 2944 "relay.bpf.c"
 	}
 
-	/* spec.cue:81: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
-#line 81 "spec.cue"
+	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
+#line 84 "spec.cue"
 	return fr_up(skb, reason_audio_not_ip);
-#line 3100 "relay.bpf.c"
+#line 2950 "relay.bpf.c"
 }

@@ -441,12 +441,12 @@ type SubscribersRow struct {
 	First       uint16
 	Timestamp   uint32
 	Layer       uint8
-	Before      uint8
 	Since       uint32
+	Before      uint8
 }
 
 func (r *SubscribersRow) values() []any {
-	return []any{r.Local, r.Remote, r.SSRC, r.PayloadType, r.First, r.Timestamp, r.Layer, r.Before, r.Since}
+	return []any{r.Local, r.Remote, r.SSRC, r.PayloadType, r.First, r.Timestamp, r.Layer, r.Since, r.Before}
 }
 
 func makeSubscribersRow(v []any) (row SubscribersRow) {
@@ -461,8 +461,8 @@ func makeSubscribersRow(v []any) (row SubscribersRow) {
 		First:       uint16(v[4].(uint64)),
 		Timestamp:   uint32(v[5].(uint64)),
 		Layer:       uint8(v[6].(uint64)),
-		Before:      uint8(v[7].(uint64)),
-		Since:       uint32(v[8].(uint64)),
+		Since:       uint32(v[7].(uint64)),
+		Before:      uint8(v[8].(uint64)),
 	}
 }
 
@@ -704,15 +704,15 @@ var desc = runtime.Desc{
 			{Name: "first", Kind: runtime.KindUint, Bits: 16, Size: 2, Off: 42},
 			{Name: "timestamp", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 44},
 			{Name: "layer", Kind: runtime.KindUint, Bits: 8, Size: 1, Off: 48},
-			{Name: "before", Kind: runtime.KindUint, Bits: 8, Size: 1, Off: 49},
 			{Name: "since", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 52},
-			{Name: "skipped", Kind: runtime.KindCounter, Size: 4, Off: 56},
-			{Name: "sent", Kind: runtime.KindCounter, Size: 4, Off: 60},
-			{Name: "octets", Kind: runtime.KindCounter, Size: 4, Off: 64},
-			{Name: "rate", Kind: runtime.KindBucket, Bits: 1, Size: 4, Off: 68},
-			{Name: "hop_remote", Kind: runtime.KindHop, Size: 20, Off: 72, Hidden: true, To: 1},
-			{Name: "receiver", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 92, Hidden: true},
-		}, ReceiverSize: 96, Max: 512, Rows: 8192, Size: 256, Base: 1},
+			{Name: "before", Kind: runtime.KindUint, Bits: 8, Size: 1, Off: 56},
+			{Name: "skipped", Kind: runtime.KindCounter, Size: 4, Off: 60},
+			{Name: "sent", Kind: runtime.KindCounter, Size: 4, Off: 64},
+			{Name: "octets", Kind: runtime.KindCounter, Size: 4, Off: 68},
+			{Name: "rate", Kind: runtime.KindBucket, Bits: 1, Size: 4, Off: 72},
+			{Name: "hop_remote", Kind: runtime.KindHop, Size: 20, Off: 76, Hidden: true, To: 1},
+			{Name: "receiver", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 96, Hidden: true},
+		}, ReceiverSize: 104, Max: 512, Rows: 8192, Size: 256, Base: 1},
 	},
 	Events: []runtime.EventDesc{
 		{Name: "sent", Fields: []runtime.MemberDesc{
