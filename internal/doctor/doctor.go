@@ -38,7 +38,7 @@ type Check struct {
 func Examine(ctx context.Context) []Check {
 	checks := []Check{compiler(ctx), kernel(), rights()}
 	checks = append(checks, featureChecks()...)
-	checks = append(checks, btf(), jit(), bpffs(), memlock())
+	checks = append(checks, btf(), jit(), bpffs(), memlock(), backlog())
 	return append(checks, interfaces()...)
 }
 

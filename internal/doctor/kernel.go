@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -124,5 +125,17 @@ func memlock() Check {
 	c.Status, c.Needed = Warning, "run"
 	c.Found = fmt.Sprintf("limited to %d KiB; maps count against it on this kernel", limit.Cur/1024)
 	c.Do = "the runtime raises the limit where it may (CAP_SYS_RESOURCE); else ulimit -l unlimited"
+	return c
+}
+
+// backlog is how many packets wait at most on a processor for a virtual device (veth): a fan-out fills it with one packet.
+func backlog() Check {
+	c := Check{Name: "packet backlog", Status: Info}
+	text, err := os.ReadFile("/proc/sys/net/core/netdev_max_backlog")
+	if err != nil {
+		c.Found = "unknown: not readable here"
+		return c
+	}
+	c.Found = fmt.Sprintf("%s packets (net.core.netdev_max_backlog); copies of one packet to more receivers on veth are refused", strings.TrimSpace(string(text)))
 	return c
 }
