@@ -104,13 +104,15 @@ func newEvents(r *Relay, m, lost *ebpf.Map) (*events, error) {
 	return e, nil
 }
 
-// close ends all iterations.
+// close ends all iterations. When it returns, nobody touches the ring any more: a successor may be reading it.
 func (e *events) close() {
-	if e != nil {
-		close(e.over)
-		e.release()
-		e.ring.close()
+	if e == nil {
+		return
 	}
+	close(e.over)
+	e.ring.close()
+	<-e.turn
+	e.ring.release()
 }
 
 // name gives a receiver its identity, which no list has. Records that are in the ring already name the one that had it before.

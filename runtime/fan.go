@@ -200,7 +200,7 @@ func (f *fan) commit(c *commit) error {
 		if err := f.remove(g); err != nil {
 			return err
 		}
-		c.leaving = append(c.leaving, g.list...)
+		c.leaving = append(c.leaving, c.list...) // what the kernel had is among both
 		c.list, c.planned = nil, nil
 	default:
 		if err := f.replace(c); err != nil {

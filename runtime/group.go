@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -237,10 +238,15 @@ func (g *Group) Close() error {
 		f.mu.Unlock()
 		return nil
 	}
-	g.closing = true
-	wait := f.plan(g)
+	var wait func() error
+	if g.closing { // somebody else closes it
+		wait = f.wait(g)
+	} else {
+		g.closing = true
+		wait = f.plan(g)
+	}
 	f.mu.Unlock()
-	if err := wait(); err != nil {
+	if err := wait(); err != nil && !errors.Is(err, ErrClosed) {
 		return fmt.Errorf("close %v: %w", g, err)
 	}
 	return nil
