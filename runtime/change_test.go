@@ -79,6 +79,8 @@ func TestChangesUnderTraffic(t *testing.T) {
 	whole, values := 0, map[uint64]bool{}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-done; cancel() }()
+	defer changes.Wait()
+	defer enough.Store(true)
 	limit := time.AfterFunc(30*time.Second, func() { enough.Store(true) })
 	defer limit.Stop()
 	for ev := range r.Events(ctx) {
