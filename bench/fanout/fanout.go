@@ -53,6 +53,9 @@ func MeasurePath(o Options) (cells []Cell, err error) {
 	return cells, nil
 }
 
+// retries is how often a round is measured again that other work of the machine has spoiled.
+const retries = 3
+
 // measureReceivers measures all variants with so many receivers; forwarding has only one.
 func (b *bench) measureReceivers(o Options, n int) (cells []Cell, err error) {
 	var paths []*path
@@ -77,6 +80,12 @@ func (b *bench) measureReceivers(o Options, n int) (cells []Cell, err error) {
 			for _, p := range paths {
 				fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("%d receivers, %d bytes, round %d: %s", n, size, round+1, p.variant))
 				r, err := b.measure(p, size)
+				for range retries {
+					if err == nil {
+						break
+					}
+					r, err = b.measure(p, size)
+				}
 				if err != nil {
 					return cells, fmt.Errorf("%s, %d receivers, %d bytes: %w", p.variant, n, size, err)
 				}
