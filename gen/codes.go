@@ -13,7 +13,7 @@ var (
 		"A value is stored in a field or member that is narrower than the value may be. Say which bits are meant with low(x, n), or make the\nvalue provably small.",
 		`do: [{set: "ip.dscp": "udp.src_port"}, "pass"]`, `do: [{set: "ip.dscp": "low(udp.src_port, 6)"}, "pass"]`)
 	codeBadType = diag.Define("FR0204", "unknown or unfit type",
-		"Types are u1 to u64, bool, bytesN, mac, ip, endpoint, prefix, next_hop, counter. Some have no place in a key, a setting or a session.",
+		"Types are u1 to u64, bool, bytesN, mac, ip, endpoint, prefix, next_hop, counter, credit, credits, bucket, buckets, translation. Some have no\nplace in a key, a setting or a session.",
 		`settings: way: type: "next_hop"`, `tables: ways: {key: dst: "prefix", value: way: "next_hop"}`)
 	codeTable = diag.Define("FR0205", "a table that can't be",
 		"A table's kind, key and value have to fit together: an lpm table has one key of type prefix, an array one key of an integer type, rows of\nsessions go to tables of their own.",
