@@ -49,6 +49,8 @@ type feed struct {
 
 	history history
 	gaps    []gap
+	begun   time.Time
+	asked   int    // how many times a key frame was asked for again
 	events  uint64 // packets that the kernel told of
 	skipped int64  // as the kernel counts it: the number that the first packet came with, and what was left out since
 
@@ -80,6 +82,16 @@ func (n *Sent) add(m Sent) {
 	n.Unanswered += m.Unanswered
 	n.LeftOut += m.LeftOut
 	n.Refused += m.Refused
+}
+
+// waits reports whether it is time to ask for a key frame again: first after half a second, then less and less often, since
+// every key frame costs all subscribers, and this one may not be reachable.
+func (f *feed) waits(now time.Time) bool {
+	if f.history.count > 0 || now.Sub(f.begun) < period<<min(f.asked, 20) {
+		return false
+	}
+	f.asked++
+	return true
 }
 
 // out says how a packet goes out under a number.

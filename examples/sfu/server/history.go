@@ -27,13 +27,13 @@ func (g gap) free() int64 { return g.to.number - g.from.number - 1 }
 // add notes a packet that was sent. It returns the gap in front of it, if there is one.
 func (h *history) add(original int64, number uint16) (gap, bool) {
 	s := sent{original: original, number: h.numbers.next(number)}
-	before := h.last
-	begun := h.count > 0
-	if !begun {
-		h.first = s
-	}
+	before, begun := h.last, h.count > 0
 	h.put(s)
-	if !begun || s.original < before.original {
+	if !begun {
+		h.first, h.last = s, s
+		return gap{}, false
+	}
+	if s.original < before.original {
 		return gap{}, false
 	}
 	h.last = s

@@ -277,9 +277,8 @@ func (p *Publisher) tick(now time.Time) {
 		p.report = nil
 	}
 	for _, f := range p.feeds {
-		if f.history.count == 0 {
+		if f.waits(now) {
 			p.askKey(now)
-			break
 		}
 	}
 }
