@@ -86,7 +86,7 @@ func (u *unit) load(t *testing.T) *ebpf.Collection {
 func specs(t *testing.T) []string {
 	t.Helper()
 	var files []string
-	for _, pattern := range []string{"../../examples/*/spec.cue", "../../golden/*/spec.cue"} {
+	for _, pattern := range []string{"../../examples/*/spec.cue", "../../golden/*/spec.cue", "testdata/*.cue"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
