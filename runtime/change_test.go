@@ -40,31 +40,45 @@ func TestChangesUnderTraffic(t *testing.T) {
 			}
 		})
 	}
-	// Versions only grow: each change gives all receivers its own, and replaces one of them.
-	var mu sync.Mutex
+	// One goroutine gives all receivers another value, and puts one in another's place. The others change addresses meanwhile, and leave
+	// the values as they are.
 	version := 0
 	var enough atomic.Bool
-	for range 3 {
+	changes.Go(func() {
+		for ; !enough.Load(); version++ {
+			err := g.Change(func(c *Change) error {
+				old := rand.IntN(len(all))
+				c.Remove(all[old])
+				all = slices.Delete(all, old, old+1)
+				for _, v := range all {
+					if err := c.Set(v, subscriber(1, version)...); err != nil {
+						return err
+					}
+				}
+				v, err := c.Add(subscriber(2, version)...)
+				all = append(all, v)
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 2 {
 		changes.Go(func() {
-			for !enough.Load() {
+			for n := 0; !enough.Load(); n++ {
 				err := g.Change(func(c *Change) error {
-					mu.Lock()
-					defer mu.Unlock()
-					version++
-					old := rand.IntN(len(all))
-					c.Remove(all[old])
-					all = slices.Delete(all, old, old+1)
-					for _, v := range all {
-						if err := c.Set(v, subscriber(1, version)...); err != nil {
-							return err
+					for i, v := range g.Receivers() {
+						if i%3 == n%3 {
+							c.Update(v, func(values []any) []any { values[1] = subscriber(n%200, 0)[1]; return values })
 						}
 					}
-					v, err := c.Add(subscriber(2, version)...)
-					all = append(all, v)
-					return err
+					return nil
 				})
-				if err != nil {
+				if err != nil && !errors.Is(err, ErrClosed) { // one of them was removed
 					t.Error(err)
+					return
 				}
 			}
 		})
