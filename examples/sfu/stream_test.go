@@ -3,10 +3,12 @@ package main
 import (
 	"fmt"
 	"net/netip"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/pion/rtcp"
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/server"
@@ -325,4 +327,48 @@ func TestKilled(t *testing.T) {
 		t.Errorf("packets were forwarded for %v after the server's death", took)
 	}
 	<-b.played // a host that nobody listens on may refuse packets
+}
+
+// A server that ends and one that follows it are one to everybody: the kernel forwards meanwhile, and the second one knows
+// what the first one knew. It makes no difference whether the first had time to say goodbye.
+func TestSuccessor(t *testing.T) {
+	for _, end := range []struct {
+		name string
+		stop func(*lab.Process) error
+	}{{"stopped", (*lab.Process).Stop}, {"killed", func(p *lab.Process) error { p.Kill(); return nil }}} {
+		t.Run(end.name, func(t *testing.T) {
+			// The server has a /sys of its own, as every program that is run in a namespace; so /sys/fs/bpf isn't the place.
+			dir := t.TempDir()
+			if err := unix.Mount("bpf", dir, "bpf", 0, ""); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+			flags := []string{"--state", filepath.Join(t.TempDir(), "state.json"), "--pins", filepath.Join(dir, "sfu")}
+			b := newBed(t, 4, 2, flags...)
+			full, base := b.receiver(0), b.receiver(1)
+			capture := b.capture(1)
+			b.subscribe("full", full.Addr, 2)
+			b.subscribe("base", base.Addr, 0)
+			b.play(b.video.Frames)
+			b.check(base.Await(wait, "pictures come", func(n lab.Tally) bool { return n.Packets > 8 }))
+			b.check(end.stop(b.server))
+			b.serve(flags...)
+			if st := b.subscriber("full"); !st.Kernel || st.Publisher != "cam" {
+				t.Errorf("the successor knows of %+v", st)
+			}
+			was := base.Tally().Packets
+			b.check(base.Await(wait, "pictures go on", func(n lab.Tally) bool { return n.Packets > was+5 }))
+			full.Send(&rtcp.TransportLayerNack{SenderSSRC: 1, MediaSSRC: 1, Nacks: rtcp.NackPairsFromSequenceNumbers([]uint16{full.Last()})})
+			b.await(wait, "a packet is sent again", func() bool { return full.Tally().Twice > 0 })
+			b.check(b.server.Change(server.Subscribe{Name: "base", Layer: new(uint8(1))}))
+			b.check(<-b.played)
+			b.settled("full", full)
+			b.settled("base", base)
+			b.pictures("full", full)
+			b.pictures("base", base)
+			b.seen("base", capture, base.Addr.Port())
+			b.check(b.server.Call("DELETE", "/subscribers/full", nil, nil))
+			b.check(b.server.Stop())
+		})
+	}
 }

@@ -151,6 +151,13 @@ func (r *Receiver) Send(q rtcp.Packet) {
 	r.send(q)
 }
 
+// Last returns the highest number that came.
+func (r *Receiver) Last() uint16 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return uint16(r.highest)
+}
+
 // Tally is what a receiver got.
 type Tally struct {
 	Packets  int

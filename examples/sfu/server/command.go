@@ -58,6 +58,8 @@ func parseFlags(args []string, stderr io.Writer) (*options, error) {
 		return err
 	})
 	flags.StringVar(&o.api, "api", "127.0.0.1:8080", "`address:port` of the HTTP API: whoever reaches it may do everything")
+	flags.StringVar(&o.config.State, "state", "", "`file` that lets the next server go on where this one ends, while the kernel forwards (default: none)")
+	flags.StringVar(&o.config.Pins, "pins", "/sys/fs/bpf/sfu", "`path` where the next server finds the relay; used with --state")
 	flags.BoolVar(&o.config.NoOffload, "no-offload", false, "forward in user space only")
 	flags.DurationVar(&o.stats, "stats", 0, "print the counters every such `interval`, as JSON; they are always printed on SIGUSR1")
 	if err := flags.Parse(args); err != nil {

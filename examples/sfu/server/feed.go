@@ -52,6 +52,7 @@ type feed struct {
 	begun   time.Time
 	asked   int    // how many times a key frame was asked for again
 	events  uint64 // packets that the kernel told of
+	resumed bool   // from a former server, which events may still be about
 	skipped int64  // as the kernel counts it: the number that the first packet came with, and what was left out since
 
 	stats Sent // by user space

@@ -7,8 +7,10 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"time"
 
 	sfurelay "github.com/fastrelay/fastrelay-gen/examples/sfu/relay"
+	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
 // offload is the kernel's part of a server.
@@ -41,6 +43,9 @@ func startOffload(config Config) (*offload, error) {
 	return o, nil
 }
 
+// Linger is how long the kernel goes on forwarding for a server that has ended and is followed by another one.
+const Linger = 10 * time.Second
+
 // load loads the relay and attaches its programs to each interface.
 func load(config Config) (*sfurelay.Relay, error) {
 	interfaces, named := config.Interfaces, len(config.Interfaces) > 0
@@ -50,9 +55,11 @@ func load(config Config) (*sfurelay.Relay, error) {
 			return nil, err
 		}
 	}
-	relay, err := sfurelay.Load(sfurelay.Options{
-		Settings: sfurelay.Settings{Vp8: new(uint8(VP8)), Extension: &config.Extension}, Logger: config.Logger,
-	})
+	options := sfurelay.Options{Settings: sfurelay.Settings{Vp8: new(uint8(VP8)), Extension: &config.Extension}, Logger: config.Logger}
+	if config.State != "" {
+		options.PinPath, options.Linger = config.Pins, Linger
+	}
+	relay, err := sfurelay.Load(options)
 	if err != nil {
 		return nil, err
 	}
@@ -154,6 +161,62 @@ func (o *offload) open(s stream, highest uint16) (fan, error) {
 	return k, nil
 }
 
+// adopt finds a stream's group that a former server opened, its receivers by SSRC, and the highest number. The error wraps
+// runtime.ErrNotFound where there is none.
+func (o *offload) adopt(s stream) (fan, map[uint32]*kernelReceiver, uint16, error) {
+	if o.relay == nil {
+		return nil, nil, 0, runtime.ErrNotFound
+	}
+	key := sfurelay.StreamsKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc}
+	group := o.relay.Subscribers.Get(sfurelay.SubscribersKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc})
+	last, err := o.relay.Streams.Get(key)
+	switch {
+	case err != nil && group != nil: // the server ended while it closed the group
+		return nil, nil, 0, errors.Join(group.Close(), err)
+	case err != nil || group == nil:
+		return nil, nil, 0, runtime.ErrNotFound
+	}
+	receivers := map[uint32]*kernelReceiver{}
+	for _, v := range group.Receivers() {
+		receivers[v.Row().SSRC] = &kernelReceiver{v: v}
+	}
+	return &kernelFan{relay: o.relay, row: key, group: group}, receivers, last.Highest, nil
+}
+
+// prune removes the streams of a former server that nobody has taken over.
+func (o *offload) prune(publishers []*Publisher) error {
+	if o.relay == nil {
+		return nil
+	}
+	known := map[sfurelay.StreamsKey]bool{}
+	for _, p := range publishers {
+		if k, ok := p.fan.(*kernelFan); ok {
+			known[k.row] = true
+		}
+	}
+	var errs []error
+	for g := range o.relay.Subscribers.All() {
+		if !known[sfurelay.StreamsKey(g.Key())] {
+			errs = append(errs, g.Close())
+		}
+	}
+	for key := range o.relay.Streams.All() {
+		if !known[key] {
+			errs = append(errs, o.relay.Streams.Delete(key))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// waiting returns how many bytes of events are still to be read.
+func (o *offload) waiting() uint64 {
+	if o.relay == nil {
+		return 0
+	}
+	n, _ := o.relay.Runtime().EventsWaiting()
+	return n
+}
+
 type kernelFan struct {
 	relay *sfurelay.Relay
 	row   sfurelay.StreamsKey
@@ -198,6 +261,11 @@ func (k *kernelReceiver) values(r row) sfurelay.SubscribersRow {
 		Local: k.sub.local, Remote: k.sub.remote, SSRC: k.sub.ssrc, PayloadType: k.sub.payloadType,
 		First: r.first, Timestamp: r.timestamp, Layer: r.layer, Before: r.before, Since: r.since,
 	}
+}
+
+func (k *kernelReceiver) row() row {
+	v := k.v.Row()
+	return row{first: v.First, timestamp: v.Timestamp, layer: v.Layer, before: v.Before, since: v.Since}
 }
 
 func (k *kernelReceiver) set(r row) error { return k.v.Set(k.values(r)) }

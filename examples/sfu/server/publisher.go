@@ -42,6 +42,10 @@ type Publisher struct {
 	stats    PublisherStats
 }
 
+func newPublisher(s *Server, name string, clock uint32) *Publisher {
+	return &Publisher{name: name, s: s, clock: clock, requests: map[uint16]time.Time{}}
+}
+
 // PublisherStats is what came from a publisher.
 type PublisherStats struct {
 	Name      string         `json:"name"`
@@ -115,7 +119,7 @@ func (p *Publisher) take(q *packet, sequence uint16, now time.Time) {
 	q.late = c.numbers.begun && q.number <= c.numbers.highest
 	switch {
 	case !c.numbers.begun:
-		p.firstCycle = q.number &^ 0xFFFF
+		p.firstCycle = q.number &^ 0xFFFF // RTCP counts cycles from here
 	case q.late && c.numbers.highest-q.number > far:
 		if q.number != p.stray+1 {
 			p.stray = q.number

@@ -20,6 +20,8 @@ type Config struct {
 	Interfaces []string     // where publishers' packets come in; nil: all Ethernet interfaces that are up
 	Extension  uint8        // the header extension that says a packet's layer (1 to 14); 0: none does
 	NoOffload  bool         // forward in user space only
+	State      string       // file that lets a successor go on; "": none
+	Pins       string       // where the successor finds the relay, in a BPF file system; needed where there is a State
 	Logger     *slog.Logger // nil: slog.Default()
 }
 
@@ -38,6 +40,8 @@ type Server struct {
 	mu          sync.Mutex // the names; held for moments
 	publishers  map[string]*Publisher
 	subscribers map[string]*Subscriber
+
+	saved []byte // the state in the file
 }
 
 // Errors of requests.
@@ -73,12 +77,22 @@ func Start(config Config) (*Server, error) {
 	if s.offload, err = startOffload(config); err != nil {
 		return nil, err
 	}
+	if err := s.restore(); err != nil {
+		s.closing.Store(true)
+		return nil, errors.Join(err, s.closeSockets(), s.offload.close())
+	}
+	for _, p := range s.publishers {
+		s.running.Go(p.run)
+	}
+	for _, u := range s.subscribers {
+		s.running.Go(u.run)
+	}
 	s.running.Go(s.offload.run)
 	s.running.Go(s.tick)
 	return s, nil
 }
 
-// Close ends all streams and takes the relay out of the kernel.
+// Close ends all streams and takes the relay out of the kernel; with a State, the kernel goes on for a while (Linger).
 func (s *Server) Close() error {
 	s.control.Lock()
 	defer s.running.Wait()
@@ -87,15 +101,22 @@ func (s *Server) Close() error {
 		return nil
 	}
 	close(s.stop)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, u := range s.subscribers {
-		u.conn.Close()
+	return errors.Join(s.save(), s.closeSockets(), s.offload.close())
+}
+
+func (s *Server) closeSockets() error {
+	var errs []error
+	for _, u := range s.Subscribers() {
+		if u.conn != nil {
+			errs = append(errs, u.conn.Close())
+		}
 	}
-	for _, p := range s.publishers {
-		p.conn.Close()
+	for _, p := range s.Publishers() {
+		if p.conn != nil {
+			errs = append(errs, p.conn.Close())
+		}
 	}
-	return s.offload.close()
+	return errors.Join(errs...)
 }
 
 // changes makes a change that the caller can't wait for.
@@ -110,7 +131,11 @@ func (s *Server) change(f func() error) error {
 	if s.closing.Load() {
 		return ErrClosed
 	}
-	return f()
+	err := f()
+	if failed := s.save(); failed != nil {
+		s.log.Error("a successor couldn't go on from here", "error", failed)
+	}
+	return err
 }
 
 func (s *Server) tick() {
@@ -134,6 +159,9 @@ func (s *Server) tick() {
 	}
 }
 
+// readBuffer is where a burst of packets waits while the cache is busy, in bytes. The kernel may grant less.
+const readBuffer = 4 << 20
+
 // socket opens a port on the address of a family.
 func (s *Server) socket(v4 bool) (*net.UDPConn, netip.AddrPort, error) {
 	i := slices.IndexFunc(s.config.Addresses, func(a netip.Addr) bool { return a.Is4() == v4 })
@@ -144,8 +172,7 @@ func (s *Server) socket(v4 bool) (*net.UDPConn, netip.AddrPort, error) {
 	if err != nil {
 		return nil, netip.AddrPort{}, err
 	}
-	// A burst of packets waits here while the cache is busy. The kernel may grant less.
-	if err := conn.SetReadBuffer(4 << 20); err != nil {
+	if err := conn.SetReadBuffer(readBuffer); err != nil {
 		s.log.Warn("the receive buffer stays small", "error", err)
 	}
 	return conn, conn.LocalAddr().(*net.UDPAddr).AddrPort(), nil
@@ -186,10 +213,8 @@ func (s *Server) Publish(r Publish) (PublisherStats, error) {
 		if err != nil {
 			return err
 		}
-		p = &Publisher{
-			name: r.Name, s: s, conn: conn, local: local, clock: r.Clock, remote: r.Address, ssrc: r.SSRC,
-			requests: map[uint16]time.Time{},
-		}
+		p = newPublisher(s, r.Name, r.Clock)
+		p.conn, p.local, p.remote, p.ssrc = conn, local, r.Address, r.SSRC
 		s.mu.Lock()
 		s.publishers[p.name] = p
 		s.mu.Unlock()
@@ -476,7 +501,7 @@ func (s *Server) catchUp(f *feed) {
 	const limit = 500 * time.Millisecond
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		f.pub.mu.Lock()
-		done := f.events >= f.kernel.sent().InKernel
+		done := f.events >= f.kernel.sent().InKernel && (!f.resumed || s.offload.waiting() == 0)
 		f.pub.mu.Unlock()
 		if done {
 			return
@@ -484,8 +509,8 @@ func (s *Server) catchUp(f *feed) {
 	}
 	f.pub.mu.Lock()
 	defer f.pub.mu.Unlock()
-	// Events were lost. Each of them was one packet, so that this number has not been used.
-	f.history.last.number += int64(f.kernel.sent().InKernel - f.events)
+	// Events were lost. Each of them was one packet, so that the number behind them has not been used.
+	f.history.last.number += max(0, int64(f.kernel.sent().InKernel)-int64(f.events))
 }
 
 // limit sets a subscriber's bandwidth in bits a second.
@@ -511,6 +536,10 @@ func (s *Server) adapt(u *Subscriber, now time.Time) {
 		return
 	}
 	f.pub.mu.Lock()
+	if f.pub.newest == nil { // nothing came yet, since the server began
+		f.pub.mu.Unlock()
+		return
+	}
 	layer := u.fits(f.pub.rates, f.row.layer)
 	r, changed := f.row, layer != f.row.layer
 	if changed {
