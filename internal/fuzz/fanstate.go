@@ -67,7 +67,7 @@ func (s source) groups(plan *ir.Plan, r *sim.Relay, keys map[string][]string) {
 		}
 		for len(was) == 0 {
 			for range min(2+s.IntN(5), g.Size) {
-				was = append(was, string(s.layout(&g.Key)))
+				was = append(was, string(s.groupKey(&g.Key)))
 			}
 		}
 		left, identity := min(g.Rows, 200), uint32(g.Base)
@@ -91,6 +91,26 @@ func (s source) groups(plan *ir.Plan, r *sim.Relay, keys map[string][]string) {
 	}
 }
 
+// groupKey is a key whose addresses are mostly of one family.
+func (s source) groupKey(st *ir.Struct) []byte {
+	key := s.layout(st)
+	v4 := s.keyFamily(st, key)
+	for _, m := range st.Members {
+		s.family(m, key, v4)
+	}
+	return key
+}
+
+// family gives an address or an endpoint in a row another value until it is of a family, most often.
+func (s source) family(m *ir.Member, row []byte, v4 bool) {
+	if m.Type.Kind != ir.Addr && m.Type.Kind != ir.Endpoint {
+		return
+	}
+	for isMapped(row[m.Off:]) != v4 && !s.one(12) {
+		copy(row[m.Off:m.Off+m.Type.Size], s.typed(m.Type, nil))
+	}
+}
+
 // keyFamily reports whether the first address of a key is one of IPv4; without any, it is a matter of luck.
 func (s source) keyFamily(st *ir.Struct, key []byte) bool {
 	i := slices.IndexFunc(st.Members, func(m *ir.Member) bool { return m.Type.Kind == ir.Addr || m.Type.Kind == ir.Endpoint })
@@ -111,10 +131,8 @@ func (s source) receiver(st *ir.Struct, identity uint32, v4 bool) []byte {
 			binary.LittleEndian.PutUint32(into, identity)
 		case m.Type.Kind == ir.Hop, m.Type.Kind == ir.NextHop:
 			copy(into, s.copyHop().Bytes())
-		case m.Type.Kind == ir.Addr, m.Type.Kind == ir.Endpoint:
-			for isMapped(into) != v4 && !s.one(12) {
-				copy(into, s.typed(m.Type, nil))
-			}
+		default:
+			s.family(m, b, v4)
 		}
 	}
 	return b
@@ -157,7 +175,7 @@ func (s source) money(r *sim.Relay) {
 const second = 1_000_000_000
 
 func (s source) bucket(c *sim.Credit, now uint64) {
-	c.Limit = pick(s, []uint64{1, 1, 2, 0, 1_000_000_000_000, math.MaxUint64})
+	c.Limit = pick(s, []uint64{1, 1, 2, 0, 1 << 63, math.MaxUint64})
 	c.Burst = pick(s, []uint64{0, 1, s.Uint64N(64), s.Uint64N(4000), 1 << 20, 1 << 33, math.MaxUint64})
 	c.Spent = pick(s, []uint64{0, 0, 1, now + second*s.Uint64N(4000), math.MaxUint64})
 }

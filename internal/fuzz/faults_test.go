@@ -22,7 +22,7 @@ import (
 
 // A fault is planted where the kernel's side or the model's is made: the first match of old becomes new.
 type fault struct {
-	where string // "helper": fastrelay.h; "back end": what it takes a plan for; "model": a file of package sim
+	where string // "helper": fastrelay.h; "back end": what it takes a plan for; "code": the C; "model": a file of package sim
 	spec  string // the spec whose packets show it
 	what  string
 	old   string // a regular expression
@@ -38,7 +38,7 @@ func TestPlantedFaults(t *testing.T) {
 	needsRoot(t)
 	specs := map[string]compiled{}
 	caught := 0
-	faults := slices.Concat(helperFaults, backEndFaults, modelFaults)
+	faults := slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, modelFaults)
 	for i, f := range faults {
 		name := fmt.Sprintf("%02d %s: %s", i+1, f.where, f.what)
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestPlantedFaults(t *testing.T) {
 		})
 	}
 	t.Logf("%d of %d faults caught", caught, len(faults))
-	if len(faults) < 50 {
+	if len(faults) < 100 {
 		t.Errorf("only %d faults are planted", len(faults))
 	}
 }
@@ -98,8 +98,11 @@ func inKernel(t *testing.T, f fault, c compiled, file string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f.where == "helper" {
+	switch f.where {
+	case "helper":
 		src.Header = plant(t, f, src.Header)
+	case "code":
+		src.C = plant(t, f, src.C)
 	}
 	object, _, err := clang.Compile(context.Background(), src.C, src.Header, clang.Options{})
 	if err != nil {
@@ -191,6 +194,20 @@ var helperFaults = []fault{
 	{where: "helper", spec: "varint", what: "varints of 8 bytes are taken for 4", old: `return 8;`, new: `return 4;`},
 	{where: "helper", spec: "turn", what: "8 bytes count as 4 in sums", old: `return \(v & 0xFFFFFFFF\) \+ \(v >> 32\);`, new: `return v & 0xFFFFFFFF;`},
 	{where: "helper", spec: "turn", what: "a pending sum forgets the pseudo-header", old: `- sum - diff`, new: `- sum`},
+	{where: "helper", spec: "credits", what: "a credit's floor is ignored", old: `limit -= cost \+ floor;`, new: `limit -= cost;`},
+	{where: "helper", spec: "credits", what: "a credit's last unit is kept", old: `if \(spent > fr_copy\(limit\)\)`, new: `if (spent >= fr_copy(limit))`},
+	{where: "helper", spec: "credits", what: "refused packets count for the most urgent level", old: `&c->refused\[level\]`, new: `&c->refused[0]`},
+	{where: "helper", spec: "credits", what: "what is given back is taken once more", old: `&c->spent, -cost`, new: `&c->spent, cost`},
+	{where: "helper", spec: "credits", what: "credit 0 is a credit", old: `if \(!c \|\| !credit\)(\s*return FR_REFUSED;\s*limit)`, new: `if (!c)$1`},
+	{where: "helper", spec: "bucket", what: "a bucket never fills up", old: `if \(from < spent\)(\s*from = spent;)`, new: `$1`},
+	{where: "helper", spec: "bucket", what: "a burst counts in nanoseconds", old: `\(burst - floor\) \* 1000000000 / rate`, new: `(burst - floor)`},
+	{where: "helper", spec: "numbers", what: "counter 0 counts", old: `return index && v \? __sync_fetch_and_add\(v, step\) : 0;`, new: `return v ? __sync_fetch_and_add(v, step) : 0;`},
+	{where: "helper", spec: "numbers", what: "numbers are drawn after they are taken", old: `__sync_fetch_and_add\(v, step\) : 0`, new: `__sync_fetch_and_add(v, step) + step : 0`},
+	{where: "helper", spec: "numbers", what: "translations of no namespace are made", old: `if \(!key->space\)`, new: `if (0)`},
+	{where: "helper", spec: "numbers", what: "a translation that is being made is one", old: `return done \? FR_TRANSLATED : FR_TRANSLATING;`, new: `return FR_TRANSLATED;`},
+	{where: "helper", spec: "fan-out", what: "receivers' copies count no bytes", old: `r->bytes \+= len;\n\t\}\n\}\n\n/\* The copies`, new: "}\n}\n\n/* The copies"},
+	{where: "helper", spec: "fan-out", what: "clones that are refused aren't noted", old: `r->failed\+\+;`, new: ``},
+	{where: "helper", spec: "set-varint", what: "an integer of 2 bytes says that it has 4", old: `1ULL << 14`, new: `2ULL << 14`},
 	{where: "helper", spec: "turn", what: "a moved payload is taken 1 byte too far", old: `bpf_skb_load_bytes\(skb, from, s->bytes`, new: `bpf_skb_load_bytes(skb, from - 1, s->bytes`},
 	{where: "helper", spec: "turn", what: "a moved payload lands 1 byte too far", old: `bpf_skb_store_bytes\(skb, to, s->bytes`, new: `bpf_skb_store_bytes(skb, to - 1, s->bytes`},
 }
@@ -203,5 +220,7 @@ var modelFaults = []fault{
 	{where: "model", spec: "shim", what: "the shortest prefix wins", old: `if bits > best && `, new: `if (bits < best || best < 0) && `, file: "table.go"},
 	{where: "model", spec: "turn", what: "closed sessions forward", old: `return s\.Gen == gen && `, new: `return `, file: "run.go"},
 	{where: "model", spec: "varint", what: "varints keep the bits of their size", old: `1<<\(8\*size-2\) - 1`, new: `1<<(8*size-1) - 1`, file: "run.go"},
+	{where: "model", spec: "credits", what: "a clone that is refused costs", old: `r\.giveBack\(taken\)\n(\s*)r\.decline\(s\.Failed\)`, new: `_ = taken; r.decline(s.Failed)`, file: "fanout.go"},
+	{where: "model", spec: "fan-out", what: "the next receiver sees what the last one got", old: `r\.turn\.Sent, r\.turn\.Packet, r\.turn\.Hop = true, out, &hop`, new: `r.turn.Sent, r.turn.Packet, r.turn.Hop, r.in = true, out, &hop, out.Data`, file: "fanout.go"},
 	{where: "model", spec: "turn", what: "an unknown neighbour's addresses are written", old: `h\.State != ir\.HopDirect \|\| `, new: ``, file: "run.go"},
 }

@@ -59,6 +59,27 @@ func form(f func(*ir.ElementForm) bool) func(*ir.Plan) bool {
 	})
 }
 
+// Faults in the C: what is undone, and in which order, is the back end's own business.
+var fanOutCodeFaults = []fault{
+	{where: "code", spec: "fan-out", what: "receivers are served from the last to the first", old: `receiver_of_viewers\(fan->list, i\)`, new: `receiver_of_viewers(fan->list, fan->list->count - 1 - i)`},
+	{where: "code", spec: "fan-out", what: "the last receiver is forgotten", old: `bpf_loop\(list->count, `, new: `bpf_loop(list->count - 1, `},
+	{where: "code", spec: "fan-out", what: "copies are made of the copy before", old: `(prog_spread_copy1\(struct prog_spread_same1 \*same[^{]*\{\n)`, new: `${1}fr_save_front(skb, 48);`},
+	{where: "code", spec: "fan-out", what: "the packet that came isn't restored", old: `if \(bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)\) [^;]*;`, new: ``},
+	{where: "code", spec: "fan-out", what: "one byte of the packet that came isn't restored", old: `bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)`, new: `bpf_skb_store_bytes(skb, 0, front, 47, 0)`},
+	{where: "code", spec: "fan-out", what: "only the first copy has its own checksum", old: `st16\(data \+ 40, sum0\);`, new: `if (!same->copies0) st16(data + 40, sum0);`},
+	{where: "code", spec: "fan-out", what: "a checksum of 0 is made one", old: `if \(same->kind0 == FR_SUM_ABSENT\)[^;]*;`, new: ``},
+	{where: "code", spec: "fan-out", what: "copies count once", old: `same->copies0\+\+;`, new: `same->copies0 = 1;`},
+	{where: "code", spec: "fan-out", what: "copies leave through the first device", old: `bpf_clone_redirect\(skb, row_r->h_hop_remote.ifindex, 0\)`, new: `bpf_clone_redirect(skb, 1, 0)`},
+	{where: "code", spec: "fan-out", what: "a clone that is refused counts as sent", old: `if \(unlikely\(bpf_clone_redirect`, new: `if (0 > (int)(bpf_clone_redirect`},
+	{where: "code", spec: "numbers", what: "what another copy wrote stays", old: `st64\(data \+ 50, ld64\(front \+ 50\)\);`, new: ``},
+	{where: "code", spec: "then-drop", what: "a copy keeps the priority that came", old: `skb->priority = [^;]*;`, new: ``},
+	{where: "code", spec: "credits", what: "what is refused gets nothing back", old: `(bpf_clone_redirect\(skb, [^{]*\{\n[^\n]*\n)\s*fr_refund\(credit0, spent0\);`, new: `$1`},
+	{where: "code", spec: "credits", what: "the first of two credits isn't given back", old: `(admitted1 == FR_REFUSED\) \{[^}]*?)fr_refund\(credit0, spent0\);`, new: `$1`},
+	{where: "code", spec: "credits", what: "a record is handed over for a clone that is refused", old: `(bpf_clone_redirect\(skb, [^{]*\{\n\s*)bpf_ringbuf_discard\(event0, 0\);`, new: `${1}bpf_ringbuf_submit(event0, 0);`},
+	{where: "code", spec: "credits", what: "a record tells of the number that came", old: `event0->m_number = v_number;`, new: `event0->m_number = be32(front + 51);`},
+	{where: "code", spec: "credits", what: "a record names the place of its receiver", old: `fr_head\(&event0->head, row_r->h_receiver,`, new: `fr_head(&event0->head, row_r->h_receiver & 3,`},
+}
+
 var fanOutFaults = []fault{
 	{where: "back end", spec: "fan-out", what: "groups are found by half of the key", plan: stmt(func(_ *ir.Program, s *ir.FanOut) bool { s.Key = s.Key[:len(s.Key)-1]; return true })},
 	{where: "back end", spec: "fan-out", what: "the packet that came is dropped", plan: stmt(func(_ *ir.Program, s *ir.FanOut) bool { s.Drop = !s.Drop; return true })},

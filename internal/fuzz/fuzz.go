@@ -60,7 +60,8 @@ func (r *Report) Missed() []*sim.Point {
 const (
 	roundPackets  = 256 // packets on one state
 	framePackets  = 16  // packets made of one frame
-	settingRounds = 32  // rounds with one choice of settings
+	freshPackets  = 4   // likewise, where the program learns from each packet
+	settingRounds = 8   // rounds with one choice of settings
 )
 
 // Run compares the model and the kernel until the packets or the time are used up, or until they differ. An error says that
@@ -232,16 +233,21 @@ func (f *fuzzer) round(ctx context.Context) error {
 	}
 	var frame *packet.Frame
 	var g *generator
+	left := 0 // packets that are still made of the frame
 	for n := range roundPackets {
 		if n%64 == 0 && f.done(ctx) {
 			break
 		}
-		if n%framePackets == 0 {
+		if left--; left <= 0 {
 			g = pick(f.rng, f.generators)
+			left = framePackets
+			if g.does(spec.ActLearn) {
+				left = freshPackets
+			}
 			frame = g.frame(b.model)
 			for range 6 { // most packets should come further than the first lookup
 				res, err := b.probe.Run(g.program.Name.Value, sim.Packet{Data: frame.Data})
-				if err != nil || arrives(res) || f.rng.one(12) || f.isNew() {
+				if err != nil || g.arrives(res) || f.rng.one(12) || f.isNew() {
 					break
 				}
 				frame = g.frame(b.model)
@@ -271,11 +277,6 @@ func (f *fuzzer) round(ctx context.Context) error {
 		return f.shrink(text)
 	}
 	return nil
-}
-
-// arrives reports whether a packet came to the end of a rule, and one with receivers, to one of them.
-func arrives(res sim.Result) bool {
-	return res.Verdict != sim.VerdictUp && (len(res.Copies) == 0 || slices.ContainsFunc(res.Copies, func(c sim.Copy) bool { return c.Sent }))
 }
 
 // isNew reports whether the last trial came by a place of the plan that none came by before.

@@ -68,9 +68,13 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 				for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
 					if v, ok := number(side[1]); ok && field(unmasked(side[0])) != "" {
 						f := field(unmasked(side[0]))
-						h.ints[f] = append(h.ints[f], v, v)
-						if e.Op != ir.Eq {
-							h.ints[f] = append(h.ints[f], v-1, v+1)
+						switch e.Op { // what a packet has to be counts more than where a range ends
+						case ir.Eq:
+							h.ints[f] = append(h.ints[f], v, v, v, v, v, v)
+						case ir.Ne:
+							h.ints[f] = append(h.ints[f], v, v-1, v+1, v+2)
+						default:
+							h.ints[f] = append(h.ints[f], v, v, v-1, v+1)
 						}
 					}
 				}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -75,6 +76,9 @@ func (g *generator) present(layers []packet.Layer, f *packet.Frame) *packet.Fram
 					l.Values[pl.Field.Name.Value] = v
 					given = true
 				}
+				if len(pl.Field.Elements) > 0 && !g.one(4) {
+					l.Values[pl.Field.Name.Value] = packet.Bytes(g.elements(pl.Field, g.form(l, pl.Field)))
+				}
 			}
 			n++
 		}
@@ -98,6 +102,19 @@ func sizes(h *spec.Header, f *spec.Field) bool {
 func names(e *spec.Expr, field string) bool {
 	return e.Op == spec.OpName && len(e.Path) == 1 && e.Path[0].Value == field ||
 		slices.ContainsFunc(e.Args, func(a *spec.Expr) bool { return names(a, field) })
+}
+
+// arrives reports whether a packet came to the end of a rule; where the program has receivers, one of them got it.
+func (g *generator) arrives(res sim.Result) bool {
+	sent := func(c sim.Copy) bool { return c.Sent }
+	return res.Verdict != sim.VerdictUp && (!g.does(spec.ActFanOut) || slices.ContainsFunc(res.Copies, sent))
+}
+
+// does reports whether a rule of the program has such an action.
+func (g *generator) does(kind spec.ActionKind) bool {
+	return slices.ContainsFunc(g.program.Rules, func(r *spec.Rule) bool {
+		return slices.ContainsFunc(r.Do, func(a *spec.Action) bool { return a.Kind == kind })
+	})
 }
 
 func (g *generator) payloadSize() int {
@@ -150,6 +167,7 @@ func (g *generator) follows(h *spec.Header, parent string) bool {
 // aim gives fields the values of the key of a random row.
 func (g *generator) aim(stack []entry, state *sim.Relay) {
 	mapped := g.one(30) // IPv4 addresses as IPv6 has them: they have to be refused
+	given := map[string]bool{}
 	lookups := slices.Clone(g.program.Lookups)
 	for _, r := range g.program.Rules {
 		lookups = append(lookups, r.Lookups...)
@@ -161,37 +179,52 @@ func (g *generator) aim(stack []entry, state *sim.Relay) {
 			}
 			i := slices.IndexFunc(g.plan.Groups, func(o *ir.Group) bool { return o.Name == a.FanOut.Group.Value })
 			if i >= 0 && !g.one(16) {
-				g.key(stack, &g.plan.Groups[i].Key, a.FanOut.Key, state.Group(a.FanOut.Group.Value).Keys(), mapped)
+				g.key(stack, &g.plan.Groups[i].Key, a.FanOut.Key, state.Group(a.FanOut.Group.Value).Keys(), mapped, given)
 			}
 			for _, inside := range a.FanOut.Rules {
 				lookups = append(lookups, inside.Lookups...)
 			}
 		}
 	}
-	for _, l := range lookups {
+	optional := func(l *spec.Lookup) bool { return l.Optional }
+	for _, l := range append(slices.DeleteFunc(slices.Clone(lookups), optional), lookups...) { // what has to be found comes first
 		i := slices.IndexFunc(g.plan.Tables, func(t *ir.Table) bool { return t.Name == l.Table.Value })
 		if i >= 0 && !g.one(16) {
-			g.key(stack, &g.plan.Tables[i].Key, l.Key, state.Table(l.Table.Value).Keys(), mapped)
+			g.key(stack, &g.plan.Tables[i].Key, l.Key, state.Table(l.Table.Value).Keys(), mapped, given)
 		}
 	}
 }
 
-// key gives fields the values of one of several keys.
-func (g *generator) key(stack []entry, layout *ir.Struct, from []*spec.Expr, keys []string, mapped bool) {
+// key gives fields the values of one of several keys, except those that mostly keep what another key gave them: one packet has to find
+// all of its rows.
+func (g *generator) key(stack []entry, layout *ir.Struct, from []*spec.Expr, keys []string, mapped bool, given map[string]bool) {
 	if len(keys) == 0 {
 		return
 	}
 	key := []byte(pick(g.source, keys))
+	again := g.one(8)
 	n := 0
 	for _, m := range layout.Members {
 		if m.Hidden || n >= len(from) {
 			continue
 		}
 		if e := from[n]; e.Op == spec.OpName && len(e.Path) >= 2 {
-			g.give(stack, e.Path, key[m.Off:m.Off+m.Type.Size], m.Type, mapped)
+			name := dotted(e.Path)
+			if !given[name] || again {
+				g.give(stack, e.Path, key[m.Off:m.Off+m.Type.Size], m.Type, mapped)
+			}
+			given[name] = true
 		}
 		n++
 	}
+}
+
+func dotted(path []spec.Name) string {
+	var out []string
+	for _, n := range path {
+		out = append(out, n.Value)
+	}
+	return strings.Join(out, ".")
 }
 
 // give sets what a dotted name of the program stands for.
@@ -268,6 +301,9 @@ func (g *generator) values(layers []packet.Layer) {
 			if v, ok := g.fieldValue(l.Header, f); ok && packet.Allows(f.Is, f, v) {
 				l.Values[f.Name.Value] = v
 			}
+			if len(f.Elements) > 0 && !g.one(4) {
+				l.Values[f.Name.Value] = packet.Bytes(g.elements(f, g.form(l, f)))
+			}
 		}
 	}
 }
@@ -299,7 +335,7 @@ func (g *generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, boo
 			return packet.Uint(g.Uint64() & (^uint64(0) >> (64 - f.Bits))), true
 		case f.Role.Value == "hop_limit":
 			return packet.Uint(uint64(2 + g.IntN(254))), true
-		case g.one(3):
+		case !g.one(3):
 			return packet.Uint(g.integer(f.Bits)), true
 		}
 		return packet.Value{}, false
@@ -311,7 +347,7 @@ func (g *generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, boo
 		return v, true
 	case spec.FieldSized:
 		if len(f.Elements) > 0 && !g.one(8) {
-			return packet.Bytes(g.elements(f)), true
+			return packet.Bytes(g.elements(f, pick(g.source, f.Elements))), true
 		}
 		if g.one(2) {
 			return packet.Value{}, false
@@ -355,10 +391,29 @@ func longVarint(v uint64, size int) []byte {
 	return out
 }
 
-// elements is a list of elements in one of a field's forms, padded to 4 bytes: most are right, with an identifier that the program
-// searches for.
-func (g *generator) elements(f *spec.Field) []byte {
+// form chooses one of the forms of a field's elements, and makes a condition of it true that asks a field for a value, or for one under a mask.
+func (g *generator) form(l packet.Layer, f *spec.Field) *spec.Elements {
 	form := pick(g.source, f.Elements)
+	if form.When == nil || form.When.Op != spec.OpEq || form.When.Args[1].Op != spec.OpInt {
+		return form
+	}
+	e, mask := form.When.Args[0], ^uint64(0)
+	if e.Op == spec.OpAnd && e.Args[1].Op == spec.OpInt {
+		e, mask = e.Args[0], e.Args[1].Int
+	}
+	if e.Op != spec.OpName || len(e.Path) != 1 {
+		return form
+	}
+	i := slices.IndexFunc(l.Header.Fields, func(f *spec.Field) bool { return f.Name.Value == e.Path[0].Value })
+	if i >= 0 && l.Header.Fields[i].Kind == spec.FieldUint {
+		top := ^uint64(0) >> (64 - l.Header.Fields[i].Bits)
+		l.Values[e.Path[0].Value] = packet.Uint((form.When.Args[1].Int | g.Uint64()&^mask) & top)
+	}
+	return form
+}
+
+// elements is a list of elements in a form, padded to 4 bytes: most are right, with an identifier that the program searches for.
+func (g *generator) elements(f *spec.Field, form *spec.Elements) []byte {
 	var out []byte
 	for range g.IntN(8) {
 		id := g.integer(form.ID)
@@ -381,7 +436,9 @@ func (g *generator) elements(f *spec.Field) []byte {
 		} else {
 			out = append(out, byte(id), byte(n))
 		}
-		out = append(out, g.bytes(content)...)
+		for range content {
+			out = append(out, pick(g.source, []byte{0, 1, 2, 0x40, 0x80, 0xc0, 0xff, byte(g.Uint32())}))
+		}
 	}
 	for len(out)%4 != 0 {
 		out = append(out, 0)

@@ -3,6 +3,7 @@ package fuzz
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/sim"
@@ -49,7 +50,22 @@ func (s source) state(plan *ir.Plan, r *sim.Relay) {
 			}
 			r.Table(t.Name).Put(key, s.layout(&t.Value))
 		}
+		for _, g := range plan.Groups {
+			if t.Kind == "array" || t.Kind == "lpm" || !alike(&t.Key, &g.Key) {
+				continue
+			}
+			for _, k := range r.Group(g.Name).Keys() { // what finds a group often finds a row
+				if !s.one(8) {
+					r.Table(t.Name).Put([]byte(k), s.layout(&t.Value))
+				}
+			}
+		}
 	}
+}
+
+// alike reports whether two keys have the same types.
+func alike(a, b *ir.Struct) bool {
+	return a.Size == b.Size && slices.EqualFunc(a.Members, b.Members, func(x, y *ir.Member) bool { return x.Type == y.Type && x.Off == y.Off })
 }
 
 func (s source) layout(st *ir.Struct) []byte {
@@ -126,7 +142,7 @@ func visible(st *ir.Struct, into []byte, fields []int, values [][]byte) {
 func (s source) settings(plan *ir.Plan) map[string][]byte {
 	out := map[string][]byte{}
 	for _, st := range plan.Settings {
-		if st.Default != nil && s.one(2) {
+		if st.Default != nil && (s.one(2) || st.Type.Kind == ir.Bool && s.one(2)) { // a switch often switches everything off
 			continue
 		}
 		v := s.typed(st.Type, nil)

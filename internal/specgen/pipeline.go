@@ -60,6 +60,7 @@ type Result struct {
 	Reached float64 // share of the packets that came to the end of a rule
 	Sent    int
 	Changed int // packets that were passed on or sent
+	Copies  int // that receivers got
 }
 
 // Failed reports whether the result is a fault of this project.
@@ -173,7 +174,7 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 		return Result{Stage: Packets, Text: d.Text, Log: d.Text + "\n" + c}
 	}
 	v := report.Verdicts
-	return Result{Stage: Done, Packets: report.Packets, Reached: report.Reached(), Sent: v[sim.VerdictSent], Changed: v[sim.VerdictSent] + v[sim.VerdictPass]}
+	return Result{Stage: Done, Packets: report.Packets, Reached: report.Reached(), Sent: v[sim.VerdictSent], Changed: v[sim.VerdictSent] + v[sim.VerdictPass], Copies: report.Copies}
 }
 
 // ordinary reports whether every IP header has a transport header behind it. Where a header of one's own follows, that no

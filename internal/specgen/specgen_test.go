@@ -102,6 +102,7 @@ type tally struct {
 	done    int
 	packets int
 	sent    int
+	copies  int
 	reached float64
 	refused map[diag.Code]int
 	failed  map[string][]uint64 // seeds, by what seems to be one cause
@@ -123,6 +124,7 @@ func (tl *tally) add(seed uint64, r specgen.Result) bool {
 		tl.done++
 		tl.packets += r.Packets
 		tl.sent += r.Sent
+		tl.copies += r.Copies
 		tl.reached += r.Reached
 	}
 	return false
@@ -145,8 +147,8 @@ func (tl *tally) check(t *testing.T) {
 		seeds := tl.failed[kind]
 		t.Logf("%d × %s (seeds %v)", len(seeds), kind, seeds[:min(8, len(seeds))])
 	}
-	t.Logf("%d specs: %d compared on %d packets (%d sent, %.0f%% to the end of a rule), %d refused",
-		tl.tried, tl.done, tl.packets, tl.sent, 100*tl.reached/float64(max(1, tl.done)), refused)
+	t.Logf("%d specs: %d compared on %d packets (%d sent, %d copies, %.0f%% to the end of a rule), %d refused",
+		tl.tried, tl.done, tl.packets, tl.sent, tl.copies, 100*tl.reached/float64(max(1, tl.done)), refused)
 	if tl.tried < 100 {
 		return
 	}
@@ -155,6 +157,9 @@ func (tl *tally) check(t *testing.T) {
 	}
 	if tl.sent*50 < tl.packets {
 		t.Errorf("only %d of %d packets are sent", tl.sent, tl.packets)
+	}
+	if tl.copies*20 < tl.packets {
+		t.Errorf("only %d copies are made of %d packets", tl.copies, tl.packets)
 	}
 }
 
@@ -256,6 +261,19 @@ func TestJudge(t *testing.T) {
 
 // spoilers are ways to spoil a plan: a checksum of a rewrite that goes wrong by one, and can be mended again.
 func spoilers(plan *ir.Plan) (out []func() (undo func())) {
+	rewrite := func(w *ir.Rewrite) {
+		if w == nil {
+			return
+		}
+		for _, sum := range w.Sums {
+			out = append(out, func() func() {
+				was := sum.NewTerms
+				one := ir.Term{Value: &ir.Const{V: 1, T: ir.UintType(64)}, Size: 2}
+				sum.NewTerms = append(slices.Clone(was), one)
+				return func() { sum.NewTerms = was }
+			})
+		}
+	}
 	var block func([]ir.Stmt)
 	block = func(stmts []ir.Stmt) {
 		for _, s := range stmts {
@@ -263,18 +281,12 @@ func spoilers(plan *ir.Plan) (out []func() (undo func())) {
 			case *ir.If:
 				block(s.Then)
 				block(s.Else)
+			case *ir.FanOut:
+				block(s.Each)
 			case *ir.Forward:
-				if s.Rewrite == nil {
-					continue
-				}
-				for _, sum := range s.Rewrite.Sums {
-					out = append(out, func() func() {
-						was := sum.NewTerms
-						one := ir.Term{Value: &ir.Const{V: 1, T: ir.UintType(64)}, Size: 2}
-						sum.NewTerms = append(slices.Clone(was), one)
-						return func() { sum.NewTerms = was }
-					})
-				}
+				rewrite(s.Rewrite)
+			case *ir.Copy:
+				rewrite(s.Rewrite)
 			}
 		}
 	}

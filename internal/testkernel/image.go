@@ -22,7 +22,6 @@ const (
 const (
 	SpecName   = "spec.cue"
 	ObjectName = "relay.o"
-	NeedsName  = "needs" // if there: the kernel that the object needs, instead of what the plan says
 )
 
 // BuildGuest builds package guest, without a C library, into a file. dir is a folder of this module.
