@@ -69,7 +69,7 @@ func Plot(file string, copies []Copy, cells []Cell) error {
 	rows := make([][]*plot.Plot, len(sizes))
 	for i, size := range sizes {
 		for j, panel := range panels {
-			p, err := panel.draw(size, i == 0 && j == 1)
+			p, err := panel.draw(size, i == 0 && j == len(panels)-1)
 			if err != nil {
 				return err
 			}
@@ -100,6 +100,7 @@ func (pa *panel) draw(size int, legend bool) (*plot.Plot, error) {
 	p.Y.Label.Text = pa.unit
 	p.X.Scale = plot.LogScale{}
 	p.X.Tick.Marker = plot.TickerFunc(powers)
+	p.Y.Tick.Marker = plot.TickerFunc(hundreds)
 	if !pa.linear {
 		p.Y.Scale = plot.LogScale{}
 		p.Y.Tick.Marker = plot.TickerFunc(decades)
@@ -123,7 +124,7 @@ func (pa *panel) draw(size int, legend bool) (*plot.Plot, error) {
 			p.Legend.Add(string(v), line, marks)
 		}
 	}
-	p.Legend.Top = true
+	p.Legend.Top, p.Legend.Left = true, true
 	if pa.linear {
 		p.Y.Min = 0
 	} else { // no point lies on the frame
@@ -139,6 +140,14 @@ func powers(low, high float64) (ticks []plot.Tick) {
 		if x >= low {
 			ticks = append(ticks, plot.Tick{Value: x, Label: strconv.FormatFloat(x, 'f', -1, 64)})
 		}
+	}
+	return ticks
+}
+
+// hundreds marks 0, 100, 200 and so on.
+func hundreds(low, high float64) (ticks []plot.Tick) {
+	for y := math.Ceil(low/100) * 100; y <= high; y += 100 {
+		ticks = append(ticks, plot.Tick{Value: y, Label: strconv.FormatFloat(y, 'f', -1, 64)})
 	}
 	return ticks
 }
