@@ -294,7 +294,8 @@ func (r *Relay) Close() error {
 	return nil
 }
 
-// using runs f while the kernel's maps are there; without mu held.
+// using runs f while the kernel's maps are there. f may use it again only in a goroutine that Close waits for, before it asks for
+// life.
 func (r *Relay) using(f func() error) error {
 	r.life.RLock()
 	defer r.life.RUnlock()

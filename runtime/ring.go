@@ -167,9 +167,7 @@ func (r *ring) wait(ctx context.Context) error {
 	}
 	began := time.Now()
 	err := r.sleep(ctx)
-	if !errors.Is(err, os.ErrClosed) { // then it is the successor's
-		r.awake.store64(0, 0, 1)
-	}
+	r.awake.store64(0, 0, 1)
 	r.busy = time.Since(began) < pause
 	return err
 }
