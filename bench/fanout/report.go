@@ -74,6 +74,8 @@ var goodRelays = map[int]map[Variant]float64{
 const (
 	goodSize = 1200
 	tooDear  = 1.2
+
+	leastDelay = 5 // µs: what is less can't be told from chance
 )
 
 // PrintVerdict prints whether the user-space relays are good enough to compare with, and what the relay costs beside them and
@@ -115,8 +117,13 @@ func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 		}
 		unit := unitOf(cells, c.Size)
 		mmsg, gso := c.Results[Mmsg], c.Results[GSO]
-		fmt.Fprintf(t, "%.2f\t%.2f\t%.2f\t%.2f\t\n", relay.CPU/c.Results[Bare].CPU, relay.CPU/min(mmsg.CPU, gso.CPU),
-			(relay.P50-unit.P50)/(min(mmsg.P50, gso.P50)-unit.P50), relay.Calls/min(mmsg.Calls, gso.Calls))
+		fmt.Fprintf(t, "%.2f\t%.2f\t", relay.CPU/c.Results[Bare].CPU, relay.CPU/min(mmsg.CPU, gso.CPU))
+		if own, best := relay.P50-unit.P50, min(mmsg.P50, gso.P50)-unit.P50; own > leastDelay && best > leastDelay {
+			fmt.Fprintf(t, "%.2f\t", own/best)
+		} else {
+			fmt.Fprint(t, "–\t")
+		}
+		fmt.Fprintf(t, "%.2f\t\n", relay.Calls/min(mmsg.Calls, gso.Calls))
 	}
 	t.Flush()
 }
