@@ -230,12 +230,12 @@ __noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, _
 {
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
 	__u32 bias = form >> 8 & 0xffffff, pad = form >> 32 & 0xffff, stop = form >> 48;
-	__u64 at = from, narrow = form & 1 ? 4 : 0;
+	__u64 at = from, narrow = (form & 1) << 2;
 	int i;
 
 	FR_NO_UNROLL
 	for (i = 0; i < FR_MAX_ELEMENTS; i++) {
-		__u64 left, this, head = 1, len;
+		__u64 left, this, head = 1 + (form >> 1 & 1), len;
 		void *p;
 
 		at = fr_bound(at, 0x7fff);
@@ -255,7 +255,6 @@ __noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, _
 			if (p + 2 > data_end)
 				break;
 			len = ld8(p + 1);
-			head = 2;
 		}
 		len += bias;
 		if (head + len > left)

@@ -100,6 +100,39 @@ func TestLines(t *testing.T) {
 	t.Fatal("the lookup was not found")
 }
 
+// hostileFanOut has a plan's first program send its packets to a group, and tell user space.
+func hostileFanOut(plan *ir.Plan, evil string, pos diag.Pos) {
+	key := &ir.Member{Name: "switch", Type: ir.UintType(16), Pos: pos}
+	identity := &ir.Member{Name: "receiver", Type: ir.UintType(32), Hidden: true, Pos: pos}
+	hop := &ir.Member{Name: "goto", Type: ir.Type{Kind: ir.Hop, Size: 20}, Off: 4, Hidden: true, Pos: pos}
+	group := &ir.Group{
+		Name: "do", Key: ir.Struct{Members: []*ir.Member{key}, Size: 2}, Max: 4, Rows: 8, Size: 2, Base: 1, Pos: pos,
+		Receivers: &ir.Table{Name: "do", Kind: "receivers", Size: 12, Value: ir.Struct{Members: []*ir.Member{identity, hop}, Size: 24}, Pos: pos},
+	}
+	event := &ir.Event{Name: "union", ID: 1, Required: true, Fields: ir.Struct{Members: []*ir.Member{{Name: "enum", Type: ir.UintType(16), Off: 16, Pos: pos}}, Size: 24}, Pos: pos}
+	row := &ir.Row{Name: "case", Table: group.Receivers}
+	load := &ir.Load{Off: ir.Off{Const: 12}, Bits: 16, Field: evil}
+	p := plan.Programs[0]
+	reason := func(name string, kind ir.ReasonKind) int {
+		p.Reasons = append(p.Reasons, &ir.Reason{Name: name, Kind: kind, Doc: evil, Pos: pos})
+		return len(p.Reasons) - 1
+	}
+	declined, up := reason("void", ir.Declined), reason("int", ir.Went)
+	p.Rows = append(p.Rows, row)
+	p.Body[len(p.Body)-1] = &ir.FanOut{
+		Group: group, Key: []ir.MemberValue{{Member: key, Value: load}}, Miss: up, Row: row, Front: ir.Off{Const: 14},
+		Reason: reason("char", ir.Passed), NoRoom: up, Fault: reason("long", ir.Fault), Pos: pos,
+		Each: []ir.Stmt{&ir.Copy{
+			Effects: ir.Effects{Emits: []*ir.Emit{{Event: event, Row: row, Values: []ir.MemberValue{{Member: event.Fields.Members[0], Value: load}}, Full: declined, Pos: pos}}},
+			Rewrite: &ir.Rewrite{Cells: []ir.Cell{{Off: ir.Off{Const: 12}, Size: 2, Value: &ir.Const{V: 5, T: ir.UintType(16)}, Note: evil, Pos: pos}}, Sums: []*ir.Sum{{
+				Name: evil, Old: ir.Off{Const: 10}, New: ir.Off{Const: 10}, OldTerms: []ir.Term{{Value: load, Size: 2}}, NewTerms: []ir.Term{{Value: &ir.Const{V: 5, T: ir.UintType(16)}, Size: 2}}, Pos: pos,
+			}}, Pos: pos},
+			Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Reason: reason("short", ir.Copied), Failed: declined, Pos: pos,
+		}},
+	}
+	plan.Groups, plan.Events, plan.Receivers, plan.Ring = []*ir.Group{group}, []*ir.Event{event}, 9, 4096
+}
+
 // Text of a spec ends no comment, and names that C has words for do no harm.
 func TestHostileText(t *testing.T) {
 	evil := "*/ #error out\n#error line\\\n/* \"??/"
@@ -119,6 +152,7 @@ func TestHostileText(t *testing.T) {
 			},
 		}},
 	}
+	hostileFanOut(plan, evil, pos)
 	plan.Programs[0].Body[1].(*ir.If).Cond.(*ir.Bin).Y.(*ir.SettingRef).Setting = plan.Settings[0]
 	source, err := bpf.Render(plan, bpf.Options{Quote: func(string, int) string { return evil }})
 	if err != nil {

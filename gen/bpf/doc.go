@@ -4,17 +4,22 @@
 //
 //	prog_P         reads the packet, looks up, guards; ends in fr_up, fr_drop, or one of the
 //	prog_P_write1  which compute all that the packet that leaves needs, then change it, then send it
+//	prog_P_fan1    which send it to a group: prog_P_turn1 runs once a receiver, prog_P_copy1 makes a copy (fanout.go)
 //
-// All helpers that a program calls stand in templates/fastrelay.h, so that the generated text shows what a spec means and
-// nothing else. Names of a spec appear behind prefixes only (prog_, tbl_, key_, val_, m_, set_, row_, v_, p_), and every other
-// text of a spec only in comments that it can't end.
+// All helpers that a program calls stand in templates/fastrelay.h, and in templates/fanout.h, which continues it, so that the
+// generated text shows what a spec means and nothing else. Names of a spec appear behind prefixes only (prog_, tbl_, key_, val_,
+// grp_, rcv_, group_, receiver_, list_, event_, m_, set_, row_, v_, p_, s_), and every other text of a spec only in comments that
+// it can't end.
 //
 // # What the verifier wants
 //
 // Oldest is Linux 5.10. Each packet access has a check that dominates it: the renderer keeps a record of what was checked on the
-// way (checks.go), and adds a check where the plan's reasoning is beyond the verifier's. Offsets that vary are masked where
+// way (known, program.go), and adds a check where the plan's reasoning is beyond the verifier's. Offsets that vary are masked where
 // they are used, because a kernel forgets the bounds of a spilled scalar, and the pointer that was checked is pinned, because
 // clang likes to compute it anew in another way. Keys on the stack are zeroed and written in aligned pieces.
+//
+// It looks at code again for each number that it knows another value of. So what a fan-out's turns need stands in a map, where it
+// knows nothing, and helpers with loops are functions of their own that aren't static, at which it looks once.
 //
 // # Lines
 //

@@ -179,7 +179,7 @@ func (n *fan) survey(stmts []ir.Stmt) {
 func (n *fan) find() {
 	w, name := n.pre, ident(n.Group.Name)
 	w.quote(n.Pos)
-	w.line("struct group_%s key __attribute__((aligned(8))) = {};", name)
+	w.stmt(n.Pos, "struct group_%s key __attribute__((aligned(8))) = {};", name)
 	w.line("struct list_%s *list;", name)
 	w.line("")
 	w.members(onStack("key"), n.Key, n.Pos)

@@ -231,9 +231,6 @@ func (f *function) entry() []string {
 	if f.now {
 		out = append(out, "\t__u64 now = bpf_jiffies64();")
 	}
-	if f.timed {
-		out = append(out, "\t__u64 clock = bpf_ktime_get_ns();")
-	}
 	for _, v := range f.prog.ir.Vars {
 		if contains(f.varsUsed, v) {
 			out = append(out, "\t"+declare(v)+";")

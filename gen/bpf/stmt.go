@@ -295,7 +295,7 @@ func (f *function) lookup(s *ir.Lookup) {
 		}
 		f.stmt(s.Pos, "__u32 key = %s;", key)
 	} else {
-		f.line("struct %s key __attribute__((aligned(8))) = {};", f.keys[t])
+		f.stmt(s.Pos, "struct %s key __attribute__((aligned(8))) = {};", f.keys[t])
 		f.line("")
 		f.members(onStack("key"), s.Key, s.Pos)
 	}
@@ -317,8 +317,8 @@ func (f *function) learn(s *ir.Learn) {
 	f.cover(s.Pos, append(values(s.Key), values(s.Value)...)...)
 	f.line("{")
 	f.indent++
-	f.line("struct %s key __attribute__((aligned(8))) = {};", f.keys[s.Table])
-	f.line("struct %s val __attribute__((aligned(8))) = {};", f.vals[s.Table])
+	f.stmt(s.Pos, "struct %s key __attribute__((aligned(8))) = {};", f.keys[s.Table])
+	f.stmt(s.Pos, "struct %s val __attribute__((aligned(8))) = {};", f.vals[s.Table])
 	f.line("")
 	f.members(onStack("key"), s.Key, s.Pos)
 	f.members(onStack("val"), s.Value, s.Pos)
