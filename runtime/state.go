@@ -20,7 +20,7 @@ func (r *Relay) state(m MemberDesc, index uint32) any {
 }
 
 // allocState writes new indices into a row: a counter that reads first(i) for the i-th member, a credit of the block, an empty
-// translation. What it allocated before an error is freed. r.mu is held.
+// translation. After an error, all of it is free again, the block as well. r.mu is held.
 func (r *Relay) allocState(members []MemberDesc, row []byte, blocks *creditBlocks, block uint32, first func(member int) uint64) error {
 	for i, m := range members {
 		if !m.Kind.isState() {
@@ -31,7 +31,8 @@ func (r *Relay) allocState(members []MemberDesc, row []byte, blocks *creditBlock
 		case KindCounter:
 			c := r.newCounter(first(i), members[:i], row)
 			if c == nil {
-				r.releaseCounters(members[:i], row)
+				r.releaseIndices(members[:i], row)
+				blocks.release(block)
 				return &FullError{What: "the array of shared counters", Size: r.desc.Shared - 1}
 			}
 			index = c.index
@@ -51,26 +52,26 @@ func (r *Relay) allocState(members []MemberDesc, row []byte, blocks *creditBlock
 
 // releaseState frees what a row refers to. r.mu is held, and no program sees the row any more.
 func (r *Relay) releaseState(members []MemberDesc, row []byte, blocks *creditBlocks) {
-	r.releaseCounters(members, row)
-	freed := false
+	r.releaseIndices(members, row)
 	for i, m := range members {
-		index := order.Uint32(row[m.Off:])
-		switch m.Kind {
-		case KindTranslation:
-			r.spaces.release(index)
-		case KindCredit, KindBucket:
-			if block, ok := blocks.block(index, i); ok && !freed {
-				freed = true
-				blocks.release(block)
-			}
+		if m.Kind != KindCredit && m.Kind != KindBucket {
+			continue
+		}
+		if block, ok := blocks.block(order.Uint32(row[m.Off:]), i); ok {
+			blocks.release(block)
+			return
 		}
 	}
 }
 
-func (r *Relay) releaseCounters(members []MemberDesc, row []byte) {
+// releaseIndices frees counters and translations.
+func (r *Relay) releaseIndices(members []MemberDesc, row []byte) {
 	for _, m := range members {
-		if m.Kind == KindCounter {
-			r.counters.release(order.Uint32(row[m.Off:]))
+		switch index := row[m.Off:]; m.Kind {
+		case KindCounter:
+			r.counters.release(order.Uint32(index))
+		case KindTranslation:
+			r.spaces.release(order.Uint32(index))
 		}
 	}
 }
@@ -163,7 +164,6 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 			return nil, &FullError{What: t.where(), Size: t.desc.Size}
 		}
 		if err := r.allocState(t.desc.Value, row.value, t.credits, block, func(i int) uint64 { return firsts[i] }); err != nil {
-			t.credits.release(block)
 			return nil, err
 		}
 		undo = func() { r.releaseState(t.desc.Value, row.value, t.credits) }
