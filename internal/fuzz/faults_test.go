@@ -198,7 +198,7 @@ var helperFaults = []fault{
 	{where: "helper", spec: "credits", what: "a credit's last unit is kept", old: `if \(spent > fr_copy\(limit\)\)`, new: `if (spent >= fr_copy(limit))`},
 	{where: "helper", spec: "credits", what: "refused packets count for the most urgent level", old: `&c->refused\[level\]`, new: `&c->refused[0]`},
 	{where: "helper", spec: "credits", what: "what is given back is taken once more", old: `&c->spent, -cost`, new: `&c->spent, cost`},
-	{where: "helper", spec: "credits", what: "credit 0 is a credit", old: `if \(!c \|\| !credit\)(\s*return FR_REFUSED;\s*limit)`, new: `if (!c)$1`},
+	{where: "helper", spec: "effects", what: "credit 0 is a credit", old: `if \(!c \|\| !credit\)(\s*return FR_REFUSED;\s*limit)`, new: `if (!c)$1`},
 	{where: "helper", spec: "bucket", what: "a bucket never fills up", old: `if \(from < spent\)(\s*from = spent;)`, new: `$1`},
 	{where: "helper", spec: "bucket", what: "a burst counts in nanoseconds", old: `\(burst - floor\) \* 1000000000 / rate`, new: `(burst - floor)`},
 	{where: "helper", spec: "numbers", what: "counter 0 counts", old: `return index && v \? __sync_fetch_and_add\(v, step\) : 0;`, new: `return v ? __sync_fetch_and_add(v, step) : 0;`},

@@ -63,7 +63,7 @@ func form(f func(*ir.ElementForm) bool) func(*ir.Plan) bool {
 var fanOutCodeFaults = []fault{
 	{where: "code", spec: "fan-out", what: "receivers are served from the last to the first", old: `receiver_of_viewers\(fan->list, i\)`, new: `receiver_of_viewers(fan->list, fan->list->count - 1 - i)`},
 	{where: "code", spec: "fan-out", what: "the last receiver is forgotten", old: `bpf_loop\(list->count, `, new: `bpf_loop(list->count - 1, `},
-	{where: "code", spec: "fan-out", what: "copies are made of the copy before", old: `(prog_spread_copy1\(struct prog_spread_same1 \*same[^{]*\{\n)`, new: `${1}fr_save_front(skb, 48);`},
+	{where: "code", spec: "fan-out", what: "copies are made of the copy before", old: `(prog_spread_copy2\(struct prog_spread_same1 \*same[^{]*\{\n)`, new: `${1}fr_save_front(skb, 48);`},
 	{where: "code", spec: "fan-out", what: "the packet that came isn't restored", old: `if \(bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)\) [^;]*;`, new: ``},
 	{where: "code", spec: "fan-out", what: "one byte of the packet that came isn't restored", old: `bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)`, new: `bpf_skb_store_bytes(skb, 0, front, 47, 0)`},
 	{where: "code", spec: "fan-out", what: "only the first copy has its own checksum", old: `st16\(data \+ 40, sum0\);`, new: `if (!same->copies0) st16(data + 40, sum0);`},
@@ -71,7 +71,7 @@ var fanOutCodeFaults = []fault{
 	{where: "code", spec: "fan-out", what: "copies count once", old: `same->copies0\+\+;`, new: `same->copies0 = 1;`},
 	{where: "code", spec: "fan-out", what: "copies leave through the first device", old: `bpf_clone_redirect\(skb, row_r->h_hop_remote.ifindex, 0\)`, new: `bpf_clone_redirect(skb, 1, 0)`},
 	{where: "code", spec: "fan-out", what: "a clone that is refused counts as sent", old: `if \(unlikely\(bpf_clone_redirect`, new: `if (0 > (int)(bpf_clone_redirect`},
-	{where: "code", spec: "numbers", what: "what another copy wrote stays", old: `st64\(data \+ 50, ld64\(front \+ 50\)\);`, new: ``},
+	{where: "code", spec: "fan-out", what: "what another copy wrote stays", old: `st32\(data \+ 42, ld32\(front \+ 42\)\);`, new: ``},
 	{where: "code", spec: "then-drop", what: "a copy keeps the priority that came", old: `skb->priority = [^;]*;`, new: ``},
 	{where: "code", spec: "credits", what: "what is refused gets nothing back", old: `(bpf_clone_redirect\(skb, [^{]*\{\n[^\n]*\n)\s*fr_refund\(credit0, spent0\);`, new: `$1`},
 	{where: "code", spec: "credits", what: "the first of two credits isn't given back", old: `(admitted1 == FR_REFUSED\) \{[^}]*?)fr_refund\(credit0, spent0\);`, new: `$1`},
