@@ -115,7 +115,7 @@ func (e *events) close() {
 	e.ring.release()
 }
 
-// name gives a receiver its identity, which no list has. Records that are in the ring already name the one that had it before.
+// name gives a receiver its identity, which no list has yet. Records that are in the ring already name the one that had it before.
 func (e *events) name(v *Receiver) {
 	if e == nil {
 		return

@@ -167,8 +167,17 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 	k := g.kind
 	k.ids = k.ids[:1] // so that it is used again at once
 	var all []*Receiver
+	type tagged struct{ n int }
 	for n := range 6 {
-		v := add(t, g, n, n)
+		var v *Receiver
+		if err := g.Change(func(c *Change) (err error) {
+			if v, err = c.Add(subscriber(n, n)...); err == nil {
+				v.Typed(func() any { return &tagged{n} }) // who reads an event finds it
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
 		if v.ID() != 1 {
 			t.Fatalf("the identity is %d", v.ID())
 		}
@@ -184,7 +193,7 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 	drain(t, r, func(ev *Event) {
 		n := int(ev.Uint(2))
 		got = append(got, n)
-		if ev.Receiver != all[n] {
+		if ev.Receiver != all[n] || ev.Receiver.Typed(nil).(*tagged).n != n {
 			t.Errorf("event of receiver %d names %v", n, ev.Receiver)
 		}
 	})
@@ -315,4 +324,42 @@ func BenchmarkEvents(b *testing.B) {
 		}
 		n += k
 	}
+}
+
+// What is done to a receiver before it is listed is done when an event names it, for the race detector as well.
+func TestEventsSeeWhatWasPrepared(t *testing.T) {
+	r := loadFan(t, Options{})
+	g := openGroup(t, r, 7)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	seen := make(chan int, 1)
+	type typed struct{ tag int }
+	wg.Go(func() {
+		for ev := range r.Events(ctx) {
+			if tag := ev.Receiver.Typed(nil).(*typed).tag; tag != int(ev.Receiver.ID()) {
+				t.Errorf("%v is tagged %d", ev.Receiver, tag)
+			}
+			select {
+			case seen <- int(ev.Receiver.ID()):
+			default:
+			}
+		}
+	})
+	for n := range 10 {
+		if err := g.Change(func(c *Change) error {
+			v, err := c.Add(subscriber(n, n)...)
+			if err != nil {
+				return err
+			}
+			v.Typed(func() any { return &typed{} }).(*typed).tag = int(v.ID())
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		runOn(t, r, "fan", fanPacket(7, 0), 1)
+		<-seen
+	}
+	cancel()
 }

@@ -272,6 +272,12 @@ func (f *fan) replace(c *commit) (err error) {
 	if err := f.inject("swap"); err != nil {
 		return err
 	}
+	// Only now, so that whoever reads an event sees all that was done to its receiver before it was listed.
+	for _, n := range c.fresh {
+		if n.receiver.row == nil {
+			r.events.name(n.receiver)
+		}
+	}
 	f.swaps++
 	if err := k.outer.Put(g.key, uint32(c.inner.FD())); err != nil {
 		return fmt.Errorf("put a list in place: %w", err)
@@ -436,7 +442,6 @@ func (k *Groups) newReceiver(g *Group) (*Receiver, error) {
 	}
 	v.identify()
 	v.takeState()
-	r.events.name(v)
 	k.live[v.id] = v
 	return v, nil
 }
