@@ -50,9 +50,11 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 6 "spec.cue"
+#line 17 "spec.cue"
 	__u8 x0 = 160ULL | ((be64(data + 49) & 0xfffff) >> 15); /* odd: version label */
+#line 17 "spec.cue"
 	__u16 x1 = bpf_htons((((be64(data + 49) & 0xfffff) & 0x7fff) << 1) | (be8(data + 44) & 1)); /* odd: label flag */
+#line 17 "spec.cue"
 	__u32 x2 = ((__u64)ld32(data + 45) + 1) & 0xffffffffULL; /* odd: offset */
 
 	/* udp.checksum */
@@ -64,7 +66,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	__u32 x4 = ld32(data + 30);
 #line 17 "spec.cue"
 	__u16 x5 = ld16(data + 38);
-#line 68 "relay.bpf.c"
+#line 70 "relay.bpf.c"
 	__u64 was0 = (__u64)x3 + x4 + x5 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x5 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -82,7 +84,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	__u8 x11 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 16) & 255;
 #line 17 "spec.cue"
 	__u8 x12 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 24) & 255;
-#line 86 "relay.bpf.c"
+#line 88 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x6 + ((__u64)x7 << 8) + ((__u64)x8 << 8) + was0) + (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x9 << 8) + x10 + ((__u64)x11 << 8) + x12 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -94,13 +96,15 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 40, 9);
 	}
 
-#line 6 "spec.cue"
+#line 17 "spec.cue"
 	st8(data + 42, x0);
+#line 17 "spec.cue"
 	st16(data + 43, x1);
+#line 17 "spec.cue"
 	st32(data + 45, x2);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? old0 : sum0);
-#line 104 "relay.bpf.c"
+#line 108 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
 	if (unlikely(csum >= 0)) {
@@ -123,9 +127,11 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 6 "spec.cue"
+#line 17 "spec.cue"
 	__u8 x0 = 160ULL | ((be64(data + 69) & 0xfffff) >> 15); /* odd: version label */
+#line 17 "spec.cue"
 	__u16 x1 = bpf_htons((((be64(data + 69) & 0xfffff) & 0x7fff) << 1) | (be8(data + 64) & 1)); /* odd: label flag */
+#line 17 "spec.cue"
 	__u32 x2 = ((__u64)ld32(data + 65) + 1) & 0xffffffffULL; /* odd: offset */
 
 	/* udp.checksum */
@@ -141,7 +147,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 	__u64 x6 = ld64(data + 46);
 #line 17 "spec.cue"
 	__u16 x7 = ld16(data + 58);
-#line 145 "relay.bpf.c"
+#line 151 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x7 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x7 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -159,7 +165,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 	__u8 x13 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 16) & 255;
 #line 17 "spec.cue"
 	__u8 x14 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 24) & 255;
-#line 163 "relay.bpf.c"
+#line 169 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + ((__u64)x9 << 8) + ((__u64)x10 << 8) + was0) + (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x11 << 8) + x12 + ((__u64)x13 << 8) + x14 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -169,13 +175,15 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 60, 9);
 	}
 
-#line 6 "spec.cue"
+#line 17 "spec.cue"
 	st8(data + 62, x0);
+#line 17 "spec.cue"
 	st16(data + 63, x1);
+#line 17 "spec.cue"
 	st32(data + 65, x2);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 179 "relay.bpf.c"
+#line 187 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
 	if (unlikely(csum >= 0)) {
@@ -282,8 +290,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 5 "spec.cue"
 		if ((be8(data + 42) >> 5) != 5) return fr_up(skb, reason_filter_odd_version); /* odd.version */
 
-		/* spec.cue:13: hook: "tc/ingress" */
-#line 13 "spec.cue"
+		/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
+#line 14 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_filter_super_packet);
 
 		/* spec.cue:15: when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
@@ -295,7 +303,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (((((be16(data + 42) << 8 | be8(data + 44)) >> 1) & 0xfffff) == 0xabcde) && ((be8(data + 44) & 1) == 1)) { /* rule */
 #line 17 "spec.cue"
 			return prog_filter_write1(skb, data);
-#line 299 "relay.bpf.c"
+#line 307 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
@@ -303,13 +311,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((be64(data + 49) >> 63) == 1) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_filter_negative);
-#line 307 "relay.bpf.c"
+#line 315 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {do: ["pass"]}, */
 #line 19 "spec.cue"
 		return prog_filter_write2(skb);
-#line 313 "relay.bpf.c"
+#line 321 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
@@ -365,8 +373,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 5 "spec.cue"
 		if ((be8(data + 62) >> 5) != 5) return fr_up(skb, reason_filter_odd_version); /* odd.version */
 
-		/* spec.cue:13: hook: "tc/ingress" */
-#line 13 "spec.cue"
+		/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
+#line 14 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_filter_super_packet);
 
 		/* spec.cue:15: when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
@@ -383,7 +391,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			/* spec.cue:17: {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.wide, 20)", "odd.offset": "low(odd.offset + 1, 32)"}}, "pass"]}, */
 #line 17 "spec.cue"
 			return prog_filter_write3(skb, data);
-#line 387 "relay.bpf.c"
+#line 395 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
@@ -391,17 +399,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((be64(data + 69) >> 63) == 1) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_filter_negative);
-#line 395 "relay.bpf.c"
+#line 403 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {do: ["pass"]}, */
 #line 19 "spec.cue"
 		return prog_filter_write4(skb);
-#line 401 "relay.bpf.c"
+#line 409 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 407 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 }

@@ -45,9 +45,9 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 7 "spec.cue"
+#line 16 "spec.cue"
 	__u16 x0 = bpf_htons((be8(data + 42) << 8) | ((be8(data + 43) - 1) & 255)); /* unit: kind hops */
-#line 9 "spec.cue"
+#line 16 "spec.cue"
 	__u32 x1 = bpf_htonl((be32(data + 46) + 1) & 0xffffffffULL); /* unit: id */
 
 	/* unit.checksum */
@@ -87,9 +87,9 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 40, 10);
 	}
 
-#line 7 "spec.cue"
+#line 16 "spec.cue"
 	st16(data + 42, x0);
-#line 9 "spec.cue"
+#line 16 "spec.cue"
 	st32(data + 46, x1);
 #line 8 "spec.cue"
 	st16(data + 44, sum0);
@@ -110,9 +110,9 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 7 "spec.cue"
+#line 16 "spec.cue"
 	__u16 x0 = bpf_htons((be8(data + 62) << 8) | ((be8(data + 63) - 1) & 255)); /* unit: kind hops */
-#line 9 "spec.cue"
+#line 16 "spec.cue"
 	__u32 x1 = bpf_htonl((be32(data + 66) + 1) & 0xffffffffULL); /* unit: id */
 
 	/* unit.checksum */
@@ -154,9 +154,9 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 60, 10);
 	}
 
-#line 7 "spec.cue"
+#line 16 "spec.cue"
 	st16(data + 62, x0);
-#line 9 "spec.cue"
+#line 16 "spec.cue"
 	st32(data + 66, x1);
 #line 8 "spec.cue"
 	st16(data + 64, sum0);
@@ -257,15 +257,18 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if (50ULL > v_udp_end) return fr_up(skb, reason_hop_truncated);
 
-		/* spec.cue:13: hook: "tc/ingress" */
-#line 13 "spec.cue"
+		/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
+#line 14 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_hop_super_packet);
-#line 13 "spec.cue"
+
+		/* spec.cue:15: match: {"udp.dst_port": 7000, "unit.hops": >0} */
+#line 15 "spec.cue"
 		if (!((be16(data + 36) == 0x1b58) && (be8(data + 43) >= 1))) return fr_up(skb, reason_hop_no_match); /* udp.dst_port, unit.hops */
 
 		/* spec.cue:16: do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"}}, "pass"] */
+#line 16 "spec.cue"
 		return prog_hop_write1(skb, data);
-#line 269 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
@@ -317,10 +320,12 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if (70ULL > v_udp_end_2) return fr_up(skb, reason_hop_truncated);
 
-		/* spec.cue:13: hook: "tc/ingress" */
-#line 13 "spec.cue"
+		/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
+#line 14 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_hop_super_packet);
-#line 13 "spec.cue"
+
+		/* spec.cue:15: match: {"udp.dst_port": 7000, "unit.hops": >0} */
+#line 15 "spec.cue"
 		if (!((be16(data + 56) == 0x1b58) && (be8(data + 63) >= 1))) return fr_up(skb, reason_hop_no_match); /* udp.dst_port, unit.hops */
 
 		/* transport.cue:14 */
@@ -330,11 +335,11 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 		/* spec.cue:16: do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"}}, "pass"] */
 #line 16 "spec.cue"
 		return prog_hop_write2(skb, data);
-#line 334 "relay.bpf.c"
+#line 339 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_hop_not_ip);
-#line 340 "relay.bpf.c"
+#line 345 "relay.bpf.c"
 }

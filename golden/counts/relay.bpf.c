@@ -99,7 +99,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
 #line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len + 40); /* ipv4: total_length */
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u32 x3 = ld32(row_s->m_local.addr + 12); /* ipv4: src */
@@ -110,8 +110,9 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u16 x7 = bpf_htons(v_payload_len + 20); /* udp: length */
 #line 15 "spec.cue"
 	__u16 x8 = bpf_htons(v_payload_len + 12); /* outer: length */
-#line 9 "spec.cue"
+#line 6 "spec.cue"
 	__u16 x9 = ld16(data + 42); /* rtcp: version padding count type */
+#line 10 "spec.cue"
 	__u16 x10 = bpf_htons(((v_payload_len + 8) / 4) + 0xffffffffffffffffULL); /* rtcp: length */
 	__u32 x11 = ld32(data + 46); /* rtcp: ssrc */
 
@@ -124,7 +125,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x13 = ld32(data + 30);
 #line 28 "spec.cue"
 	__u16 x14 = ld16(data + 38);
-#line 128 "relay.bpf.c"
+#line 129 "relay.bpf.c"
 	__u64 was0 = (__u64)x12 + x13 + x14 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -132,7 +133,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x15 = ld32(data + 34);
 #line 28 "spec.cue"
 	__u16 x16 = ld16(data + 44);
-#line 136 "relay.bpf.c"
+#line 137 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0) + (__u64)x5 + x6 + x7 + x8 + x10 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -146,13 +147,13 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x17 = ld32(data + 16);
 #line 28 "spec.cue"
 	__u32 x18 = ld32(data + 20);
-#line 150 "relay.bpf.c"
+#line 151 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x17 + x18 + x12 + x13) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_s->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 50, 54, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 156 "relay.bpf.c"
+#line 157 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -174,9 +175,9 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 #line 17 "ip.cue"
 	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
+#line 20 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x2);
 #line 26 "ip.cue"
 	st32(data + 26, x3);
@@ -188,15 +189,16 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 #line 14 "spec.cue"
 	st16(data + 42, bpf_htons(0xbeef));
 	st16(data + 44, x8);
-#line 9 "spec.cue"
+#line 6 "spec.cue"
 	st16(data + 46, x9);
+#line 10 "spec.cue"
 	st16(data + 48, x10);
 	st32(data + 50, x11);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 200 "relay.bpf.c"
+#line 202 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
@@ -214,8 +216,9 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_2 + 20); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_s->m_local.addr); /* ipv6: src */
@@ -229,8 +232,9 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	__u16 x7 = bpf_htons(row_s->m_peer.port); /* udp: dst_port */
 #line 15 "spec.cue"
 	__u16 x8 = bpf_htons(v_payload_len_2 + 12); /* outer: length */
-#line 9 "spec.cue"
+#line 6 "spec.cue"
 	__u16 x9 = ld16(data + 42); /* rtcp: version padding count type */
+#line 10 "spec.cue"
 	__u16 x10 = bpf_htons(((v_payload_len_2 + 8) / 4) + 0xffffffffffffffffULL); /* rtcp: length */
 	__u32 x11 = ld32(data + 46); /* rtcp: ssrc */
 
@@ -243,7 +247,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	__u32 x13 = ld32(data + 30);
 #line 28 "spec.cue"
 	__u16 x14 = ld16(data + 38);
-#line 247 "relay.bpf.c"
+#line 251 "relay.bpf.c"
 	__u64 was0 = (__u64)x12 + x13 + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -251,7 +255,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	__u32 x15 = ld32(data + 34);
 #line 28 "spec.cue"
 	__u16 x16 = ld16(data + 44);
-#line 255 "relay.bpf.c"
+#line 259 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0) + (__u64)x6 + x7 + x1 + x8 + x10 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -259,7 +263,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 50, 74, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 263 "relay.bpf.c"
+#line 267 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -278,11 +282,12 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x0);
+#line 43 "ip.cue"
 	st16(data + 18, x1);
-#line 45 "ip.cue"
 	st16(data + 20, bpf_htons(0x1140));
+#line 46 "ip.cue"
 	st64(data + 22, x2);
 #line 46 "ip.cue"
 	st64(data + 30, x3);
@@ -296,13 +301,14 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 #line 14 "spec.cue"
 	st16(data + 62, bpf_htons(0xbeef));
 	st16(data + 64, x8);
-#line 9 "spec.cue"
+#line 6 "spec.cue"
 	st16(data + 66, x9);
+#line 10 "spec.cue"
 	st16(data + 68, x10);
 	st32(data + 70, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 306 "relay.bpf.c"
+#line 312 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
@@ -338,8 +344,9 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	__u16 x9 = bpf_htons(row_s_2->m_peer.port); /* udp: dst_port */
 #line 15 "spec.cue"
 	__u16 x10 = bpf_htons(v_payload_len_3 + 12); /* outer: length */
-#line 9 "spec.cue"
+#line 6 "spec.cue"
 	__u16 x11 = ld16(data + 62); /* rtcp: version padding count type */
+#line 10 "spec.cue"
 	__u16 x12 = bpf_htons(((v_payload_len_3 + 8) / 4) + 0xffffffffffffffffULL); /* rtcp: length */
 	__u32 x13 = ld32(data + 66); /* rtcp: ssrc */
 
@@ -356,7 +363,7 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	__u64 x17 = ld64(data + 46);
 #line 28 "spec.cue"
 	__u16 x18 = ld16(data + 58);
-#line 360 "relay.bpf.c"
+#line 367 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x14) + fr_add64(x15) + fr_add64(x16) + fr_add64(x17) + x18 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -364,7 +371,7 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	__u32 x19 = ld32(data + 54);
 #line 28 "spec.cue"
 	__u16 x20 = ld16(data + 64);
-#line 368 "relay.bpf.c"
+#line 375 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x19 + x18 + x20 + was0) + (__u64)x8 + x9 + x2 + x10 + x12 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -372,7 +379,7 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 70, 74, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 376 "relay.bpf.c"
+#line 383 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -409,13 +416,14 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 #line 14 "spec.cue"
 	st16(data + 62, bpf_htons(0xbeef));
 	st16(data + 64, x10);
-#line 9 "spec.cue"
+#line 6 "spec.cue"
 	st16(data + 66, x11);
+#line 10 "spec.cue"
 	st16(data + 68, x12);
 	st32(data + 70, x13);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 419 "relay.bpf.c"
+#line 427 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
@@ -433,8 +441,9 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) | ((be8(data + 15) >> 4) & 3)); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_4 + 40); /* ipv4: total_length */
 #line 26 "ip.cue"
 	__u32 x2 = ld32(row_s_2->m_local.addr + 12); /* ipv4: src */
@@ -445,8 +454,9 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	__u16 x6 = bpf_htons(v_payload_len_4 + 20); /* udp: length */
 #line 15 "spec.cue"
 	__u16 x7 = bpf_htons(v_payload_len_4 + 12); /* outer: length */
-#line 9 "spec.cue"
+#line 6 "spec.cue"
 	__u16 x8 = ld16(data + 62); /* rtcp: version padding count type */
+#line 10 "spec.cue"
 	__u16 x9 = bpf_htons(((v_payload_len_4 + 8) / 4) + 0xffffffffffffffffULL); /* rtcp: length */
 	__u32 x10 = ld32(data + 66); /* rtcp: ssrc */
 
@@ -463,7 +473,7 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	__u64 x14 = ld64(data + 46);
 #line 28 "spec.cue"
 	__u16 x15 = ld16(data + 58);
-#line 467 "relay.bpf.c"
+#line 477 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + x15 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -471,7 +481,7 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	__u32 x16 = ld32(data + 54);
 #line 28 "spec.cue"
 	__u16 x17 = ld16(data + 64);
-#line 475 "relay.bpf.c"
+#line 485 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x16 + x15 + x17 + was0) + (__u64)x4 + x5 + x6 + x7 + x9 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -482,7 +492,7 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 70, 54, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 486 "relay.bpf.c"
+#line 496 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -501,13 +511,13 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x0);
+#line 17 "ip.cue"
 	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, bpf_htons(0x4011));
 #line 26 "ip.cue"
 	st32(data + 26, x2);
@@ -519,15 +529,16 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 #line 14 "spec.cue"
 	st16(data + 42, bpf_htons(0xbeef));
 	st16(data + 44, x7);
-#line 9 "spec.cue"
+#line 6 "spec.cue"
 	st16(data + 46, x8);
+#line 10 "spec.cue"
 	st16(data + 48, x9);
 	st32(data + 50, x10);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 531 "relay.bpf.c"
+#line 542 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
@@ -653,23 +664,29 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 10 "spec.cue"
 		if (v_rtcp_end != v_udp_end) return fr_up(skb, reason_wrap_rtcp_length);
 
-		/* spec.cue:24: hook: "tc/ingress" */
-#line 24 "spec.cue"
+		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
+#line 25 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_wrap_super_packet);
-#line 24 "spec.cue"
+
+		/* spec.cue:26: match: "udp.dst_port": 5005 */
+#line 26 "spec.cue"
 		if (be16(data + 36) != 0x138d) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 664 "relay.bpf.c"
+#line 677 "relay.bpf.c"
 		{
+#line 27 "spec.cue"
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
 
+#line 27 "spec.cue"
 			fr_put_v4(key.m_client.addr, ld32(data + 26));
+#line 27 "spec.cue"
 			key.m_client.port = be16(data + 34);
+#line 27 "spec.cue"
 			key.m_ssrc = be32(data + 46);
 #line 27 "spec.cue"
 			row_s = find_by_ssrc(&key, now);
-#line 673 "relay.bpf.c"
+#line 690 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s) return fr_up(skb, reason_wrap_no_by_ssrc);
@@ -695,13 +712,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 699 "relay.bpf.c"
+#line 716 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (40ULL + v_payload_len > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write1(skb, data, now, v_payload_len, row_s);
-#line 705 "relay.bpf.c"
+#line 722 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -729,13 +746,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 733 "relay.bpf.c"
+#line 750 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (60ULL + v_payload_len_2 > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write2(skb, data, now, v_payload_len_2, row_s);
-#line 739 "relay.bpf.c"
+#line 756 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
@@ -807,24 +824,31 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 10 "spec.cue"
 		if (v_rtcp_end_2 != v_udp_end_2) return fr_up(skb, reason_wrap_rtcp_length);
 
-		/* spec.cue:24: hook: "tc/ingress" */
-#line 24 "spec.cue"
+		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
+#line 25 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_wrap_super_packet);
-#line 24 "spec.cue"
+
+		/* spec.cue:26: match: "udp.dst_port": 5005 */
+#line 26 "spec.cue"
 		if (be16(data + 56) != 0x138d) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 818 "relay.bpf.c"
+#line 837 "relay.bpf.c"
 		{
+#line 27 "spec.cue"
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
 
+#line 27 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 27 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
+#line 27 "spec.cue"
 			key.m_client.port = be16(data + 54);
+#line 27 "spec.cue"
 			key.m_ssrc = be32(data + 66);
 #line 27 "spec.cue"
 			row_s_2 = find_by_ssrc(&key, now);
-#line 828 "relay.bpf.c"
+#line 852 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_wrap_no_by_ssrc);
@@ -856,13 +880,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 860 "relay.bpf.c"
+#line 884 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (60ULL + v_payload_len_3 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write3(skb, data, now, v_payload_len_3, row_s_2);
-#line 866 "relay.bpf.c"
+#line 890 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -888,17 +912,17 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 892 "relay.bpf.c"
+#line 916 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (40ULL + v_payload_len_4 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write4(skb, data, now, v_payload_len_4, row_s_2);
-#line 898 "relay.bpf.c"
+#line 922 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
 	return fr_up(skb, reason_wrap_not_ip);
-#line 904 "relay.bpf.c"
+#line 928 "relay.bpf.c"
 }

@@ -63,7 +63,7 @@ static __always_inline int prog_leaving_write1(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, 14, 12);
 	}
 
-#line 16 "ip.cue"
+#line 9 "spec.cue"
 	st16(data + 14, bpf_htons(0x4560));
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
@@ -104,7 +104,7 @@ static __always_inline int prog_leaving_write3(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, 14, 12);
 	}
 
-#line 16 "ip.cue"
+#line 9 "spec.cue"
 	st16(data + 14, bpf_htons(0x4560));
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
@@ -130,7 +130,7 @@ static __always_inline int prog_leaving_write5(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 9 "spec.cue"
 	__u32 x0 = bpf_htonl(0x66000000ULL | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 136 "relay.bpf.c"
 	__u32 priority = 6;
@@ -140,7 +140,7 @@ static __always_inline int prog_leaving_write5(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, 14, 4);
 	}
 
-#line 42 "ip.cue"
+#line 9 "spec.cue"
 	st32(data + 14, x0);
 #line 146 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
@@ -164,7 +164,7 @@ static __always_inline int prog_leaving_write7(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 9 "spec.cue"
 	__u32 x0 = bpf_htonl(0x66000000ULL | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 170 "relay.bpf.c"
 	__u32 priority = 6;
@@ -174,7 +174,7 @@ static __always_inline int prog_leaving_write7(struct __sk_buff *skb, void *data
 		csum = fr_complete_without(skb, csum, 14, 4);
 	}
 
-#line 42 "ip.cue"
+#line 9 "spec.cue"
 	st32(data + 14, x0);
 #line 180 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {

@@ -87,7 +87,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u32 x1 = ld32(row_p->m_local.addr + 12); /* ipv4: src */
@@ -140,9 +140,9 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	}
 #line 18 "ip.cue"
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
+#line 20 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x0);
 #line 26 "ip.cue"
 	st32(data + 26, x1);
@@ -172,8 +172,9 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len + 8); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_p->m_local.addr); /* ipv6: src */
@@ -195,13 +196,13 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 199 "relay.bpf.c"
+#line 200 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 13 "spec.cue"
 	__u32 x11 = ld32(data + 34);
-#line 205 "relay.bpf.c"
+#line 206 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -209,7 +210,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len, FR_TO_IPV6);
-#line 213 "relay.bpf.c"
+#line 214 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -228,11 +229,12 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x0);
+#line 43 "ip.cue"
 	st16(data + 18, x1);
-#line 45 "ip.cue"
 	st16(data + 20, bpf_htons(0x1140));
+#line 46 "ip.cue"
 	st64(data + 22, x2);
 #line 46 "ip.cue"
 	st64(data + 30, x3);
@@ -244,7 +246,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 248 "relay.bpf.c"
+#line 250 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -289,13 +291,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u64 x11 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 293 "relay.bpf.c"
+#line 295 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
 	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
 #line 13 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 299 "relay.bpf.c"
+#line 301 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -325,7 +327,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 329 "relay.bpf.c"
+#line 331 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -343,8 +345,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) | ((be8(data + 15) >> 4) & 3)); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_2 + 28); /* ipv4: total_length */
 #line 26 "ip.cue"
 	__u32 x2 = ld32(row_p_2->m_local.addr + 12); /* ipv4: src */
@@ -367,13 +370,13 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 371 "relay.bpf.c"
+#line 374 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 13 "spec.cue"
 	__u32 x12 = ld32(data + 54);
-#line 377 "relay.bpf.c"
+#line 380 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -384,7 +387,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_2, FR_TO_IPV4);
-#line 388 "relay.bpf.c"
+#line 391 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -403,13 +406,13 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x0);
+#line 17 "ip.cue"
 	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, bpf_htons(0x4011));
 #line 26 "ip.cue"
 	st32(data + 26, x2);
@@ -421,7 +424,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 425 "relay.bpf.c"
+#line 428 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -518,17 +521,22 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 522 "relay.bpf.c"
+#line 525 "relay.bpf.c"
 		{
+#line 12 "spec.cue"
 			struct key_by_client key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			fr_put_v4(key.m_client.addr, ld32(data + 26));
+#line 12 "spec.cue"
 			key.m_client.port = be16(data + 34);
+#line 12 "spec.cue"
 			fr_put_v4(key.m_server.addr, ld32(data + 30));
+#line 12 "spec.cue"
 			key.m_server.port = be16(data + 36);
 #line 12 "spec.cue"
 			row_p = find_by_client(&key, now);
-#line 532 "relay.bpf.c"
+#line 540 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_forward_no_by_client);
@@ -550,13 +558,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 554 "relay.bpf.c"
+#line 562 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 			return prog_forward_write1(skb, data, now, row_p);
-#line 560 "relay.bpf.c"
+#line 568 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -584,13 +592,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 588 "relay.bpf.c"
+#line 596 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write2(skb, data, now, v_payload_len, row_p);
-#line 594 "relay.bpf.c"
+#line 602 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -637,21 +645,30 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 641 "relay.bpf.c"
+#line 649 "relay.bpf.c"
 		{
+#line 12 "spec.cue"
 			struct key_by_client key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 12 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
+#line 12 "spec.cue"
 			key.m_client.port = be16(data + 54);
+#line 12 "spec.cue"
 			st16((void *)&key + 18, ld16(data + 38));
+#line 12 "spec.cue"
 			st32((void *)&key + 20, ld32(data + 38 + 2));
+#line 12 "spec.cue"
 			st64((void *)&key + 24, ld64(data + 38 + 6));
+#line 12 "spec.cue"
 			st16((void *)&key + 32, ld16(data + 38 + 14));
+#line 12 "spec.cue"
 			key.m_server.port = be16(data + 56);
 #line 12 "spec.cue"
 			row_p_2 = find_by_client(&key, now);
-#line 655 "relay.bpf.c"
+#line 672 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_by_client);
@@ -678,13 +695,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 682 "relay.bpf.c"
+#line 699 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 			return prog_forward_write3(skb, data, now, row_p_2);
-#line 688 "relay.bpf.c"
+#line 705 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -710,17 +727,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 714 "relay.bpf.c"
+#line 731 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (28ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write4(skb, data, now, v_payload_len_2, row_p_2);
-#line 720 "relay.bpf.c"
+#line 737 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 726 "relay.bpf.c"
+#line 743 "relay.bpf.c"
 }

@@ -81,7 +81,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
 
 	/* ip.checksum */
@@ -104,10 +104,11 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x0);
+#line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 111 "relay.bpf.c"
+#line 112 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -128,7 +129,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 132 "relay.bpf.c"
+#line 133 "relay.bpf.c"
 	int direct = row_w_2->m_way.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -144,7 +145,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 12, bpf_htons(0x86dd));
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 148 "relay.bpf.c"
+#line 149 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -163,11 +164,12 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x0 = ld16(data + 18); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len + 32); /* ipv4: total_length */
 	__u32 x2 = ld32(data + 22); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x3 = bpf_htons(((be8(data + 26) - 1) << 8) | be8(data + 27)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u64 x4 = ld64(data + 30); /* ipv4: src, ipv4: dst */
@@ -175,7 +177,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x5 = ld32(data + 38); /* udp: src_port, udp: dst_port */
 #line 13 "transport.cue"
 	__u16 x6 = bpf_htons(v_payload_len + 12); /* udp: length */
-#line 6 "spec.cue"
+#line 5 "spec.cue"
 	__u32 x7 = ld32(data + 46); /* unit: version number, unit: checksum */
 
 	/* udp.checksum */
@@ -187,7 +189,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 34);
 #line 14 "spec.cue"
 	__u16 x10 = ld16(data + 42);
-#line 191 "relay.bpf.c"
+#line 193 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x8 + x9 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -204,13 +206,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x11 = ld16(data + 20);
 #line 14 "spec.cue"
 	__u16 x12 = ld16(data + 26);
-#line 208 "relay.bpf.c"
+#line 210 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x11 + x12) + (__u64)x1 + x3);
 	int direct = row_w_3->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 50, 46, v_payload_len, FR_POP_INNER);
-#line 214 "relay.bpf.c"
+#line 216 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -229,11 +231,12 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x0);
+#line 17 "ip.cue"
 	st16(data + 16, x1);
 	st32(data + 18, x2);
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x3);
 #line 26 "ip.cue"
 	st64(data + 26, x4);
@@ -241,13 +244,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st32(data + 34, x5);
 #line 13 "transport.cue"
 	st16(data + 38, x6);
-#line 6 "spec.cue"
+#line 5 "spec.cue"
 	st32(data + 42, x7);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 251 "relay.bpf.c"
+#line 254 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -264,8 +267,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x0 = ld32(data + 18); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_2 + 12); /* ipv6: payload_length */
 #line 45 "ip.cue"
 	__u16 x2 = bpf_htons((be8(data + 24) << 8) | (be8(data + 25) - 1)); /* ipv6: next_header hop_limit */
@@ -277,7 +281,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u64 x6 = ld64(data + 50); /* ipv6: dst */
 #line 11 "transport.cue"
 	__u32 x7 = ld32(data + 58); /* udp: src_port, udp: dst_port */
-#line 6 "spec.cue"
+#line 5 "spec.cue"
 	__u32 x8 = ld32(data + 66); /* unit: version number, unit: checksum */
 
 	/* udp.checksum */
@@ -285,7 +289,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 64);
 #line 14 "spec.cue"
 	__u16 x9 = ld16(data + 62);
-#line 289 "relay.bpf.c"
+#line 293 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x9 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -296,7 +300,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 70, 66, v_payload_len_2, FR_POP_INNER);
-#line 300 "relay.bpf.c"
+#line 304 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -315,8 +319,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x0);
+#line 43 "ip.cue"
 	st16(data + 18, x1);
 #line 45 "ip.cue"
 	st16(data + 20, x2);
@@ -330,11 +335,11 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st32(data + 54, x7);
 #line 13 "transport.cue"
 	st16(data + 58, x1);
-#line 6 "spec.cue"
+#line 5 "spec.cue"
 	st32(data + 62, x8);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 338 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -443,19 +448,21 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 5 "spec.cue"
 			if (be8(data + 42) != 1) return fr_up(skb, reason_forward_unit_version); /* unit.version */
 
-			/* spec.cue:11: hook: "tc/ingress" */
-#line 11 "spec.cue"
+			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
+#line 12 "spec.cue"
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 452 "relay.bpf.c"
+#line 457 "relay.bpf.c"
 			{
+#line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
 
+#line 13 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 30));
 #line 13 "spec.cue"
 				row_w = find_ways(&key);
-#line 459 "relay.bpf.c"
+#line 466 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w) return fr_up(skb, reason_forward_no_ways);
@@ -475,13 +482,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 479 "relay.bpf.c"
+#line 486 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (v_ip_end - 14 > row_w->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write1(skb, data, row_w);
-#line 485 "relay.bpf.c"
+#line 492 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -537,20 +544,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 5 "spec.cue"
 			if (be8(data + 62) != 1) return fr_up(skb, reason_forward_unit_version); /* unit.version */
 
-			/* spec.cue:11: hook: "tc/ingress" */
-#line 11 "spec.cue"
+			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
+#line 12 "spec.cue"
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 546 "relay.bpf.c"
+#line 553 "relay.bpf.c"
 			{
+#line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
 
+#line 13 "spec.cue"
 				st64((void *)&key, ld64(data + 38));
+#line 13 "spec.cue"
 				st64((void *)&key + 8, ld64(data + 38 + 8));
 #line 13 "spec.cue"
 				row_w_2 = find_ways(&key);
-#line 554 "relay.bpf.c"
+#line 564 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_2) return fr_up(skb, reason_forward_no_ways);
@@ -570,19 +580,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 574 "relay.bpf.c"
+#line 584 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (v_ip_end_2 - 14 > row_w_2->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write2(skb, data, row_w_2);
-#line 580 "relay.bpf.c"
+#line 590 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 586 "relay.bpf.c"
+#line 596 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -655,19 +665,21 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 5 "spec.cue"
 			if (be8(data + 46) != 1) return fr_up(skb, reason_forward_unit_version); /* unit.version */
 
-			/* spec.cue:11: hook: "tc/ingress" */
-#line 11 "spec.cue"
+			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
+#line 12 "spec.cue"
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 664 "relay.bpf.c"
+#line 674 "relay.bpf.c"
 			{
+#line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
 
+#line 13 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 34));
 #line 13 "spec.cue"
 				row_w_3 = find_ways(&key);
-#line 671 "relay.bpf.c"
+#line 683 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_3) return fr_up(skb, reason_forward_no_ways);
@@ -689,13 +701,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 693 "relay.bpf.c"
+#line 705 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (32ULL + v_payload_len > row_w_3->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write3(skb, data, v_payload_len, row_w_3);
-#line 699 "relay.bpf.c"
+#line 711 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -751,20 +763,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 5 "spec.cue"
 			if (be8(data + 66) != 1) return fr_up(skb, reason_forward_unit_version); /* unit.version */
 
-			/* spec.cue:11: hook: "tc/ingress" */
-#line 11 "spec.cue"
+			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
+#line 12 "spec.cue"
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 760 "relay.bpf.c"
+#line 772 "relay.bpf.c"
 			{
+#line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
 
+#line 13 "spec.cue"
 				st64((void *)&key, ld64(data + 42));
+#line 13 "spec.cue"
 				st64((void *)&key + 8, ld64(data + 42 + 8));
 #line 13 "spec.cue"
 				row_w_4 = find_ways(&key);
-#line 768 "relay.bpf.c"
+#line 783 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_4) return fr_up(skb, reason_forward_no_ways);
@@ -792,23 +807,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 796 "relay.bpf.c"
+#line 811 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (52ULL + v_payload_len_2 > row_w_4->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write4(skb, data, v_payload_len_2, row_w_4);
-#line 802 "relay.bpf.c"
+#line 817 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 808 "relay.bpf.c"
+#line 823 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_forward_not_vlan);
-#line 814 "relay.bpf.c"
+#line 829 "relay.bpf.c"
 }

@@ -44,9 +44,9 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 6 "spec.cue"
+#line 13 "spec.cue"
 	__u16 x0 = bpf_htons((be8(data + 42) << 8) | 1); /* unit: kind hops */
-#line 8 "spec.cue"
+#line 13 "spec.cue"
 	__u32 x1 = bpf_htonl(be32(data + 46) ^ 0x12345678); /* unit: id */
 
 	/* unit.checksum */
@@ -86,9 +86,9 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 40, 10);
 	}
 
-#line 6 "spec.cue"
+#line 13 "spec.cue"
 	st16(data + 42, x0);
-#line 8 "spec.cue"
+#line 13 "spec.cue"
 	st32(data + 46, x1);
 #line 7 "spec.cue"
 	st16(data + 44, sum0);
@@ -109,9 +109,9 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 6 "spec.cue"
+#line 13 "spec.cue"
 	__u16 x0 = bpf_htons((be8(data + 62) << 8) | 1); /* unit: kind hops */
-#line 8 "spec.cue"
+#line 13 "spec.cue"
 	__u32 x1 = bpf_htonl(be32(data + 66) ^ 0x12345678); /* unit: id */
 
 	/* unit.checksum */
@@ -153,9 +153,9 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 60, 10);
 	}
 
-#line 6 "spec.cue"
+#line 13 "spec.cue"
 	st16(data + 62, x0);
-#line 8 "spec.cue"
+#line 13 "spec.cue"
 	st32(data + 66, x1);
 #line 7 "spec.cue"
 	st16(data + 64, sum0);
@@ -256,8 +256,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if (50ULL > v_udp_end) return fr_up(skb, reason_change_truncated);
 
-		/* spec.cue:11: hook: "tc/ingress" */
-#line 11 "spec.cue"
+		/* spec.cue:12: stack: ["eth", "ip", "udp", "unit"] */
+#line 12 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_change_super_packet);
 
 		/* spec.cue:13: do: [{set: {"unit.hops": 1, "unit.id": "unit.id ^ 0x12345678 & 0xFFFFFFFF"}}, "pass"] */
@@ -315,8 +315,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if (70ULL > v_udp_end_2) return fr_up(skb, reason_change_truncated);
 
-		/* spec.cue:11: hook: "tc/ingress" */
-#line 11 "spec.cue"
+		/* spec.cue:12: stack: ["eth", "ip", "udp", "unit"] */
+#line 12 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_change_super_packet);
 
 		/* transport.cue:14 */

@@ -52,11 +52,12 @@ static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u
 #line 7 "link.cue"
 	__u16 x1 = ld16(data + 4); /* eth: dst */
 	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x3 = ld16(data + 14); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x4 = bpf_htons(v_payload_len + 31); /* ipv4: total_length */
 	__u32 x5 = ld32(data + 18); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x6 = ld16(data + 22); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u64 x7 = ld64(data + 26); /* ipv4: src, ipv4: dst */
@@ -74,7 +75,7 @@ static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u
 	__u32 x11 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 78 "relay.bpf.c"
+#line 79 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x10 + x11 + x9 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -92,12 +93,12 @@ static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u
 	__u16 old1 = ld16(data + 24);
 #line 13 "spec.cue"
 	__u16 x13 = ld16(data + 16);
-#line 96 "relay.bpf.c"
+#line 97 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - (x13) + x4);
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 42, 45, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 101 "relay.bpf.c"
+#line 102 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_in_fault) : fr_up(skb, reason_in_no_memory);
 
@@ -117,11 +118,12 @@ static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u
 #line 7 "link.cue"
 	st16(data + 4, x1);
 	st64(data + 6, x2);
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x3);
+#line 17 "ip.cue"
 	st16(data + 16, x4);
 	st32(data + 18, x5);
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x6);
 #line 26 "ip.cue"
 	st64(data + 26, x7);
@@ -129,15 +131,15 @@ static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u
 	st32(data + 34, x8);
 #line 13 "transport.cue"
 	st16(data + 38, x9);
-#line 5 "spec.cue"
+#line 13 "spec.cue"
 	st8(data + 42, 1);
-#line 5 "spec.cue"
+#line 13 "spec.cue"
 	st16(data + 43, bpf_htons(0x203));
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 141 "relay.bpf.c"
+#line 143 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_in_fault);
 	if (unlikely(csum >= 0)) {
@@ -157,11 +159,12 @@ static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u
 #line 7 "link.cue"
 	__u16 x1 = ld16(data + 4); /* eth: dst */
 	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x3 = ld32(data + 14); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x4 = bpf_htons(v_payload_len_2 + 11); /* ipv6: payload_length */
-#line 45 "ip.cue"
 	__u16 x5 = ld16(data + 20); /* ipv6: next_header hop_limit */
+#line 46 "ip.cue"
 	__u64 x6 = ld64(data + 22); /* ipv6: src */
 #line 46 "ip.cue"
 	__u64 x7 = ld64(data + 30); /* ipv6: src */
@@ -175,7 +178,7 @@ static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u
 	__u16 old0 = ld16(data + 60);
 #line 13 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 179 "relay.bpf.c"
+#line 182 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x11 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x4 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -188,7 +191,7 @@ static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 62, 65, v_payload_len_2, (pending0 ? FR_PAYLOAD : 0));
-#line 192 "relay.bpf.c"
+#line 195 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_in_fault) : fr_up(skb, reason_in_no_memory);
 
@@ -208,11 +211,12 @@ static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u
 #line 7 "link.cue"
 	st16(data + 4, x1);
 	st64(data + 6, x2);
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x3);
+#line 43 "ip.cue"
 	st16(data + 18, x4);
-#line 45 "ip.cue"
 	st16(data + 20, x5);
+#line 46 "ip.cue"
 	st64(data + 22, x6);
 #line 46 "ip.cue"
 	st64(data + 30, x7);
@@ -223,13 +227,13 @@ static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u
 	st32(data + 54, x10);
 #line 13 "transport.cue"
 	st16(data + 58, x4);
-#line 5 "spec.cue"
+#line 13 "spec.cue"
 	st8(data + 62, 1);
-#line 5 "spec.cue"
+#line 13 "spec.cue"
 	st16(data + 63, bpf_htons(0x203));
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 233 "relay.bpf.c"
+#line 237 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_in_fault);
 	if (unlikely(csum >= 0)) {
@@ -320,11 +324,12 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_in_udp_length);
 
-		/* spec.cue:10: hook: "tc/ingress" */
-#line 10 "spec.cue"
+		/* spec.cue:12: match: "udp.dst_port": 7000 */
+#line 12 "spec.cue"
 		if (be16(data + 36) != 0x1b58) return fr_up(skb, reason_in_no_match); /* udp.dst_port */
 
 		/* spec.cue:13: do: [{push: tag: id: 0x010203}, "pass"] */
+#line 13 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_in_super_packet);
 #line 13 "spec.cue"
 		v_payload_len = v_udp_end - 42;
@@ -334,7 +339,7 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 		if ((v_payload_len + 11) > 0xffff) return fr_up(skb, reason_in_length);
 #line 13 "spec.cue"
 		return prog_in_write1(skb, data, v_payload_len);
-#line 338 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -380,11 +385,12 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_in_udp_length);
 
-		/* spec.cue:10: hook: "tc/ingress" */
-#line 10 "spec.cue"
+		/* spec.cue:12: match: "udp.dst_port": 7000 */
+#line 12 "spec.cue"
 		if (be16(data + 56) != 0x1b58) return fr_up(skb, reason_in_no_match); /* udp.dst_port */
 
 		/* spec.cue:13: do: [{push: tag: id: 0x010203}, "pass"] */
+#line 13 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_in_super_packet);
 #line 13 "spec.cue"
 		v_payload_len_2 = v_udp_end_2 - 62;
@@ -400,13 +406,13 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{push: tag: id: 0x010203}, "pass"] */
 #line 13 "spec.cue"
 		return prog_in_write2(skb, data, v_payload_len_2);
-#line 404 "relay.bpf.c"
+#line 410 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_in_not_ip);
-#line 410 "relay.bpf.c"
+#line 416 "relay.bpf.c"
 }
 
 /*
@@ -454,17 +460,17 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
-#line 458 "relay.bpf.c"
+#line 464 "relay.bpf.c"
 	__u64 x2 = fr_sum64(skb, 43, v_named_id_size);
 #line 19 "spec.cue"
 	__u16 x4 = ld16(p_named_id_end);
-#line 462 "relay.bpf.c"
+#line 468 "relay.bpf.c"
 	__u64 x3 = x4;
 	if (((v_named_id_end - 34) & 1) != 0)
 		x3 <<= 8;
 #line 19 "spec.cue"
 	__u8 x6 = ld8(p_named_id_end + 2);
-#line 468 "relay.bpf.c"
+#line 474 "relay.bpf.c"
 	__u64 x5 = x6;
 	if ((((v_named_id_end + 2) - 34) & 1) != 0)
 		x5 <<= 8;
@@ -475,7 +481,7 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	__u32 x9 = ld32(data + 30);
 #line 19 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 479 "relay.bpf.c"
+#line 485 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x8 + x9 + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -483,7 +489,7 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	__u32 x11 = ld32(data + 34);
 #line 19 "spec.cue"
 	__u8 x12 = ld8(data + 42);
-#line 487 "relay.bpf.c"
+#line 493 "relay.bpf.c"
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + ((__u64)x2 << 8) + x12 + x3 + x5 + was0));
 	if (((((v_named_id_end + 3) - 34) ^ (v_named_id_end - 34)) & 1) != 0)
 		body0 = __builtin_bswap16(body0);
@@ -498,12 +504,12 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	__u16 old1 = ld16(data + 24);
 #line 19 "spec.cue"
 	__u16 x13 = ld16(data + 16);
-#line 502 "relay.bpf.c"
+#line 508 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - (x13) + x0);
 
 #line 19 "spec.cue"
 	int err = fr_resize(skb, (v_named_id_end + 3), v_named_id_end, v_payload_len, FR_PAYLOAD);
-#line 507 "relay.bpf.c"
+#line 513 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_out_fault) : fr_up(skb, reason_out_no_memory);
 
@@ -523,7 +529,7 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 527 "relay.bpf.c"
+#line 533 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
 	if (unlikely(csum >= 0)) {
@@ -544,17 +550,17 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
-#line 548 "relay.bpf.c"
+#line 554 "relay.bpf.c"
 	__u64 x1 = fr_sum64(skb, 63, v_named_id_size_2);
 #line 19 "spec.cue"
 	__u16 x3 = ld16(p_named_id_end_2);
-#line 552 "relay.bpf.c"
+#line 558 "relay.bpf.c"
 	__u64 x2 = x3;
 	if (((v_named_id_end_2 - 54) & 1) != 0)
 		x2 <<= 8;
 #line 19 "spec.cue"
 	__u8 x5 = ld8(p_named_id_end_2 + 2);
-#line 558 "relay.bpf.c"
+#line 564 "relay.bpf.c"
 	__u64 x4 = x5;
 	if ((((v_named_id_end_2 + 2) - 54) & 1) != 0)
 		x4 <<= 8;
@@ -569,7 +575,7 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 	__u64 x10 = ld64(data + 46);
 #line 19 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 573 "relay.bpf.c"
+#line 579 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x0 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -577,7 +583,7 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 	__u32 x12 = ld32(data + 54);
 #line 19 "spec.cue"
 	__u8 x13 = ld8(data + 62);
-#line 581 "relay.bpf.c"
+#line 587 "relay.bpf.c"
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + ((__u64)x1 << 8) + x13 + x2 + x4 + was0));
 	if (((((v_named_id_end_2 + 3) - 54) ^ (v_named_id_end_2 - 54)) & 1) != 0)
 		body0 = __builtin_bswap16(body0);
@@ -587,7 +593,7 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 
 #line 19 "spec.cue"
 	int err = fr_resize(skb, (v_named_id_end_2 + 3), v_named_id_end_2, v_payload_len_2, FR_PAYLOAD);
-#line 591 "relay.bpf.c"
+#line 597 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_out_fault) : fr_up(skb, reason_out_no_memory);
 
@@ -605,7 +611,7 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 #line 13 "transport.cue"
 	st16(data + 58, x0);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 609 "relay.bpf.c"
+#line 615 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
 	if (unlikely(csum >= 0)) {
@@ -726,13 +732,16 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 #line 5 "spec.cue"
 		if ((v_named_id_end + 3) > v_udp_end) return fr_up(skb, reason_out_truncated);
 
-		/* spec.cue:16: hook: "tc/ingress" */
-#line 16 "spec.cue"
+		/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
+#line 17 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_out_super_packet);
-#line 16 "spec.cue"
+
+		/* spec.cue:18: match: "udp.dst_port": 7001 */
+#line 18 "spec.cue"
 		if (be16(data + 36) != 0x1b59) return fr_up(skb, reason_out_no_match); /* udp.dst_port */
 
 		/* spec.cue:19: do: [{pop: "tag"}, "pass"] */
+#line 19 "spec.cue"
 		v_payload_len = v_udp_end - (v_named_id_end + 3);
 #line 19 "spec.cue"
 		if ((v_payload_len + (v_named_id_end - 14)) > 0xffff) return fr_up(skb, reason_out_length);
@@ -740,7 +749,7 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 		if ((v_payload_len + (v_named_id_end - 34)) > 0xffff) return fr_up(skb, reason_out_length);
 #line 19 "spec.cue"
 		return prog_out_write1(skb, data, v_named_id_size, v_named_id_end, p_named_id_end, v_payload_len);
-#line 744 "relay.bpf.c"
+#line 753 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
@@ -810,13 +819,16 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 #line 5 "spec.cue"
 		if ((v_named_id_end_2 + 3) > v_udp_end_2) return fr_up(skb, reason_out_truncated);
 
-		/* spec.cue:16: hook: "tc/ingress" */
-#line 16 "spec.cue"
+		/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
+#line 17 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_out_super_packet);
-#line 16 "spec.cue"
+
+		/* spec.cue:18: match: "udp.dst_port": 7001 */
+#line 18 "spec.cue"
 		if (be16(data + 56) != 0x1b59) return fr_up(skb, reason_out_no_match); /* udp.dst_port */
 
 		/* spec.cue:19: do: [{pop: "tag"}, "pass"] */
+#line 19 "spec.cue"
 		v_payload_len_2 = v_udp_end_2 - (v_named_id_end_2 + 3);
 #line 19 "spec.cue"
 		if ((v_payload_len_2 + (v_named_id_end_2 - 54)) > 0xffff) return fr_up(skb, reason_out_length);
@@ -830,11 +842,11 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 		/* spec.cue:19: do: [{pop: "tag"}, "pass"] */
 #line 19 "spec.cue"
 		return prog_out_write2(skb, data, v_named_id_size_2, v_named_id_end_2, p_named_id_end_2, v_payload_len_2);
-#line 834 "relay.bpf.c"
+#line 846 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_out_not_ip);
-#line 840 "relay.bpf.c"
+#line 852 "relay.bpf.c"
 }

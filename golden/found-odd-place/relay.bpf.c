@@ -45,8 +45,9 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 7 "spec.cue"
+#line 13 "spec.cue"
 	__u8 x0 = be8(p_named_id_end) ^ 90; /* named: kind */
+#line 13 "spec.cue"
 	__u16 x1 = bpf_htons((be16(p_named_id_end + 1) + 0x1234) & 0xffff); /* named: number */
 
 	/* udp.checksum */
@@ -54,13 +55,13 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 40);
 #line 13 "spec.cue"
 	__u8 x3 = ld8(p_named_id_end);
-#line 58 "relay.bpf.c"
+#line 59 "relay.bpf.c"
 	__u64 x2 = x3;
 	if (((v_named_id_end - 34) & 1) != 0)
 		x2 <<= 8;
 #line 13 "spec.cue"
 	__u16 x5 = ld16(p_named_id_end + 1);
-#line 64 "relay.bpf.c"
+#line 65 "relay.bpf.c"
 	__u64 x4 = x5;
 	if ((((v_named_id_end + 1) - 34) & 1) != 0)
 		x4 <<= 8;
@@ -76,7 +77,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	__u32 x9 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 80 "relay.bpf.c"
+#line 81 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x8 + x9 + x10 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -92,12 +93,13 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-#line 7 "spec.cue"
+#line 13 "spec.cue"
 	st8(p_named_id_end, x0);
+#line 13 "spec.cue"
 	st16(p_named_id_end + 1, x1);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? old0 : sum0);
-#line 101 "relay.bpf.c"
+#line 103 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
@@ -113,8 +115,9 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 7 "spec.cue"
+#line 13 "spec.cue"
 	__u8 x0 = be8(p_named_id_end_2) ^ 90; /* named: kind */
+#line 13 "spec.cue"
 	__u16 x1 = bpf_htons((be16(p_named_id_end_2 + 1) + 0x1234) & 0xffff); /* named: number */
 
 	/* udp.checksum */
@@ -122,13 +125,13 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 60);
 #line 13 "spec.cue"
 	__u8 x3 = ld8(p_named_id_end_2);
-#line 126 "relay.bpf.c"
+#line 129 "relay.bpf.c"
 	__u64 x2 = x3;
 	if (((v_named_id_end_2 - 54) & 1) != 0)
 		x2 <<= 8;
 #line 13 "spec.cue"
 	__u16 x5 = ld16(p_named_id_end_2 + 1);
-#line 132 "relay.bpf.c"
+#line 135 "relay.bpf.c"
 	__u64 x4 = x5;
 	if ((((v_named_id_end_2 + 1) - 54) & 1) != 0)
 		x4 <<= 8;
@@ -148,7 +151,7 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	__u64 x11 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 152 "relay.bpf.c"
+#line 155 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -162,12 +165,13 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 		csum = fr_complete_without(skb, csum, 60, 2);
 	}
 
-#line 7 "spec.cue"
+#line 13 "spec.cue"
 	st8(p_named_id_end_2, x0);
+#line 13 "spec.cue"
 	st16(p_named_id_end_2 + 1, x1);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 171 "relay.bpf.c"
+#line 175 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
@@ -287,14 +291,14 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if ((v_named_id_end + 3) > v_udp_end) return fr_up(skb, reason_change_truncated);
 
-		/* spec.cue:11: hook: "tc/ingress" */
-#line 11 "spec.cue"
+		/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
+#line 12 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_change_super_packet);
 
 		/* spec.cue:13: do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + 0x1234, 16)"}}, "pass"] */
 #line 13 "spec.cue"
 		return prog_change_write1(skb, data, v_named_id_end, p_named_id_end);
-#line 298 "relay.bpf.c"
+#line 302 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
@@ -364,8 +368,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if ((v_named_id_end_2 + 3) > v_udp_end_2) return fr_up(skb, reason_change_truncated);
 
-		/* spec.cue:11: hook: "tc/ingress" */
-#line 11 "spec.cue"
+		/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
+#line 12 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_change_super_packet);
 
 		/* transport.cue:14 */
@@ -375,11 +379,11 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + 0x1234, 16)"}}, "pass"] */
 #line 13 "spec.cue"
 		return prog_change_write2(skb, data, v_named_id_end_2, p_named_id_end_2);
-#line 379 "relay.bpf.c"
+#line 383 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_change_not_ip);
-#line 385 "relay.bpf.c"
+#line 389 "relay.bpf.c"
 }

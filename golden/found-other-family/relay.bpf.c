@@ -71,7 +71,7 @@ static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 10 "spec.cue"
 	__u16 x0 = bpf_htons(0x45b8ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
 
 	/* ip.checksum */
@@ -87,7 +87,7 @@ static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 14, 12);
 	}
 
-#line 16 "ip.cue"
+#line 10 "spec.cue"
 	st16(data + 14, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
@@ -104,7 +104,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, s
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 12 "spec.cue"
 	__u32 x0 = bpf_htonl(((0x60000000ULL | ((__u64)row_f->m_class << 22)) | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
 #line 111 "relay.bpf.c"
@@ -113,7 +113,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, s
 		csum = fr_complete_without(skb, csum, 14, 4);
 	}
 
-#line 42 "ip.cue"
+#line 12 "spec.cue"
 	st32(data + 14, x0);
 #line 119 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
@@ -274,22 +274,24 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:12: {when: "ipv6", lookup: f: flows: ["ipv6.flow_label"], do: [{set: "ipv6.dscp": "f.class"}, "pass"]}, */
 #line 276 "relay.bpf.c"
 		{
+#line 12 "spec.cue"
 			struct key_flows key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			key.m_label = ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff);
 #line 12 "spec.cue"
 			row_f = find_flows(&key);
-#line 283 "relay.bpf.c"
+#line 285 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_f) return fr_up(skb, reason_sort_no_flows);
 #line 12 "spec.cue"
 		return prog_sort_write2(skb, data, row_f);
-#line 289 "relay.bpf.c"
+#line 291 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp"] */
 #line 8 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 295 "relay.bpf.c"
+#line 297 "relay.bpf.c"
 }

@@ -44,11 +44,12 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 #line 7 "link.cue"
 	__u16 x1 = ld16(data + 4); /* eth: dst */
 	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x3 = ld16(data + 14); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x4 = bpf_htons(v_payload_len + 20); /* ipv4: total_length */
 	__u32 x5 = ld32(data + 18); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-#line 24 "ip.cue"
+#line 11 "spec.cue"
 	__u16 x6 = bpf_htons((be8(data + 22) << 8) | be8(data + 38)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u64 x7 = ld64(data + 26); /* ipv4: src, ipv4: dst */
@@ -60,12 +61,12 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	__u16 x8 = ld16(data + 16);
 #line 11 "spec.cue"
 	__u16 x9 = ld16(data + 22);
-#line 64 "relay.bpf.c"
+#line 65 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9) + (__u64)x4 + x6);
 
 #line 11 "spec.cue"
 	int err = fr_resize(skb, 42, 34, v_payload_len, 0);
-#line 69 "relay.bpf.c"
+#line 70 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_unwrap_fault) : fr_up(skb, reason_unwrap_no_memory);
 
@@ -83,17 +84,18 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 #line 7 "link.cue"
 	st16(data + 4, x1);
 	st64(data + 6, x2);
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x3);
+#line 17 "ip.cue"
 	st16(data + 16, x4);
 	st32(data + 18, x5);
-#line 24 "ip.cue"
+#line 11 "spec.cue"
 	st16(data + 22, x6);
 #line 26 "ip.cue"
 	st64(data + 26, x7);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 97 "relay.bpf.c"
+#line 99 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 20);
 	}
@@ -171,8 +173,8 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 #line 4 "spec.cue"
 	if (42ULL > v_ipv4_end) return fr_up(skb, reason_unwrap_truncated);
 
-	/* spec.cue:9: hook: "tc/ingress" */
-#line 9 "spec.cue"
+	/* spec.cue:10: stack: ["eth", "ipv4", "shim"] */
+#line 10 "spec.cue"
 	if (skb->gso_size != 0) return fr_up(skb, reason_unwrap_super_packet);
 
 	/* spec.cue:11: do: [{pop: "shim"}, {set: "ipv4.protocol": "shim.next"}, "pass"] */
@@ -182,5 +184,5 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	if ((v_payload_len + 20) > 0xffff) return fr_up(skb, reason_unwrap_length);
 #line 11 "spec.cue"
 	return prog_unwrap_write1(skb, data, v_payload_len);
-#line 186 "relay.bpf.c"
+#line 188 "relay.bpf.c"
 }

@@ -52,11 +52,12 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 #line 7 "link.cue"
 	__u16 x1 = ld16(data + 4); /* eth: dst */
 	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x3 = ld16(data + 14); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x4 = bpf_htons(v_payload_len + 32); /* ipv4: total_length */
 	__u32 x5 = ld32(data + 18); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x6 = ld16(data + 22); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u64 x7 = ld64(data + 26); /* ipv4: src, ipv4: dst */
@@ -64,7 +65,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x8 = ld32(data + 34); /* udp: src_port, udp: dst_port */
 #line 13 "transport.cue"
 	__u16 x9 = bpf_htons(v_payload_len + 12); /* udp: length */
-#line 5 "spec.cue"
+#line 12 "spec.cue"
 	__u16 x10 = ld16(data + 34); /* seal: id */
 
 	/* seal.checksum */
@@ -72,7 +73,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x11 = bpf_htonl(v_payload_len + 4);
 #line 12 "spec.cue"
 	__u32 x12 = ld32(data + 26);
-#line 76 "relay.bpf.c"
+#line 77 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x10 + x11 + x12 + x10 + 0x6834);
 
 	/* udp.checksum */
@@ -82,7 +83,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x13 = ld32(data + 30);
 #line 12 "spec.cue"
 	__u16 x14 = ld16(data + 38);
-#line 86 "relay.bpf.c"
+#line 87 "relay.bpf.c"
 	__u64 was1 = (__u64)x12 + x13 + x14 + 0x1100;
 	__u64 now1 = (__u64)x12 + x13 + x9 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
@@ -97,12 +98,12 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u16 old2 = ld16(data + 24);
 #line 12 "spec.cue"
 	__u16 x15 = ld16(data + 16);
-#line 101 "relay.bpf.c"
+#line 102 "relay.bpf.c"
 	__u16 sum2 = fr_checksum(FR_ZERO + (__u16)~old2 - (x15) + x4);
 
 #line 12 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending1 ? FR_PAYLOAD : 0));
-#line 106 "relay.bpf.c"
+#line 107 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -120,11 +121,12 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 #line 7 "link.cue"
 	st16(data + 4, x1);
 	st64(data + 6, x2);
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x3);
+#line 17 "ip.cue"
 	st16(data + 16, x4);
 	st32(data + 18, x5);
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x6);
 #line 26 "ip.cue"
 	st64(data + 26, x7);
@@ -132,14 +134,15 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	st32(data + 34, x8);
 #line 13 "transport.cue"
 	st16(data + 38, x9);
-#line 5 "spec.cue"
+#line 12 "spec.cue"
 	st16(data + 42, x10);
+#line 6 "spec.cue"
 	st16(data + 44, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? old1 : sum1);
 #line 25 "ip.cue"
 	st16(data + 24, sum2);
-#line 143 "relay.bpf.c"
+#line 146 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
@@ -159,11 +162,12 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 #line 7 "link.cue"
 	__u16 x1 = ld16(data + 4); /* eth: dst */
 	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x3 = ld32(data + 14); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x4 = bpf_htons(v_payload_len_2 + 12); /* ipv6: payload_length */
-#line 45 "ip.cue"
 	__u16 x5 = ld16(data + 20); /* ipv6: next_header hop_limit */
+#line 46 "ip.cue"
 	__u64 x6 = ld64(data + 22); /* ipv6: src */
 #line 46 "ip.cue"
 	__u64 x7 = ld64(data + 30); /* ipv6: src */
@@ -172,13 +176,13 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	__u64 x9 = ld64(data + 46); /* ipv6: dst */
 #line 11 "transport.cue"
 	__u32 x10 = ld32(data + 54); /* udp: src_port, udp: dst_port */
-#line 5 "spec.cue"
+#line 12 "spec.cue"
 	__u16 x11 = ld16(data + 54); /* seal: id */
 
 	/* seal.checksum */
 #line 12 "spec.cue"
 	__u32 x12 = bpf_htonl(v_payload_len_2 + 4);
-#line 182 "relay.bpf.c"
+#line 186 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x11 + x12 + fr_add64(x6) + fr_add64(x7) + x11 + 0x6834);
 
 	/* udp.checksum */
@@ -186,7 +190,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	__u16 old1 = ld16(data + 60);
 #line 12 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 190 "relay.bpf.c"
+#line 194 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x13 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x4 + 0x1100;
 	int pending1 = old1 == fr_fold(was1);
@@ -196,7 +200,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 
 #line 12 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_2, (pending1 ? FR_PAYLOAD : 0));
-#line 200 "relay.bpf.c"
+#line 204 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -214,11 +218,12 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 #line 7 "link.cue"
 	st16(data + 4, x1);
 	st64(data + 6, x2);
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x3);
+#line 43 "ip.cue"
 	st16(data + 18, x4);
-#line 45 "ip.cue"
 	st16(data + 20, x5);
+#line 46 "ip.cue"
 	st64(data + 22, x6);
 #line 46 "ip.cue"
 	st64(data + 30, x7);
@@ -229,12 +234,13 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	st32(data + 54, x10);
 #line 13 "transport.cue"
 	st16(data + 58, x4);
-#line 5 "spec.cue"
+#line 12 "spec.cue"
 	st16(data + 62, x11);
+#line 6 "spec.cue"
 	st16(data + 64, sum0);
 #line 14 "transport.cue"
 	st16(data + 60, pending1 ? old1 : sum1);
-#line 238 "relay.bpf.c"
+#line 244 "relay.bpf.c"
 	if (unlikely(pending1) && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
@@ -325,11 +331,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_wrap_udp_length);
 
-		/* spec.cue:9: hook: "tc/ingress" */
-#line 9 "spec.cue"
+		/* spec.cue:11: match: "udp.dst_port": 7000 */
+#line 11 "spec.cue"
 		if (be16(data + 36) != 0x1b58) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:12: do: [{push: seal: id: "udp.src_port"}, "pass"] */
+#line 12 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_wrap_super_packet);
 #line 12 "spec.cue"
 		v_payload_len = v_udp_end - 42;
@@ -339,7 +346,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if ((v_payload_len + 12) > 0xffff) return fr_up(skb, reason_wrap_length);
 #line 12 "spec.cue"
 		return prog_wrap_write1(skb, data, v_payload_len);
-#line 343 "relay.bpf.c"
+#line 350 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -385,11 +392,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_wrap_udp_length);
 
-		/* spec.cue:9: hook: "tc/ingress" */
-#line 9 "spec.cue"
+		/* spec.cue:11: match: "udp.dst_port": 7000 */
+#line 11 "spec.cue"
 		if (be16(data + 56) != 0x1b58) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:12: do: [{push: seal: id: "udp.src_port"}, "pass"] */
+#line 12 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_wrap_super_packet);
 #line 12 "spec.cue"
 		v_payload_len_2 = v_udp_end_2 - 62;
@@ -405,11 +413,11 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		/* spec.cue:12: do: [{push: seal: id: "udp.src_port"}, "pass"] */
 #line 12 "spec.cue"
 		return prog_wrap_write2(skb, data, v_payload_len_2);
-#line 409 "relay.bpf.c"
+#line 417 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_wrap_not_ip);
-#line 415 "relay.bpf.c"
+#line 423 "relay.bpf.c"
 }

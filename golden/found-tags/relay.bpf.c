@@ -182,11 +182,12 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x2 = ld32(data + 6); /* eth: src */
 #line 8 "link.cue"
 	__u16 x3 = ld16(data + 10); /* eth: src */
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x4 = ld32(data + 14); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x5 = bpf_htons(v_payload_len + 4); /* ipv6: payload_length */
-#line 45 "ip.cue"
 	__u16 x6 = ld16(data + 20); /* ipv6: next_header hop_limit */
+#line 46 "ip.cue"
 	__u64 x7 = ld64(data + 22); /* ipv6: src */
 #line 46 "ip.cue"
 	__u64 x8 = ld64(data + 30); /* ipv6: src */
@@ -196,7 +197,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 54, 58, v_payload_len, 0);
-#line 200 "relay.bpf.c"
+#line 201 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -217,20 +218,21 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 #line 8 "link.cue"
 	st16(data + 10, x3);
 	st16(data + 12, bpf_htons(0x86dd));
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x4);
+#line 43 "ip.cue"
 	st16(data + 18, x5);
-#line 45 "ip.cue"
 	st16(data + 20, x6);
+#line 46 "ip.cue"
 	st64(data + 22, x7);
 #line 46 "ip.cue"
 	st64(data + 30, x8);
 	st64(data + 38, x9);
 #line 47 "ip.cue"
 	st64(data + 46, x10);
-#line 4 "spec.cue"
+#line 14 "spec.cue"
 	st32(data + 54, bpf_htonl(7));
-#line 234 "relay.bpf.c"
+#line 236 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 44);
 	}
@@ -248,11 +250,12 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 #line 7 "link.cue"
 	__u16 x1 = ld16(data + 4); /* eth: dst */
 	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x3 = ld32(data + 14); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x4 = bpf_htons(v_payload_len_3 + 4); /* ipv6: payload_length */
-#line 45 "ip.cue"
 	__u16 x5 = ld16(data + 20); /* ipv6: next_header hop_limit */
+#line 46 "ip.cue"
 	__u64 x6 = ld64(data + 22); /* ipv6: src */
 #line 46 "ip.cue"
 	__u64 x7 = ld64(data + 30); /* ipv6: src */
@@ -262,7 +265,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 54, 58, v_payload_len_3, 0);
-#line 266 "relay.bpf.c"
+#line 269 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -280,20 +283,21 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 #line 7 "link.cue"
 	st16(data + 4, x1);
 	st64(data + 6, x2);
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x3);
+#line 43 "ip.cue"
 	st16(data + 18, x4);
-#line 45 "ip.cue"
 	st16(data + 20, x5);
+#line 46 "ip.cue"
 	st64(data + 22, x6);
 #line 46 "ip.cue"
 	st64(data + 30, x7);
 	st64(data + 38, x8);
 #line 47 "ip.cue"
 	st64(data + 46, x9);
-#line 4 "spec.cue"
+#line 14 "spec.cue"
 	st32(data + 54, bpf_htonl(7));
-#line 297 "relay.bpf.c"
+#line 301 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 44);
 	}
@@ -361,7 +365,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if ((v_payload_len + 4) > 0xffff) return fr_up(skb, reason_wrap_length);
 #line 14 "spec.cue"
 		return prog_wrap_write1(skb, data, v_payload_len);
-#line 365 "relay.bpf.c"
+#line 369 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "vlan?", "ipv6"] */
@@ -400,7 +404,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		/* spec.cue:14: do: [{push: mark: id: 7}, "pass"] */
 #line 14 "spec.cue"
 		return fr_up(skb, reason_wrap_tag_in_frame);
-#line 404 "relay.bpf.c"
+#line 408 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "vlan?", "ipv6"] */
@@ -440,5 +444,5 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	if ((v_payload_len_3 + 4) > 0xffff) return fr_up(skb, reason_wrap_length);
 #line 14 "spec.cue"
 	return prog_wrap_write2(skb, data, v_payload_len_3);
-#line 444 "relay.bpf.c"
+#line 448 "relay.bpf.c"
 }

@@ -76,7 +76,7 @@ static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data,
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 6 "spec.cue"
+#line 13 "spec.cue"
 	__u32 x0 = bpf_htonl(((__u64)row_p->m_tenant << 8) | be8(data + 49)); /* vxlan: vni reserved_2 */
 
 	/* inner_udp.checksum */
@@ -130,9 +130,9 @@ static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data,
 		csum = fr_complete_without(skb, csum, 40, 52);
 	}
 
-#line 6 "spec.cue"
+#line 13 "spec.cue"
 	st32(data + 46, x0);
-#line 12 "transport.cue"
+#line 13 "spec.cue"
 	st16(data + 86, bpf_htons(9));
 #line 14 "transport.cue"
 	st16(data + 90, pending0 ? old0 : sum0);
@@ -155,7 +155,7 @@ static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data,
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 6 "spec.cue"
+#line 13 "spec.cue"
 	__u32 x0 = bpf_htonl(((__u64)row_p_2->m_tenant << 8) | be8(data + 69)); /* vxlan: vni reserved_2 */
 
 	/* inner_udp.checksum */
@@ -211,9 +211,9 @@ static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data,
 		csum = fr_complete_without(skb, csum, 60, 52);
 	}
 
-#line 6 "spec.cue"
+#line 13 "spec.cue"
 	st32(data + 66, x0);
-#line 12 "transport.cue"
+#line 13 "spec.cue"
 	st16(data + 106, bpf_htons(9));
 #line 14 "transport.cue"
 	st16(data + 110, pending0 ? old0 : sum0);
@@ -392,20 +392,23 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		if (v_inner_udp_end != v_inner_ip_end) return fr_up(skb, reason_inside_udp_length);
 
-		/* spec.cue:10: hook: "tc/ingress" */
-#line 10 "spec.cue"
+		/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
+#line 11 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_inside_super_packet);
 
 		/* spec.cue:12: lookup: p: peers: ["inner_udp.src"] */
 #line 401 "relay.bpf.c"
 		{
+#line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			fr_put_v4(key.m_addr.addr, ld32(data + 76));
+#line 12 "spec.cue"
 			key.m_addr.port = be16(data + 84);
 #line 12 "spec.cue"
 			row_p = find_peers(&key);
-#line 409 "relay.bpf.c"
+#line 412 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_inside_no_peers);
@@ -413,7 +416,7 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
 #line 13 "spec.cue"
 		return prog_inside_write1(skb, data, row_p);
-#line 417 "relay.bpf.c"
+#line 420 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
@@ -535,20 +538,23 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		if (v_inner_udp_end_2 != v_inner_ip_end_2) return fr_up(skb, reason_inside_udp_length);
 
-		/* spec.cue:10: hook: "tc/ingress" */
-#line 10 "spec.cue"
+		/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
+#line 11 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_inside_super_packet);
 
 		/* spec.cue:12: lookup: p: peers: ["inner_udp.src"] */
-#line 544 "relay.bpf.c"
+#line 547 "relay.bpf.c"
 		{
+#line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			fr_put_v4(key.m_addr.addr, ld32(data + 96));
+#line 12 "spec.cue"
 			key.m_addr.port = be16(data + 104);
 #line 12 "spec.cue"
 			row_p_2 = find_peers(&key);
-#line 552 "relay.bpf.c"
+#line 558 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_inside_no_peers);
@@ -560,11 +566,11 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
 #line 13 "spec.cue"
 		return prog_inside_write2(skb, data, row_p_2);
-#line 564 "relay.bpf.c"
+#line 570 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_inside_not_ip);
-#line 570 "relay.bpf.c"
+#line 576 "relay.bpf.c"
 }

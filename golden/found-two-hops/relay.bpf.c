@@ -86,7 +86,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u32 x1 = ld32(row_p->m_local.addr + 12); /* ipv4: src */
@@ -139,9 +139,9 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	}
 #line 18 "ip.cue"
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
+#line 20 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x0);
 #line 26 "ip.cue"
 	st32(data + 26, x1);
@@ -170,8 +170,9 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len + 8); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_p->m_local.addr); /* ipv6: src */
@@ -193,13 +194,13 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 14 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 197 "relay.bpf.c"
+#line 198 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 14 "spec.cue"
 	__u32 x11 = ld32(data + 34);
-#line 203 "relay.bpf.c"
+#line 204 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -207,7 +208,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len, FR_TO_IPV6);
-#line 211 "relay.bpf.c"
+#line 212 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -226,11 +227,12 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x0);
+#line 43 "ip.cue"
 	st16(data + 18, x1);
-#line 45 "ip.cue"
 	st16(data + 20, bpf_htons(0x1140));
+#line 46 "ip.cue"
 	st64(data + 22, x2);
 #line 46 "ip.cue"
 	st64(data + 30, x3);
@@ -242,7 +244,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 246 "relay.bpf.c"
+#line 248 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -259,7 +261,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u32 x1 = ld32(row_p->m_other.addr + 12); /* ipv4: src */
@@ -277,13 +279,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x6 = ld32(data + 30);
 #line 15 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 281 "relay.bpf.c"
+#line 283 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
 	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
 #line 15 "spec.cue"
 	__u32 x8 = ld32(data + 34);
-#line 287 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -297,7 +299,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 18);
 #line 15 "spec.cue"
 	__u16 x10 = ld16(data + 22);
-#line 301 "relay.bpf.c"
+#line 303 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_p->h_hop_peer_2.state == FR_HOP_DIRECT;
 
@@ -312,9 +314,9 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	}
 #line 18 "ip.cue"
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
+#line 20 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x0);
 #line 26 "ip.cue"
 	st32(data + 26, x1);
@@ -326,7 +328,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 330 "relay.bpf.c"
+#line 332 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -343,8 +345,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_2 + 8); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_p->m_other.addr); /* ipv6: src */
@@ -366,13 +369,13 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 15 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 370 "relay.bpf.c"
+#line 373 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 15 "spec.cue"
 	__u32 x11 = ld32(data + 34);
-#line 376 "relay.bpf.c"
+#line 379 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -380,7 +383,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 15 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len_2, FR_TO_IPV6);
-#line 384 "relay.bpf.c"
+#line 387 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -399,11 +402,12 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x0);
+#line 43 "ip.cue"
 	st16(data + 18, x1);
-#line 45 "ip.cue"
 	st16(data + 20, bpf_htons(0x1140));
+#line 46 "ip.cue"
 	st64(data + 22, x2);
 #line 46 "ip.cue"
 	st64(data + 30, x3);
@@ -415,7 +419,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 419 "relay.bpf.c"
+#line 423 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -459,13 +463,13 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	__u64 x11 = ld64(data + 46);
 #line 14 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 463 "relay.bpf.c"
+#line 467 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
 	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
 #line 14 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 469 "relay.bpf.c"
+#line 473 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -495,7 +499,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 499 "relay.bpf.c"
+#line 503 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -512,8 +516,9 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) | ((be8(data + 15) >> 4) & 3)); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_3 + 28); /* ipv4: total_length */
 #line 26 "ip.cue"
 	__u32 x2 = ld32(row_p_2->m_local.addr + 12); /* ipv4: src */
@@ -536,13 +541,13 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 14 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 540 "relay.bpf.c"
+#line 545 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 14 "spec.cue"
 	__u32 x12 = ld32(data + 54);
-#line 546 "relay.bpf.c"
+#line 551 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -553,7 +558,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_3, FR_TO_IPV4);
-#line 557 "relay.bpf.c"
+#line 562 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -572,13 +577,13 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x0);
+#line 17 "ip.cue"
 	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, bpf_htons(0x4011));
 #line 26 "ip.cue"
 	st32(data + 26, x2);
@@ -590,7 +595,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 594 "relay.bpf.c"
+#line 599 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -634,13 +639,13 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	__u64 x11 = ld64(data + 46);
 #line 15 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 638 "relay.bpf.c"
+#line 643 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
 	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
 #line 15 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 644 "relay.bpf.c"
+#line 649 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -670,7 +675,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 674 "relay.bpf.c"
+#line 679 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -687,8 +692,9 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) | ((be8(data + 15) >> 4) & 3)); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_4 + 28); /* ipv4: total_length */
 #line 26 "ip.cue"
 	__u32 x2 = ld32(row_p_2->m_other.addr + 12); /* ipv4: src */
@@ -711,13 +717,13 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 15 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 715 "relay.bpf.c"
+#line 721 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 15 "spec.cue"
 	__u32 x12 = ld32(data + 54);
-#line 721 "relay.bpf.c"
+#line 727 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -728,7 +734,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 
 #line 15 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_4, FR_TO_IPV4);
-#line 732 "relay.bpf.c"
+#line 738 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -747,13 +753,13 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x0);
+#line 17 "ip.cue"
 	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, bpf_htons(0x4011));
 #line 26 "ip.cue"
 	st32(data + 26, x2);
@@ -765,7 +771,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 769 "relay.bpf.c"
+#line 775 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -863,14 +869,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: peers: ["udp.dst_port"] */
-#line 867 "relay.bpf.c"
+#line 873 "relay.bpf.c"
 		{
+#line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			key.m_id = be16(data + 36);
 #line 12 "spec.cue"
 			row_p = find_peers(&key);
-#line 874 "relay.bpf.c"
+#line 882 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_forward_no_peers);
@@ -894,13 +902,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 898 "relay.bpf.c"
+#line 906 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 				return prog_forward_write1(skb, data, row_p);
-#line 904 "relay.bpf.c"
+#line 912 "relay.bpf.c"
 			}
 
 			/* spec.cue:14: {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -928,13 +936,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 932 "relay.bpf.c"
+#line 940 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write2(skb, data, v_payload_len, row_p);
-#line 938 "relay.bpf.c"
+#line 946 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -954,13 +962,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 958 "relay.bpf.c"
+#line 966 "relay.bpf.c"
 			}
 #line 15 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
 			return prog_forward_write3(skb, data, row_p);
-#line 964 "relay.bpf.c"
+#line 972 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -988,13 +996,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 992 "relay.bpf.c"
+#line 1000 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_p->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
 		return prog_forward_write4(skb, data, v_payload_len_2, row_p);
-#line 998 "relay.bpf.c"
+#line 1006 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -1041,14 +1049,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: peers: ["udp.dst_port"] */
-#line 1045 "relay.bpf.c"
+#line 1053 "relay.bpf.c"
 		{
+#line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			key.m_id = be16(data + 56);
 #line 12 "spec.cue"
 			row_p_2 = find_peers(&key);
-#line 1052 "relay.bpf.c"
+#line 1062 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_peers);
@@ -1077,13 +1087,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 1081 "relay.bpf.c"
+#line 1091 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 				return prog_forward_write5(skb, data, row_p_2);
-#line 1087 "relay.bpf.c"
+#line 1097 "relay.bpf.c"
 			}
 
 			/* spec.cue:14: {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -1109,13 +1119,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1113 "relay.bpf.c"
+#line 1123 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (28ULL + v_payload_len_3 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write6(skb, data, v_payload_len_3, row_p_2);
-#line 1119 "relay.bpf.c"
+#line 1129 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1140,13 +1150,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1144 "relay.bpf.c"
+#line 1154 "relay.bpf.c"
 			}
 #line 15 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
 			return prog_forward_write7(skb, data, row_p_2);
-#line 1150 "relay.bpf.c"
+#line 1160 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1172,17 +1182,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1176 "relay.bpf.c"
+#line 1186 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_p_2->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
 		return prog_forward_write8(skb, data, v_payload_len_4, row_p_2);
-#line 1182 "relay.bpf.c"
+#line 1192 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1188 "relay.bpf.c"
+#line 1198 "relay.bpf.c"
 }

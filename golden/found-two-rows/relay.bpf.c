@@ -218,20 +218,24 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:12: lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
 #line 220 "relay.bpf.c"
 		{
+#line 12 "spec.cue"
 			struct key_known key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 12 "spec.cue"
 			row_k = find_known(&key);
-#line 227 "relay.bpf.c"
+#line 229 "relay.bpf.c"
 		}
 		{
+#line 12 "spec.cue"
 			struct key_busy key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			key.m_port = be16(data + 36);
 #line 12 "spec.cue"
 			row_b = find_busy(&key);
-#line 235 "relay.bpf.c"
+#line 239 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {when: "!k && !b", do: [{drop: "stranger"}]}, */
@@ -239,23 +243,27 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (!fr_has(row_k) && !fr_has(row_b)) { /* rule */
 #line 14 "spec.cue"
 			return fr_drop(skb->len, reason_sort_stranger);
-#line 243 "relay.bpf.c"
+#line 247 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
 		{
+#line 15 "spec.cue"
 			struct key_seen key __attribute__((aligned(8))) = {};
+#line 15 "spec.cue"
 			struct val_seen val __attribute__((aligned(8))) = {};
 
+#line 15 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
+#line 15 "spec.cue"
 			val.m_known = fr_has(row_k);
 #line 15 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_sort_full_seen);
-#line 255 "relay.bpf.c"
+#line 263 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		return prog_sort_write1(skb);
-#line 259 "relay.bpf.c"
+#line 267 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -302,23 +310,28 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_sort_udp_length);
 
 		/* spec.cue:12: lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
-#line 306 "relay.bpf.c"
+#line 314 "relay.bpf.c"
 		{
+#line 12 "spec.cue"
 			struct key_known key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 12 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 12 "spec.cue"
 			row_k_2 = find_known(&key);
-#line 314 "relay.bpf.c"
+#line 325 "relay.bpf.c"
 		}
 		{
+#line 12 "spec.cue"
 			struct key_busy key __attribute__((aligned(8))) = {};
 
+#line 12 "spec.cue"
 			key.m_port = be16(data + 56);
 #line 12 "spec.cue"
 			row_b_2 = find_busy(&key);
-#line 322 "relay.bpf.c"
+#line 335 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {when: "!k && !b", do: [{drop: "stranger"}]}, */
@@ -326,28 +339,33 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (!fr_has(row_k_2) && !fr_has(row_b_2)) { /* rule */
 #line 14 "spec.cue"
 			return fr_drop(skb->len, reason_sort_stranger);
-#line 330 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
 		{
+#line 15 "spec.cue"
 			struct key_seen key __attribute__((aligned(8))) = {};
+#line 15 "spec.cue"
 			struct val_seen val __attribute__((aligned(8))) = {};
 
+#line 15 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 15 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
+#line 15 "spec.cue"
 			val.m_known = fr_has(row_k_2);
 #line 15 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_sort_full_seen);
-#line 343 "relay.bpf.c"
+#line 361 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		return prog_sort_write2(skb);
-#line 347 "relay.bpf.c"
+#line 365 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 353 "relay.bpf.c"
+#line 371 "relay.bpf.c"
 }

@@ -123,7 +123,7 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u32 x1 = ld32(row_double->m_long.addr + 12); /* ipv4: src */
@@ -176,9 +176,9 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	}
 #line 18 "ip.cue"
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
+#line 20 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x0);
 #line 26 "ip.cue"
 	st32(data + 26, x1);
@@ -208,8 +208,9 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len + 12); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_double->m_long.addr); /* ipv6: src */
@@ -233,13 +234,13 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	__u32 x10 = ld32(data + 30);
 #line 22 "spec.cue"
 	__u16 x11 = ld16(data + 38);
-#line 237 "relay.bpf.c"
+#line 238 "relay.bpf.c"
 	__u64 was0 = (__u64)x9 + x10 + x11 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 22 "spec.cue"
 	__u32 x12 = ld32(data + 34);
-#line 243 "relay.bpf.c"
+#line 244 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -247,7 +248,7 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 46, 66, v_payload_len, FR_TO_IPV6);
-#line 251 "relay.bpf.c"
+#line 252 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) : fr_up(skb, reason_main_no_memory);
 
@@ -266,11 +267,12 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x0);
+#line 43 "ip.cue"
 	st16(data + 18, x1);
-#line 45 "ip.cue"
 	st16(data + 20, bpf_htons(0x1140));
+#line 46 "ip.cue"
 	st64(data + 22, x2);
 #line 46 "ip.cue"
 	st64(data + 30, x3);
@@ -285,7 +287,7 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	st32(data + 62, x8);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 289 "relay.bpf.c"
+#line 291 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
@@ -330,13 +332,13 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	__u64 x11 = ld64(data + 46);
 #line 22 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 334 "relay.bpf.c"
+#line 336 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 22 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 340 "relay.bpf.c"
+#line 342 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -366,7 +368,7 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 370 "relay.bpf.c"
+#line 372 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
@@ -384,8 +386,9 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) | ((be8(data + 15) >> 4) & 3)); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_2 + 32); /* ipv4: total_length */
 #line 26 "ip.cue"
 	__u32 x2 = ld32(row_double_2->m_long.addr + 12); /* ipv4: src */
@@ -410,13 +413,13 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	__u64 x11 = ld64(data + 46);
 #line 22 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 414 "relay.bpf.c"
+#line 417 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 22 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 420 "relay.bpf.c"
+#line 423 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -427,7 +430,7 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 66, 46, v_payload_len_2, FR_TO_IPV4);
-#line 431 "relay.bpf.c"
+#line 434 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) : fr_up(skb, reason_main_no_memory);
 
@@ -446,13 +449,13 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x0);
+#line 17 "ip.cue"
 	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, bpf_htons(0x4011));
 #line 26 "ip.cue"
 	st32(data + 26, x2);
@@ -467,7 +470,7 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 471 "relay.bpf.c"
+#line 474 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
@@ -573,8 +576,8 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if (be8(data + 42) != 1) return fr_up(skb, reason_main_int_type); /* int.type */
 
-		/* spec.cue:16: hook: "tc/ingress" */
-#line 16 "spec.cue"
+		/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
+#line 17 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_main_super_packet);
 
 		/* spec.cue:18: when: "setting.func && int.range == setting.default" */
@@ -582,24 +585,30 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (!(set_func && (be8(data + 43) == set_default))) return fr_up(skb, reason_main_no_match); /* int.range */
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 586 "relay.bpf.c"
+#line 589 "relay.bpf.c"
 		{
+#line 19 "spec.cue"
 			struct key_map key __attribute__((aligned(8))) = {};
 
+#line 19 "spec.cue"
 			key.m_switch = be16(data + 44);
 #line 19 "spec.cue"
 			row_package = find_map(&key);
-#line 593 "relay.bpf.c"
+#line 598 "relay.bpf.c"
 		}
 		{
+#line 19 "spec.cue"
 			struct key_void key __attribute__((aligned(8))) = {};
 
+#line 19 "spec.cue"
 			fr_put_v4(key.m_goto.addr, ld32(data + 26));
+#line 19 "spec.cue"
 			key.m_goto.port = be16(data + 34);
+#line 19 "spec.cue"
 			key.m_var = be16(data + 44);
 #line 19 "spec.cue"
 			row_double = find_void(&key, now);
-#line 603 "relay.bpf.c"
+#line 612 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double) return fr_up(skb, reason_main_no_void);
@@ -611,7 +620,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 615 "relay.bpf.c"
+#line 624 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -631,7 +640,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 635 "relay.bpf.c"
+#line 644 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end - 14 > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -639,7 +648,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
 			return prog_main_write1(skb, data, now, row_double);
-#line 643 "relay.bpf.c"
+#line 652 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -665,7 +674,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 669 "relay.bpf.c"
+#line 678 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (52ULL + v_payload_len > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -673,7 +682,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
 		return prog_main_write2(skb, data, now, v_payload_len, row_double);
-#line 677 "relay.bpf.c"
+#line 686 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
@@ -727,8 +736,8 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if (be8(data + 62) != 1) return fr_up(skb, reason_main_int_type); /* int.type */
 
-		/* spec.cue:16: hook: "tc/ingress" */
-#line 16 "spec.cue"
+		/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
+#line 17 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_main_super_packet);
 
 		/* spec.cue:18: when: "setting.func && int.range == setting.default" */
@@ -736,25 +745,32 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (!(set_func && (be8(data + 63) == set_default))) return fr_up(skb, reason_main_no_match); /* int.range */
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 740 "relay.bpf.c"
+#line 749 "relay.bpf.c"
 		{
+#line 19 "spec.cue"
 			struct key_map key __attribute__((aligned(8))) = {};
 
+#line 19 "spec.cue"
 			key.m_switch = be16(data + 64);
 #line 19 "spec.cue"
 			row_package_2 = find_map(&key);
-#line 747 "relay.bpf.c"
+#line 758 "relay.bpf.c"
 		}
 		{
+#line 19 "spec.cue"
 			struct key_void key __attribute__((aligned(8))) = {};
 
+#line 19 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 19 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
+#line 19 "spec.cue"
 			key.m_goto.port = be16(data + 54);
+#line 19 "spec.cue"
 			key.m_var = be16(data + 64);
 #line 19 "spec.cue"
 			row_double_2 = find_void(&key, now);
-#line 758 "relay.bpf.c"
+#line 774 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double_2) return fr_up(skb, reason_main_no_void);
@@ -766,7 +782,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package_2->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 770 "relay.bpf.c"
+#line 786 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -791,7 +807,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 795 "relay.bpf.c"
+#line 811 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end_2 - 14 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -799,7 +815,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
 			return prog_main_write3(skb, data, now, row_double_2);
-#line 803 "relay.bpf.c"
+#line 819 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -823,7 +839,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 827 "relay.bpf.c"
+#line 843 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (32ULL + v_payload_len_2 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -831,11 +847,11 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
 		return prog_main_write4(skb, data, now, v_payload_len_2, row_double_2);
-#line 835 "relay.bpf.c"
+#line 851 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_main_not_ip);
-#line 841 "relay.bpf.c"
+#line 857 "relay.bpf.c"
 }

@@ -167,31 +167,38 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 #line 5 "spec.cue"
 		if (46ULL > v_udp_end) return fr_up(skb, reason_inbound_truncated);
 
-		/* spec.cue:7: hook: "tc/ingress" */
-#line 7 "spec.cue"
+		/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 		if (skb->gso_size != 0) return fr_up(skb, reason_inbound_super_packet);
-#line 7 "spec.cue"
+
+		/* spec.cue:9: match: "udp.dst_port": 7000 */
+#line 9 "spec.cue"
 		if (be16(data + 36) != 0x1b58) return fr_up(skb, reason_inbound_no_match); /* udp.dst_port */
 
 		/* spec.cue:10: do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: "learned"}, "pass"] */
-#line 178 "relay.bpf.c"
+#line 179 "relay.bpf.c"
 		{
+#line 10 "spec.cue"
 			struct key_seen key __attribute__((aligned(8))) = {};
+#line 10 "spec.cue"
 			struct val_seen val __attribute__((aligned(8))) = {};
 
+#line 10 "spec.cue"
 			key.m_id = be32(data + 42);
+#line 10 "spec.cue"
 			fr_put_v4(val.m_client.addr, ld32(data + 26));
+#line 10 "spec.cue"
 			val.m_client.port = be16(data + 34);
+#line 10 "spec.cue"
 			val.m_port = be16(data + 36);
 #line 10 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_inbound_full_seen);
-#line 189 "relay.bpf.c"
+#line 196 "relay.bpf.c"
 		}
 #line 10 "spec.cue"
 		fr_named_add(0, 1);
 #line 10 "spec.cue"
 		return prog_inbound_write1(skb);
-#line 195 "relay.bpf.c"
+#line 202 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
@@ -243,36 +250,44 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 #line 5 "spec.cue"
 		if (66ULL > v_udp_end_2) return fr_up(skb, reason_inbound_truncated);
 
-		/* spec.cue:7: hook: "tc/ingress" */
-#line 7 "spec.cue"
+		/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 		if (skb->gso_size != 0) return fr_up(skb, reason_inbound_super_packet);
-#line 7 "spec.cue"
+
+		/* spec.cue:9: match: "udp.dst_port": 7000 */
+#line 9 "spec.cue"
 		if (be16(data + 56) != 0x1b58) return fr_up(skb, reason_inbound_no_match); /* udp.dst_port */
 
 		/* spec.cue:10: do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: "learned"}, "pass"] */
-#line 254 "relay.bpf.c"
+#line 262 "relay.bpf.c"
 		{
+#line 10 "spec.cue"
 			struct key_seen key __attribute__((aligned(8))) = {};
+#line 10 "spec.cue"
 			struct val_seen val __attribute__((aligned(8))) = {};
 
+#line 10 "spec.cue"
 			key.m_id = be32(data + 62);
+#line 10 "spec.cue"
 			st64((void *)&val, ld64(data + 22));
+#line 10 "spec.cue"
 			st64((void *)&val + 8, ld64(data + 22 + 8));
+#line 10 "spec.cue"
 			val.m_client.port = be16(data + 54);
+#line 10 "spec.cue"
 			val.m_port = be16(data + 56);
 #line 10 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_inbound_full_seen);
-#line 266 "relay.bpf.c"
+#line 281 "relay.bpf.c"
 		}
 #line 10 "spec.cue"
 		fr_named_add(0, 1);
 #line 10 "spec.cue"
 		return prog_inbound_write2(skb);
-#line 272 "relay.bpf.c"
+#line 287 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 #line 8 "spec.cue"
 	return fr_up(skb, reason_inbound_not_ip);
-#line 278 "relay.bpf.c"
+#line 293 "relay.bpf.c"
 }

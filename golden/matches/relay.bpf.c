@@ -141,8 +141,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_filter_udp_length);
 
-		/* spec.cue:11: hook: "tc/ingress" */
-#line 11 "spec.cue"
+		/* spec.cue:13: match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
+#line 13 "spec.cue"
 		if (!((0 == 0 && 0 == 0 && 0xffff0000ULL == 0xffff0000ULL && (ld32(data + 26) & 255) == 10) || (0 == 0xb80d0120ULL))) return fr_up(skb, reason_filter_no_match); /* ipv4.src */
 
 		/* spec.cue:15: {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "sources"}]}, */
@@ -220,8 +220,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_filter_udp_length);
 
-		/* spec.cue:11: hook: "tc/ingress" */
-#line 11 "spec.cue"
+		/* spec.cue:13: match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
+#line 13 "spec.cue"
 		if (!((ld32(data + 22) == 0 && ld32(data + 22 + 4) == 0 && ld32(data + 22 + 8) == 0xffff0000ULL && (ld32(data + 22 + 12) & 255) == 10) || (ld32(data + 22) == 0xb80d0120ULL))) return fr_up(skb, reason_filter_no_match); /* ipv6.src */
 
 		/* spec.cue:15: {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "sources"}]}, */

@@ -107,7 +107,7 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
 
 	/* ip.checksum */
@@ -128,10 +128,11 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 		st64(data, ld64(row_b->m_way.hop.dst));
 		st32(data + 8, ld32(row_b->m_way.hop.src + 2));
 	}
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x0);
+#line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 135 "relay.bpf.c"
+#line 136 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -146,7 +147,7 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
 
 	/* ip.checksum */
@@ -154,7 +155,7 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 15 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 158 "relay.bpf.c"
+#line 159 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_b_2->m_way.hop.state == FR_HOP_DIRECT;
 
@@ -167,10 +168,11 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 		st64(data, ld64(row_b_2->m_way.hop.dst));
 		st32(data + 8, ld32(row_b_2->m_way.hop.src + 2));
 	}
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x0);
+#line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 174 "relay.bpf.c"
+#line 176 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -187,7 +189,7 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 191 "relay.bpf.c"
+#line 193 "relay.bpf.c"
 	int direct = row_b_3->m_way.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -201,7 +203,7 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 205 "relay.bpf.c"
+#line 207 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -218,7 +220,7 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 222 "relay.bpf.c"
+#line 224 "relay.bpf.c"
 	int direct = row_b_4->m_way.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -232,7 +234,7 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 236 "relay.bpf.c"
+#line 238 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -328,14 +330,16 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 332 "relay.bpf.c"
+#line 334 "relay.bpf.c"
 		{
+#line 11 "spec.cue"
 			struct key_services key __attribute__((aligned(8))) = {};
 
+#line 11 "spec.cue"
 			key.m_port = be16(data + 36);
 #line 11 "spec.cue"
 			row_s = find_services(&key);
-#line 339 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s) return fr_up(skb, reason_balance_no_services);
@@ -345,21 +349,24 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 349 "relay.bpf.c"
+#line 353 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if ((be8(data + 15) >> 2) == 46) { /* rule */
-#line 355 "relay.bpf.c"
+#line 359 "relay.bpf.c"
 			{
+#line 14 "spec.cue"
 				struct key_backends key __attribute__((aligned(8))) = {};
 
+#line 14 "spec.cue"
 				key.m_pool = row_s->m_pool;
+#line 14 "spec.cue"
 				key.m_bucket = 0;
 #line 14 "spec.cue"
 				row_b = find_backends(&key);
-#line 363 "relay.bpf.c"
+#line 370 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (!row_b) return fr_up(skb, reason_balance_no_backends);
@@ -377,24 +384,27 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				if (row_b->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_balance_no_route);
-#line 381 "relay.bpf.c"
+#line 388 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 14 "spec.cue"
 			return prog_balance_write1(skb, data, row_b);
-#line 387 "relay.bpf.c"
+#line 394 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
 		{
+#line 15 "spec.cue"
 			struct key_backends key __attribute__((aligned(8))) = {};
 
+#line 15 "spec.cue"
 			key.m_pool = row_s->m_pool;
+#line 15 "spec.cue"
 			key.m_bucket = be16(data + 34) & 3;
 #line 15 "spec.cue"
 			row_b_2 = find_backends(&key);
-#line 398 "relay.bpf.c"
+#line 408 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_2) return fr_up(skb, reason_balance_no_backends);
@@ -412,13 +422,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 416 "relay.bpf.c"
+#line 426 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b_2->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
 		return prog_balance_write2(skb, data, row_b_2);
-#line 422 "relay.bpf.c"
+#line 432 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -465,14 +475,16 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 469 "relay.bpf.c"
+#line 479 "relay.bpf.c"
 		{
+#line 11 "spec.cue"
 			struct key_services key __attribute__((aligned(8))) = {};
 
+#line 11 "spec.cue"
 			key.m_port = be16(data + 56);
 #line 11 "spec.cue"
 			row_s_2 = find_services(&key);
-#line 476 "relay.bpf.c"
+#line 488 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_balance_no_services);
@@ -482,21 +494,24 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s_2->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 486 "relay.bpf.c"
+#line 498 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if (((be16(data + 14) >> 6) & 63) == 46) { /* rule */
-#line 492 "relay.bpf.c"
+#line 504 "relay.bpf.c"
 			{
+#line 14 "spec.cue"
 				struct key_backends key __attribute__((aligned(8))) = {};
 
+#line 14 "spec.cue"
 				key.m_pool = row_s_2->m_pool;
+#line 14 "spec.cue"
 				key.m_bucket = 0;
 #line 14 "spec.cue"
 				row_b_3 = find_backends(&key);
-#line 500 "relay.bpf.c"
+#line 515 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (!row_b_3) return fr_up(skb, reason_balance_no_backends);
@@ -514,24 +529,27 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				if (row_b_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_balance_no_route);
-#line 518 "relay.bpf.c"
+#line 533 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_3->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 14 "spec.cue"
 			return prog_balance_write3(skb, data, row_b_3);
-#line 524 "relay.bpf.c"
+#line 539 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
 		{
+#line 15 "spec.cue"
 			struct key_backends key __attribute__((aligned(8))) = {};
 
+#line 15 "spec.cue"
 			key.m_pool = row_s_2->m_pool;
+#line 15 "spec.cue"
 			key.m_bucket = be16(data + 54) & 3;
 #line 15 "spec.cue"
 			row_b_4 = find_backends(&key);
-#line 535 "relay.bpf.c"
+#line 553 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_4) return fr_up(skb, reason_balance_no_backends);
@@ -549,17 +567,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 553 "relay.bpf.c"
+#line 571 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_4->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
 		return prog_balance_write4(skb, data, row_b_4);
-#line 559 "relay.bpf.c"
+#line 577 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_balance_not_ip);
-#line 565 "relay.bpf.c"
+#line 583 "relay.bpf.c"
 }

@@ -263,24 +263,29 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (v_gre_sequence_end > v_udp_end) return fr_up(skb, reason_sort_truncated);
 
-		/* spec.cue:17: hook: "tc/ingress" */
-#line 17 "spec.cue"
+		/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
+#line 18 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_sort_super_packet);
-#line 17 "spec.cue"
+
+		/* spec.cue:19: match: "udp.dst_port": 4754 */
+#line 19 "spec.cue"
 		if (be16(data + 36) != 0x1292) return fr_up(skb, reason_sort_no_match); /* udp.dst_port */
 
 		/* spec.cue:20: when: "gre.has_key == 1" */
+#line 20 "spec.cue"
 		if (((be8(data + 42) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match); /* gre.has_key */
 
 		/* spec.cue:21: lookup: t: tenants: ["gre.key"] */
-#line 277 "relay.bpf.c"
+#line 280 "relay.bpf.c"
 		{
+#line 21 "spec.cue"
 			struct key_tenants key __attribute__((aligned(8))) = {};
 
+#line 21 "spec.cue"
 			key.m_key = v_gre_key;
 #line 21 "spec.cue"
 			row_t = find_tenants(&key);
-#line 284 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (!row_t) return fr_up(skb, reason_sort_no_tenants);
@@ -288,7 +293,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:22: do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 #line 22 "spec.cue"
 		return prog_sort_write1(skb, v_gre_key, row_t);
-#line 292 "relay.bpf.c"
+#line 297 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
@@ -359,14 +364,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_gre_key_size_2 = 4;
 #line 12 "spec.cue"
 			v_gre_key_2 = be32(data + 66); /* gre.key */
-#line 363 "relay.bpf.c"
+#line 368 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
 			v_gre_key_size_2 = 0;
 #line 12 "spec.cue"
 			v_gre_key_2 = 0;
-#line 370 "relay.bpf.c"
+#line 375 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
@@ -388,12 +393,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (p_gre_key_end_2 + 4 > data_end) return fr_up(skb, reason_sort_truncated);
 #line 13 "spec.cue"
 			v_gre_sequence_size_2 = 4;
-#line 392 "relay.bpf.c"
+#line 397 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
 			v_gre_sequence_size_2 = 0;
-#line 397 "relay.bpf.c"
+#line 402 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
@@ -406,24 +411,29 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (v_gre_sequence_end_2 > v_udp_end_2) return fr_up(skb, reason_sort_truncated);
 
-		/* spec.cue:17: hook: "tc/ingress" */
-#line 17 "spec.cue"
+		/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
+#line 18 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_sort_super_packet);
-#line 17 "spec.cue"
+
+		/* spec.cue:19: match: "udp.dst_port": 4754 */
+#line 19 "spec.cue"
 		if (be16(data + 56) != 0x1292) return fr_up(skb, reason_sort_no_match); /* udp.dst_port */
 
 		/* spec.cue:20: when: "gre.has_key == 1" */
+#line 20 "spec.cue"
 		if (((be8(data + 62) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match); /* gre.has_key */
 
 		/* spec.cue:21: lookup: t: tenants: ["gre.key"] */
-#line 420 "relay.bpf.c"
+#line 428 "relay.bpf.c"
 		{
+#line 21 "spec.cue"
 			struct key_tenants key __attribute__((aligned(8))) = {};
 
+#line 21 "spec.cue"
 			key.m_key = v_gre_key_2;
 #line 21 "spec.cue"
 			row_t_2 = find_tenants(&key);
-#line 427 "relay.bpf.c"
+#line 437 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (!row_t_2) return fr_up(skb, reason_sort_no_tenants);
@@ -431,11 +441,11 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:22: do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 #line 22 "spec.cue"
 		return prog_sort_write2(skb, v_gre_key_2, row_t_2);
-#line 435 "relay.bpf.c"
+#line 445 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 441 "relay.bpf.c"
+#line 451 "relay.bpf.c"
 }

@@ -47,7 +47,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 14 "spec.cue"
 	__u16 x0 = bpf_htons(0x45b8ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
 
 	/* ip.checksum */
@@ -63,7 +63,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 14, 12);
 	}
 
-#line 16 "ip.cue"
+#line 14 "spec.cue"
 	st16(data + 14, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
@@ -88,7 +88,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 14 "spec.cue"
 	__u32 x0 = bpf_htonl((0x6b800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
 #line 95 "relay.bpf.c"
@@ -97,7 +97,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 14, 4);
 	}
 
-#line 42 "ip.cue"
+#line 14 "spec.cue"
 	st32(data + 14, x0);
 #line 103 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
@@ -224,8 +224,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if ((v_named_id_end + 1) > v_udp_end) return fr_up(skb, reason_filter_truncated);
 
-		/* spec.cue:10: hook: "tc/ingress" */
-#line 10 "spec.cue"
+		/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
+#line 11 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_filter_super_packet);
 
 		/* spec.cue:12: when: "udp.dst_port == 7000" */
@@ -323,8 +323,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 4 "spec.cue"
 		if ((v_named_id_end_2 + 1) > v_udp_end_2) return fr_up(skb, reason_filter_truncated);
 
-		/* spec.cue:10: hook: "tc/ingress" */
-#line 10 "spec.cue"
+		/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
+#line 11 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_filter_super_packet);
 
 		/* spec.cue:12: when: "udp.dst_port == 7000" */

@@ -148,7 +148,7 @@ static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 19 "spec.cue"
 	__u16 x0 = bpf_htons(0x4520ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
 
 	/* ip.checksum */
@@ -164,7 +164,7 @@ static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 14, 12);
 	}
 
-#line 16 "ip.cue"
+#line 19 "spec.cue"
 	st16(data + 14, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
@@ -189,7 +189,7 @@ static __always_inline int prog_gate_write3(struct __sk_buff *skb, void *data)
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 19 "spec.cue"
 	__u32 x0 = bpf_htonl((0x62000000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
 #line 196 "relay.bpf.c"
@@ -198,7 +198,7 @@ static __always_inline int prog_gate_write3(struct __sk_buff *skb, void *data)
 		csum = fr_complete_without(skb, csum, 14, 4);
 	}
 
-#line 42 "ip.cue"
+#line 19 "spec.cue"
 	st32(data + 14, x0);
 #line 204 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
@@ -310,40 +310,48 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		/* spec.cue:14: lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.src", "udp.src_port"], "rate?": rates: ["ip.src"]} */
 #line 312 "relay.bpf.c"
 		{
+#line 14 "spec.cue"
 			struct key_blocked key __attribute__((aligned(8))) = {};
 
+#line 14 "spec.cue"
 			key.m_from.len = 128;
+#line 14 "spec.cue"
 			fr_put_v4(key.m_from.addr, ld32(data + 26));
 #line 14 "spec.cue"
 			row_b = find_blocked(&key);
-#line 320 "relay.bpf.c"
+#line 323 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			__u32 key = be16(data + 36);
 #line 14 "spec.cue"
 			row_p = find_ports(&key);
-#line 327 "relay.bpf.c"
+#line 330 "relay.bpf.c"
 		}
 #line 14 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_gate_no_ports);
-#line 331 "relay.bpf.c"
+#line 334 "relay.bpf.c"
 		{
+#line 14 "spec.cue"
 			struct key_recent key __attribute__((aligned(8))) = {};
 
+#line 14 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
+#line 14 "spec.cue"
 			key.m_port = be16(data + 34);
 #line 14 "spec.cue"
 			row_r = find_recent(&key);
-#line 339 "relay.bpf.c"
+#line 345 "relay.bpf.c"
 		}
 		{
+#line 14 "spec.cue"
 			struct key_rates key __attribute__((aligned(8))) = {};
 
+#line 14 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 14 "spec.cue"
 			row_rate = find_rates(&key);
-#line 347 "relay.bpf.c"
+#line 355 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
@@ -351,7 +359,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_b) && (row_b->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
-#line 355 "relay.bpf.c"
+#line 363 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
@@ -361,7 +369,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return fr_drop(skb->len, reason_gate_closed);
-#line 365 "relay.bpf.c"
+#line 373 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
@@ -369,7 +377,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_rate) && (row_rate->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
-#line 373 "relay.bpf.c"
+#line 381 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
@@ -377,13 +385,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_r) && (((__u64)row_r->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write1(skb, data);
-#line 381 "relay.bpf.c"
+#line 389 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {do: ["pass"]}, */
 #line 20 "spec.cue"
 		return prog_gate_write2(skb);
-#line 387 "relay.bpf.c"
+#line 395 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -434,46 +442,58 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 56) >= 0x4000) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:14: lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.src", "udp.src_port"], "rate?": rates: ["ip.src"]} */
-#line 438 "relay.bpf.c"
+#line 446 "relay.bpf.c"
 		{
+#line 14 "spec.cue"
 			struct key_blocked key __attribute__((aligned(8))) = {};
 
+#line 14 "spec.cue"
 			key.m_from.len = 128;
+#line 14 "spec.cue"
 			st32((void *)&key + 4, ld32(data + 22));
+#line 14 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 4));
+#line 14 "spec.cue"
 			st32((void *)&key + 16, ld32(data + 22 + 12));
 #line 14 "spec.cue"
 			row_b_2 = find_blocked(&key);
-#line 448 "relay.bpf.c"
+#line 461 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			__u32 key = be16(data + 56);
 #line 14 "spec.cue"
 			row_p_2 = find_ports(&key);
-#line 455 "relay.bpf.c"
+#line 468 "relay.bpf.c"
 		}
 #line 14 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_gate_no_ports);
-#line 459 "relay.bpf.c"
+#line 472 "relay.bpf.c"
 		{
+#line 14 "spec.cue"
 			struct key_recent key __attribute__((aligned(8))) = {};
 
+#line 14 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 14 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
+#line 14 "spec.cue"
 			key.m_port = be16(data + 54);
 #line 14 "spec.cue"
 			row_r_2 = find_recent(&key);
-#line 468 "relay.bpf.c"
+#line 485 "relay.bpf.c"
 		}
 		{
+#line 14 "spec.cue"
 			struct key_rates key __attribute__((aligned(8))) = {};
 
+#line 14 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 14 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 14 "spec.cue"
 			row_rate_2 = find_rates(&key);
-#line 477 "relay.bpf.c"
+#line 497 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
@@ -481,7 +501,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_b_2) && (row_b_2->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
-#line 485 "relay.bpf.c"
+#line 505 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
@@ -491,7 +511,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return fr_drop(skb->len, reason_gate_closed);
-#line 495 "relay.bpf.c"
+#line 515 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
@@ -499,7 +519,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_rate_2) && (row_rate_2->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
-#line 503 "relay.bpf.c"
+#line 523 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
@@ -507,17 +527,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_r_2) && (((__u64)row_r_2->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write3(skb, data);
-#line 511 "relay.bpf.c"
+#line 531 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {do: ["pass"]}, */
 #line 20 "spec.cue"
 		return prog_gate_write4(skb);
-#line 517 "relay.bpf.c"
+#line 537 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 523 "relay.bpf.c"
+#line 543 "relay.bpf.c"
 }

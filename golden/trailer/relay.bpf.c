@@ -158,8 +158,8 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 #line 5 "spec.cue"
 		v_sealed_payload_end = v_sealed_end - 16;
 
-		/* spec.cue:16: hook: "tc/ingress" */
-#line 16 "spec.cue"
+		/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
+#line 17 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_open_super_packet);
 
 		/* spec.cue:18: do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
@@ -233,8 +233,8 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 #line 5 "spec.cue"
 		v_sealed_payload_end_2 = v_sealed_end_2 - 16;
 
-		/* spec.cue:16: hook: "tc/ingress" */
-#line 16 "spec.cue"
+		/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
+#line 17 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_open_super_packet);
 
 		/* spec.cue:18: do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
@@ -384,8 +384,8 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 #line 10 "spec.cue"
 		if (be8(data + 42) != 9) return fr_up(skb, reason_echo_ping_kind); /* ping.kind */
 
-		/* spec.cue:21: hook: "tc/ingress" */
-#line 21 "spec.cue"
+		/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
+#line 22 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_echo_super_packet);
 
 		/* spec.cue:9: ping: { */
@@ -453,8 +453,8 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 #line 10 "spec.cue"
 		if (be8(data + 62) != 9) return fr_up(skb, reason_echo_ping_kind); /* ping.kind */
 
-		/* spec.cue:21: hook: "tc/ingress" */
-#line 21 "spec.cue"
+		/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
+#line 22 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_echo_super_packet);
 
 		/* spec.cue:9: ping: { */

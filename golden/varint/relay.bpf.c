@@ -243,9 +243,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 8 "spec.cue"
 		if (v_stream_length_end > v_udp_end) return fr_up(skb, reason_filter_truncated);
 
-		/* spec.cue:11: hook: "tc/ingress" */
+		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
+#line 12 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_filter_super_packet);
-#line 11 "spec.cue"
+
+		/* spec.cue:13: match: "udp.dst_port": 4433 */
+#line 13 "spec.cue"
 		if (be16(data + 36) != 0x1151) return fr_up(skb, reason_filter_no_match); /* udp.dst_port */
 
 		/* spec.cue:15: {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x4000", do: [{drop: "far"}]}, */
@@ -253,7 +256,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((((v_stream_id & 3) == 2) && !((be8(data + 42) & 4) == 0)) && (v_stream_offset > 0x4000)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_far);
-#line 257 "relay.bpf.c"
+#line 260 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{count: "streams"}, "pass"]}, */
@@ -261,7 +264,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 16 "spec.cue"
 		return prog_filter_write1(skb);
-#line 265 "relay.bpf.c"
+#line 268 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
@@ -340,14 +343,14 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_offset_size_2 = fr_varint(p_stream_id_end_2, data_end, &v_stream_offset_2);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size_2) return fr_up(skb, reason_filter_truncated);
-#line 344 "relay.bpf.c"
+#line 347 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size_2 = 0;
 #line 7 "spec.cue"
 			v_stream_offset_2 = 0;
-#line 351 "relay.bpf.c"
+#line 354 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -369,12 +372,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_length_size_2 = fr_varint(p_stream_offset_end_2, data_end, &v_stream_length_2);
 #line 8 "spec.cue"
 			if (!v_stream_length_size_2) return fr_up(skb, reason_filter_truncated);
-#line 373 "relay.bpf.c"
+#line 376 "relay.bpf.c"
 		} else {
 			/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
 			v_stream_length_size_2 = 0;
-#line 378 "relay.bpf.c"
+#line 381 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
@@ -387,9 +390,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 8 "spec.cue"
 		if (v_stream_length_end_2 > v_udp_end_2) return fr_up(skb, reason_filter_truncated);
 
-		/* spec.cue:11: hook: "tc/ingress" */
+		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
+#line 12 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_filter_super_packet);
-#line 11 "spec.cue"
+
+		/* spec.cue:13: match: "udp.dst_port": 4433 */
+#line 13 "spec.cue"
 		if (be16(data + 56) != 0x1151) return fr_up(skb, reason_filter_no_match); /* udp.dst_port */
 
 		/* spec.cue:15: {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x4000", do: [{drop: "far"}]}, */
@@ -397,7 +403,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((((v_stream_id_2 & 3) == 2) && !((be8(data + 62) & 4) == 0)) && (v_stream_offset_2 > 0x4000)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_far);
-#line 401 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{count: "streams"}, "pass"]}, */
@@ -405,11 +411,11 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 16 "spec.cue"
 		return prog_filter_write2(skb);
-#line 409 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 415 "relay.bpf.c"
+#line 421 "relay.bpf.c"
 }

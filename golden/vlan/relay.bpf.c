@@ -85,7 +85,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
 
 	/* ip.checksum */
@@ -108,10 +108,11 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x0);
+#line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 115 "relay.bpf.c"
+#line 116 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -132,7 +133,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 136 "relay.bpf.c"
+#line 137 "relay.bpf.c"
 	int direct = row_t_2->m_way.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -148,7 +149,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 12, bpf_htons(0x86dd));
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 152 "relay.bpf.c"
+#line 153 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -167,11 +168,12 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x0 = ld16(data + 18); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len + 28); /* ipv4: total_length */
 	__u32 x2 = ld32(data + 22); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x3 = bpf_htons(((be8(data + 26) - 1) << 8) | be8(data + 27)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u64 x4 = ld64(data + 30); /* ipv4: src, ipv4: dst */
@@ -189,7 +191,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x8 = ld32(data + 34);
 #line 10 "spec.cue"
 	__u16 x9 = ld16(data + 42);
-#line 193 "relay.bpf.c"
+#line 195 "relay.bpf.c"
 	__u64 was0 = (__u64)x7 + x8 + x9 + 0x1100;
 	__u64 now0 = (__u64)x7 + x8 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -206,13 +208,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x10 = ld16(data + 20);
 #line 10 "spec.cue"
 	__u16 x11 = ld16(data + 26);
-#line 210 "relay.bpf.c"
+#line 212 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + x11) + (__u64)x1 + x3);
 	int direct = row_t_3->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	int err = fr_resize(skb, 46, 42, v_payload_len, FR_POP_INNER);
-#line 216 "relay.bpf.c"
+#line 218 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -231,11 +233,12 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x0);
+#line 17 "ip.cue"
 	st16(data + 16, x1);
 	st32(data + 18, x2);
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x3);
 #line 26 "ip.cue"
 	st64(data + 26, x4);
@@ -246,7 +249,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 250 "relay.bpf.c"
+#line 253 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -263,8 +266,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x0 = ld32(data + 18); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_2 + 8); /* ipv6: payload_length */
 #line 45 "ip.cue"
 	__u16 x2 = bpf_htons((be8(data + 24) << 8) | (be8(data + 25) - 1)); /* ipv6: next_header hop_limit */
@@ -281,7 +285,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 64);
 #line 10 "spec.cue"
 	__u16 x8 = ld16(data + 62);
-#line 285 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x8 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -292,7 +296,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 10 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_2, FR_POP_INNER);
-#line 296 "relay.bpf.c"
+#line 300 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -311,8 +315,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x0);
+#line 43 "ip.cue"
 	st16(data + 18, x1);
 #line 45 "ip.cue"
 	st16(data + 20, x2);
@@ -327,7 +332,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 #line 13 "transport.cue"
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 331 "relay.bpf.c"
+#line 336 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -431,15 +436,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 435 "relay.bpf.c"
+#line 440 "relay.bpf.c"
 			{
+#line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
+#line 8 "spec.cue"
 				key.m_vid = (__u64)skb->vlan_tci & 0xfff;
+#line 8 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_t = find_tenants(&key);
-#line 443 "relay.bpf.c"
+#line 451 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t) return fr_up(skb, reason_forward_no_tenants);
@@ -459,13 +467,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 463 "relay.bpf.c"
+#line 471 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_t->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write1(skb, data, row_t);
-#line 469 "relay.bpf.c"
+#line 477 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -512,18 +520,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 516 "relay.bpf.c"
+#line 524 "relay.bpf.c"
 			{
+#line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
+#line 8 "spec.cue"
 				key.m_vid = (__u64)skb->vlan_tci & 0xfff;
+#line 8 "spec.cue"
 				st16((void *)&key + 2, ld16(data + 38));
+#line 8 "spec.cue"
 				st32((void *)&key + 4, ld32(data + 38 + 2));
+#line 8 "spec.cue"
 				st64((void *)&key + 8, ld64(data + 38 + 6));
+#line 8 "spec.cue"
 				st16((void *)&key + 16, ld16(data + 38 + 14));
 #line 8 "spec.cue"
 				row_t_2 = find_tenants(&key);
-#line 527 "relay.bpf.c"
+#line 541 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_2) return fr_up(skb, reason_forward_no_tenants);
@@ -543,19 +557,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 547 "relay.bpf.c"
+#line 561 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_t_2->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write2(skb, data, row_t_2);
-#line 553 "relay.bpf.c"
+#line 567 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 559 "relay.bpf.c"
+#line 573 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -619,15 +633,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_3 != v_ip_end_3) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 623 "relay.bpf.c"
+#line 637 "relay.bpf.c"
 			{
+#line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
+#line 8 "spec.cue"
 				key.m_vid = (be16(data + 14) & 0xfff);
+#line 8 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 34));
 #line 8 "spec.cue"
 				row_t_3 = find_tenants(&key);
-#line 631 "relay.bpf.c"
+#line 648 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_3) return fr_up(skb, reason_forward_no_tenants);
@@ -651,13 +668,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 655 "relay.bpf.c"
+#line 672 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (28ULL + v_payload_len > row_t_3->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write3(skb, data, v_payload_len, row_t_3);
-#line 661 "relay.bpf.c"
+#line 678 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -704,18 +721,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_4 != v_ip_end_4) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 708 "relay.bpf.c"
+#line 725 "relay.bpf.c"
 			{
+#line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
 
+#line 8 "spec.cue"
 				key.m_vid = (be16(data + 14) & 0xfff);
+#line 8 "spec.cue"
 				st16((void *)&key + 2, ld16(data + 42));
+#line 8 "spec.cue"
 				st32((void *)&key + 4, ld32(data + 42 + 2));
+#line 8 "spec.cue"
 				st64((void *)&key + 8, ld64(data + 42 + 6));
+#line 8 "spec.cue"
 				st16((void *)&key + 16, ld16(data + 42 + 14));
 #line 8 "spec.cue"
 				row_t_4 = find_tenants(&key);
-#line 719 "relay.bpf.c"
+#line 742 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_4) return fr_up(skb, reason_forward_no_tenants);
@@ -745,19 +768,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 749 "relay.bpf.c"
+#line 772 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (48ULL + v_payload_len_2 > row_t_4->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write4(skb, data, v_payload_len_2, row_t_4);
-#line 755 "relay.bpf.c"
+#line 778 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 761 "relay.bpf.c"
+#line 784 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -818,7 +841,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 822 "relay.bpf.c"
+#line 845 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -867,11 +890,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 871 "relay.bpf.c"
+#line 894 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 877 "relay.bpf.c"
+#line 900 "relay.bpf.c"
 }
