@@ -167,7 +167,7 @@ func (c *Change) plan(after map[*Receiver][]byte) (wait func() error, err error)
 	f, g := c.group.kind.relay.fan, c.group
 	if f.over || g.over || g.closing {
 		if !slices.ContainsFunc(c.ops, func(o op) bool { return o.values != nil }) {
-			return func() error { return nil }, nil // what is to be removed is gone
+			return f.wait(g), nil // what is to be removed goes with the group
 		}
 		return nil, fmt.Errorf("%v is %w", g, ErrClosed)
 	}

@@ -176,19 +176,21 @@ type Group struct {
 	key    []byte
 	handle handle
 
-	// Guarded by relay.fan.mu. What is planned is what the caller of the last change wants, and what the kernel has follows.
-	plan       []*Receiver
-	closing    bool
-	leaving    []*Receiver // no longer planned, and not yet freed
-	stale      bool        // a hop changed
-	committing bool
-	version    uint64 // of what is planned
-	waiters    []waiter
-	queued     bool
-	installed  bool        // the kernel has a list
-	list       []*Receiver // the kernel has; written by the committer alone
-	inner      *ebpf.Map   // likewise
-	over       bool
+	// All below is guarded by relay.fan.mu. What is planned is what the callers of changes want; the kernel follows.
+	plan    []*Receiver
+	leaving []*Receiver // no longer planned, and not yet freed
+	closing bool
+	stale   bool   // the way to a receiver has changed
+	version uint64 // of what is planned
+	waiters []waiter
+	queued  bool // in the committer's queue
+
+	// What the kernel has; written by the committer alone.
+	list       []*Receiver
+	inner      *ebpf.Map
+	installed  bool
+	committing bool // the committer is at it
+	over       bool // closed
 }
 
 func (g *Group) isOpen() bool { return g.installed && !g.over && !g.closing }
