@@ -105,8 +105,8 @@ func TestLoss(t *testing.T) {
 	var sent, toFull, toBase int
 	b.pub.Lose = func(n uint16) bool { sent++; return sent > 150 && sent < 280 && n%13 == 7 }
 	b.pub.Shuffle = func(n uint16) bool { return sent > 150 && sent < 280 && n%7 == 3 }
-	full.Lose = func(n uint16) bool { toFull++; return toFull < 180 && n%11 == 0 }
-	base.Lose = func(n uint16) bool { toBase++; return toBase < 60 && n%5 == 0 }
+	full.Lose(func(n uint16) bool { toFull++; return toFull < 180 && n%11 == 0 })
+	base.Lose(func(n uint16) bool { toBase++; return toBase < 60 && n%5 == 0 })
 	b.subscribe("full", full.Addr, 2)
 	b.subscribe("base", base.Addr, 0)
 	end := 3 * first
@@ -269,8 +269,8 @@ func TestReports(t *testing.T) {
 		_, now := b.pub.Asked()
 		return now > keys && len(b.pub.Reports()) > 0
 	})
-	report := b.pub.Reports()[0]
-	if behind := b.pub.Sequence - uint16(report.LastSequenceNumber); report.SSRC != b.pub.SSRC || report.FractionLost != 77 || report.Jitter != 7 || behind > 100 {
+	report, highest := b.pub.Reports()[0], b.pub.Highest()
+	if behind := highest - uint16(report.LastSequenceNumber); report.SSRC != b.pub.SSRC || report.FractionLost != 77 || report.Jitter != 7 || behind > 100 {
 		t.Errorf("the publisher got %+v, %d packets behind", report, behind)
 	}
 	n := r.Tally()

@@ -97,7 +97,7 @@ func run(w io.Writer, seconds int) error {
 			return err
 		}
 		defer g.Close()
-		g.Lose = g.lose
+		g.Lose(g.lose)
 		g.ask.Name, g.ask.Publisher, g.ask.Address = g.name, new("cam"), &g.Addr
 		if _, err := sfu.Subscribe(g.ask); err != nil {
 			return err

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -64,18 +65,32 @@ func StartDecoder(host *testnet.Host, at netip.AddrPort, payloadType uint8, pict
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	go func() { d.ended <- d.cmd.Wait() }()
-	// The port is taken once ffmpeg listens.
-	err = testnet.Until(10*time.Second, "ffmpeg listens", func() bool {
-		conn, err := listen(host, at.Addr(), at.Port())
-		if err == nil {
-			conn.Close()
-		}
-		return err != nil
-	})
+	err = testnet.Until(10*time.Second, "ffmpeg listens", func() bool { return taken(host, at.Port()) })
 	if err != nil {
 		d.Kill()
 	}
 	return d, err
+}
+
+// taken reports whether somebody on the host has the UDP port (proc_net(5)).
+func taken(host *testnet.Host, port uint16) bool {
+	var sockets []byte
+	err := host.Do(func() error {
+		for _, name := range []string{"udp", "udp6"} {
+			data, err := os.ReadFile("/proc/thread-self/net/" + name)
+			if err != nil {
+				return err
+			}
+			sockets = append(sockets, data...)
+		}
+		return nil
+	})
+	for line := range strings.Lines(string(sockets)) {
+		if f := strings.Fields(line); len(f) > 1 && strings.HasSuffix(f[1], fmt.Sprintf(":%04X", port)) {
+			return err == nil
+		}
+	}
+	return false
 }
 
 // Kill ends the decoder at once.

@@ -21,7 +21,7 @@ type Publisher struct {
 	SSRC     uint32
 	Lose     func(sequence uint16) bool // packets that get lost on their way to the server; nil: none
 	Shuffle  func(sequence uint16) bool // packets that come behind their successor; nil: none
-	Sequence uint16                     // of the next packet
+	Sequence uint16                     // of the next packet; not while Play runs
 
 	conn *net.UDPConn
 	to   netip.AddrPort
@@ -33,7 +33,7 @@ type Publisher struct {
 	reports []rtcp.ReceptionReport
 	packets uint32
 	octets  uint32
-	begun   time.Time
+	highest uint16
 }
 
 // NewPublisher makes a publisher on a host, which sends to a port of the server.
@@ -103,6 +103,13 @@ func (p *Publisher) Asked() (again, keys int) {
 	return p.again, p.keys
 }
 
+// Highest returns the number of the last packet.
+func (p *Publisher) Highest() uint16 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.highest
+}
+
 // Reports returns the reports that came.
 func (p *Publisher) Reports() []rtcp.ReceptionReport {
 	p.mu.Lock()
@@ -167,7 +174,7 @@ func (p *Publisher) frame(f Frame) error {
 		sequence := p.Sequence
 		p.Sequence++
 		p.mu.Lock()
-		p.sent[sequence] = data
+		p.sent[sequence], p.highest = data, sequence
 		p.packets++
 		p.octets += uint32(len(q.Payload))
 		p.mu.Unlock()

@@ -17,11 +17,11 @@ import (
 // Receiver gets a stream as RTP, asks for what it misses, and puts frames together.
 type Receiver struct {
 	Addr netip.AddrPort
-	Lose func(sequence uint16) bool // packets behind the first that get lost on their way from the server, once each; nil: none
 
 	conn *net.UDPConn
 
 	mu      sync.Mutex
+	lose    func(sequence uint16) bool
 	server  netip.AddrPort
 	ssrc    uint32
 	packets map[int64]*rtp.Packet
@@ -46,6 +46,13 @@ func NewReceiver(host *testnet.Host, addr netip.Addr) (*Receiver, error) {
 	}
 	go r.run()
 	return r, nil
+}
+
+// Lose says which packets behind the first get lost on their way from the server, once each.
+func (r *Receiver) Lose(which func(sequence uint16) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lose = which
 }
 
 // Close ends the receiver.
@@ -88,7 +95,7 @@ func (r *Receiver) receive(data []byte, from netip.AddrPort) {
 	if r.highest >= 0 {
 		number = r.highest + int64(int16(q.SequenceNumber-uint16(r.highest)))
 	}
-	if r.Lose != nil && r.highest >= 0 && !r.lost[number] && r.Lose(q.SequenceNumber) {
+	if r.lose != nil && r.highest >= 0 && !r.lost[number] && r.lose(q.SequenceNumber) {
 		r.lost[number] = true
 		return
 	}

@@ -20,6 +20,9 @@ type offload struct {
 	ctx    context.Context // of the reader of events
 	cancel context.CancelFunc
 	lost   uint64 // events, when a gap was looked at last
+
+	// tags guards the receivers' tags. That a tag is set before an event names its receiver, the kernel sees to.
+	tags sync.Mutex
 }
 
 // startOffload loads the relay and attaches it. Without the kernel the server works as before, unless interfaces were named.
@@ -111,12 +114,26 @@ func (o *offload) run() {
 		if !ok || sent.Receiver == nil {
 			continue
 		}
-		if f, ok := sent.Receiver.Tag.(*feed); ok {
+		if f := o.feed(sent.Receiver); f != nil {
 			f.pub.mu.Lock()
 			f.told(sent.Original, sent.Number, o.lossless)
 			f.pub.mu.Unlock()
 		}
 	}
+}
+
+// feed returns whose receiver this is, or nil.
+func (o *offload) feed(v *sfurelay.SubscribersReceiver) *feed {
+	o.tags.Lock()
+	defer o.tags.Unlock()
+	f, _ := v.Tag.(*feed)
+	return f
+}
+
+func (o *offload) tag(v *sfurelay.SubscribersReceiver, f *feed) {
+	o.tags.Lock()
+	defer o.tags.Unlock()
+	v.Tag = f
 }
 
 // lossless reports whether no event was lost since it was asked last.
@@ -147,8 +164,8 @@ func (o *offload) open(s stream, highest uint16) (fan, error) {
 		return nil, nil
 	}
 	k := &kernelFan{
-		relay: o.relay,
-		row:   sfurelay.StreamsKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc},
+		offload: o,
+		row:     sfurelay.StreamsKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc},
 	}
 	if err := k.begin(highest); err != nil {
 		return nil, err
@@ -180,7 +197,7 @@ func (o *offload) adopt(s stream) (fan, map[uint32]*kernelReceiver, uint16, erro
 	for _, v := range group.Receivers() {
 		receivers[v.Row().SSRC] = &kernelReceiver{v: v}
 	}
-	return &kernelFan{relay: o.relay, row: key, group: group}, receivers, last.Highest, nil
+	return &kernelFan{offload: o, row: key, group: group}, receivers, last.Highest, nil
 }
 
 // prune removes the streams of a former server that nobody has taken over.
@@ -218,17 +235,17 @@ func (o *offload) waiting() uint64 {
 }
 
 type kernelFan struct {
-	relay *sfurelay.Relay
-	row   sfurelay.StreamsKey
-	group *sfurelay.SubscribersGroup
+	offload *offload
+	row     sfurelay.StreamsKey
+	group   *sfurelay.SubscribersGroup
 }
 
 func (k *kernelFan) begin(highest uint16) error {
-	return k.relay.Streams.Put(k.row, sfurelay.StreamsRow{Highest: highest})
+	return k.offload.relay.Streams.Put(k.row, sfurelay.StreamsRow{Highest: highest})
 }
 
 func (k *kernelFan) close() error {
-	return errors.Join(k.relay.Streams.Delete(k.row), k.group.Close())
+	return errors.Join(k.offload.relay.Streams.Delete(k.row), k.group.Close())
 }
 
 func (k *kernelFan) add(f *feed, r row, bandwidth int) (receiver, error) {
@@ -237,7 +254,7 @@ func (k *kernelFan) add(f *feed, r row, bandwidth int) (receiver, error) {
 		if out.v, err = c.Add(out.values(r)); err != nil {
 			return err
 		}
-		out.v.Tag = f
+		k.offload.tag(out.v, f)
 		out.limit(bandwidth)
 		return nil
 	})

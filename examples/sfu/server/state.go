@@ -161,7 +161,7 @@ func (s *Server) resume(p *Publisher) {
 		delete(receivers, u.ssrc)
 		k.sub = u
 		f := &feed{pub: p, sub: u, begun: time.Now(), row: k.row(), kernel: k, events: k.sent().InKernel, resumed: true}
-		k.v.Tag = f
+		s.offload.tag(k.v, f)
 		p.feeds = append(p.feeds, f)
 		u.feed = f
 	}
