@@ -93,13 +93,14 @@ func (f *fan) enqueue(g *Group) {
 	}
 }
 
-// start commits the groups that were adopted and whose receivers are reached another way now.
-func (f *fan) start() {
+// catchUp commits the groups whose receivers are reached another way: those that were adopted so, and those where the kernel
+// refused before.
+func (f *fan) catchUp() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, k := range f.relay.groups {
 		for _, g := range k.open {
-			if g.stale {
+			if g.stale && !f.over {
 				f.enqueue(g)
 			}
 		}

@@ -1,8 +1,10 @@
 package runtime
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -99,6 +101,21 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	if u := carl.Usage(); u.Declined != 1 || u.Packets != 1 {
 		t.Errorf("usage %+v", u)
 	}
+
+	// Where the kernel refuses once, it is tried again.
+	var refused atomic.Int32
+	r.fan.mu.Lock()
+	r.fan.fault = func(step string) error {
+		if step == "swap" && refused.Add(1) == 1 {
+			return errors.New("injected")
+		}
+		return nil
+	}
+	r.fan.mu.Unlock()
+	ip("route", "replace", "203.0.113.2/32", "via", "192.0.2.254", "dev", "in0", "mtu", "1200")
+	until(t, 5*time.Second, "the kernel refuses", func() bool { return refused.Load() > 0 })
+	small.MTU = 1200
+	is("a route with another MTU", bert, small)
 
 	// Another remote is another way; nobody follows the old one.
 	if err := anna.Set(netip.MustParseAddrPort("192.0.2.1:5004"), netip.MustParseAddrPort("192.0.2.77:7000"), 1); err != nil {

@@ -333,6 +333,7 @@ func (h *hops) follow() {
 			for _, via := range h.neighbours() {
 				h.routes.probe(via)
 			}
+			h.relay.fan.catchUp()
 			continue
 		case <-again.C:
 			h.routes.kick(true)

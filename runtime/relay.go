@@ -216,7 +216,7 @@ func (r *Relay) start() {
 	r.wg.Add(2)
 	go r.keepLease()
 	go r.endSessions()
-	r.fan.start()
+	r.fan.catchUp()
 	if r.hops != nil {
 		r.hops.start()
 	}
