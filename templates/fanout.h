@@ -22,7 +22,8 @@ enum {
 
 enum {
 	BPF_NOEXIST = 1,
-	BPF_RB_NO_WAKEUP = 1,
+	BPF_RB_NO_WAKEUP = 1 << 0,
+	BPF_RB_FORCE_WAKEUP = 1 << 1,
 	FR_EEXIST = -17,
 };
 
@@ -346,6 +347,14 @@ __noinline int fr_admit(__u32 credit, __u64 cost, __u64 floor)
 	return FR_CONTENDED;
 }
 
+/* Whether a time is at most units / rate. Where a product tells, it takes a tenth of a division's time. */
+static __always_inline int fr_refills(__u64 time, __u64 rate, __u64 units)
+{
+	if (likely(!(fr_copy(time | rate) >> 32)))
+		return time * rate <= fr_copy(units);
+	return time <= units / rate;
+}
+
 /*
  * Likewise of a credit that refills. What is spent is time: the nanoseconds that it takes to refill. They come back behind
  * FR_ADMITTED, for fr_refund.
@@ -365,17 +374,14 @@ __noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now
 	if (burst > 0x1FFFFFFFF)
 		burst = 0x1FFFFFFFF;
 	takes = (cost < 0xFFFFFFFF ? cost : 0xFFFFFFFF) * 1000000000 / rate;
-	room = burst > floor ? (burst - floor) * 1000000000 / rate : 0;
-	if (takes > room)
-		return FR_REFUSED;
-	room -= takes;
+	room = burst > floor ? (burst - floor) * 1000000000 : 0;
 	FR_NO_UNROLL
 	for (i = 0; i < FR_ADMIT_TRIES; i++) {
 		__u64 spent = *(volatile __u64 *)&c->spent, from = fr_copy(now);
 
 		if (from < spent)
 			from = spent;
-		if (from - now > fr_copy(room))
+		if (!fr_refills(from - now + takes, rate, room))
 			return FR_REFUSED;
 		if (likely(__sync_val_compare_and_swap(&c->spent, spent, from + takes) == spent))
 			return FR_ADMITTED + takes;
@@ -516,6 +522,33 @@ static __always_inline void fr_submit(struct fr_event *e, __u64 time)
 {
 	e->time = time;
 	bpf_ringbuf_submit(e, fr_reader_awake() ? BPF_RB_NO_WAKEUP : 0);
+}
+
+/*
+ * Likewise where more follow: whether the reader fell asleep meanwhile is asked once, behind the last one. Returns whether that is
+ * necessary.
+ */
+static __always_inline __u64 fr_submit_more(struct fr_event *e, __u64 time)
+{
+	__u32 zero = 0;
+	__u64 *awake = bpf_map_lookup_elem(&fr_lost, &zero);
+	__u64 quiet = awake && *(volatile __u64 *)awake ? BPF_RB_NO_WAKEUP : 0;
+
+	e->time = time;
+	bpf_ringbuf_submit(e, quiet);
+	return quiet;
+}
+
+/* Wake a reader that fell asleep while records were handed over quietly; it skips what is discarded. */
+static __always_inline void fr_wake(void)
+{
+	void *bell;
+
+	if (likely(fr_reader_awake()))
+		return;
+	bell = bpf_ringbuf_reserve(&fr_events, sizeof(__u64), 0);
+	if (bell)
+		bpf_ringbuf_discard(bell, BPF_RB_FORCE_WAKEUP);
 }
 
 /* There was no room for a record. */

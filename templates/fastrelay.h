@@ -336,7 +336,7 @@ static __always_inline void fr_shared_add(__u32 index, __u64 by)
 {
 	__u64 *v = bpf_map_lookup_elem(&fr_shared, &index);
 
-	if (index && v)
+	if (by && index && v) /* to add nothing costs as much as to add something */
 		__sync_fetch_and_add(v, by);
 }
 

@@ -181,7 +181,11 @@ func (e *effects) after() {
 			if !required || !e.early {
 				e.fill(i, s)
 			}
-			e.stmt(s.Pos, "fr_submit(&%s->head, %s);", event(i), e.clock())
+			if e.turn != nil {
+				e.stmt(s.Pos, "%s |= fr_submit_more(&%s->head, %s);", e.turn.keep("__u64", "quiet", "0"), event(i), e.clock())
+			} else {
+				e.stmt(s.Pos, "fr_submit(&%s->head, %s);", event(i), e.clock())
+			}
 			if !required {
 				e.indent--
 				e.line("} else {")

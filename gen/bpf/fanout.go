@@ -336,6 +336,10 @@ func tally(i int) string { return fmt.Sprintf("copies%d", i) }
 func (n *fan) restore(size string, places []string) {
 	w := n.pre
 	w.line("")
+	if n.kept["quiet"] {
+		w.line("if (same->quiet)")
+		w.line("\tfr_wake();")
+	}
 	w.line("__u32 len = skb->len;")
 	if !n.Drop {
 		if n.Front.Base != nil {
