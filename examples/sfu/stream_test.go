@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pion/rtcp"
+	"github.com/pion/rtp"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
@@ -358,8 +359,13 @@ func TestSuccessor(t *testing.T) {
 			}
 			was := base.Tally().Packets
 			b.check(base.Await(wait, "pictures go on", func(n lab.Tally) bool { return n.Packets > was+5 }))
-			full.Send(&rtcp.TransportLayerNack{SenderSSRC: 1, MediaSSRC: 1, Nacks: rtcp.NackPairsFromSequenceNumbers([]uint16{full.Last()})})
-			b.await(wait, "a packet is sent again", func() bool { return full.Tally().Twice > 0 })
+			pace := time.NewTicker(20 * time.Millisecond) // what came while there was no server, nobody can send again
+			defer pace.Stop()
+			b.await(wait, "a packet is sent again", func() bool {
+				<-pace.C
+				full.Send(&rtcp.TransportLayerNack{SenderSSRC: 1, MediaSSRC: 1, Nacks: rtcp.NackPairsFromSequenceNumbers([]uint16{full.Last()})})
+				return full.Tally().Twice > 0
+			})
 			b.check(b.server.Change(server.Subscribe{Name: "base", Layer: new(uint8(1))}))
 			b.check(<-b.played)
 			b.settled("full", full)
@@ -370,5 +376,33 @@ func TestSuccessor(t *testing.T) {
 			b.check(b.server.Call("DELETE", "/subscribers/full", nil, nil))
 			b.check(b.server.Stop())
 		})
+	}
+}
+
+// Audio begins at once and has no layers, unless a header extension says one.
+func TestAudio(t *testing.T) {
+	const extension = 5
+	b := newBed(t, 4, 1, "--extension", fmt.Sprint(extension))
+	r := b.receiver(0)
+	capture := b.capture(0)
+	b.subscribe("u", r.Addr, 1)
+	send := func(n uint32, layer byte) {
+		q := &rtp.Packet{Header: rtp.Header{PayloadType: 111, Timestamp: n * 960}, Payload: []byte{1, 2, 3}}
+		if layer > 0 {
+			b.check(q.SetExtension(extension, []byte{layer}))
+		}
+		b.check(b.pub.Send(q))
+	}
+	send(0, 0)
+	b.await(wait, "the kernel has the receiver", func() bool { return b.subscriber("u").Kernel })
+	for n := range uint32(30) {
+		send(1+n, byte(n%3))
+	}
+	b.check(r.Await(wait, "what is wanted comes", func(n lab.Tally) bool { return n.Packets == 20 }))
+	if list := b.seen("u", capture, r.Addr.Port()); len(list) != 20 || list[19].Timestamp-list[0].Timestamp != 28*960 {
+		t.Errorf("%d packets: %+v", len(list), list)
+	}
+	if st := b.subscriber("u"); st.InKernel != 20 || st.LeftOut != 10 {
+		t.Errorf("%+v", st)
 	}
 }

@@ -215,3 +215,15 @@ func (p *Publisher) report(timestamp uint32) error {
 	_, err = p.conn.WriteToUDPAddrPort(data, p.to)
 	return err
 }
+
+// Send sends one packet as it is, but for its SSRC and number.
+func (p *Publisher) Send(q *rtp.Packet) error {
+	q.Version, q.SSRC, q.SequenceNumber = 2, p.SSRC, p.Sequence
+	p.Sequence++
+	data, err := q.Marshal()
+	if err != nil {
+		return err
+	}
+	_, err = p.conn.WriteToUDPAddrPort(data, p.to)
+	return err
+}
