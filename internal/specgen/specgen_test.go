@@ -158,7 +158,7 @@ func (tl *tally) check(t *testing.T) {
 	if tl.sent*50 < tl.packets {
 		t.Errorf("only %d of %d packets are sent", tl.sent, tl.packets)
 	}
-	if tl.copies*20 < tl.packets {
+	if tl.copies*50 < tl.packets {
 		t.Errorf("only %d copies are made of %d packets", tl.copies, tl.packets)
 	}
 }

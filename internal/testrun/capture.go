@@ -158,7 +158,7 @@ func takes(records *ebpf.Map) asm.Instructions {
 		asm.LoadMem(asm.R8, asm.R6, ctxLen, asm.Word),
 		asm.JLE.Imm(asm.R8, MaxFrame, "short"),
 		asm.Mov.Imm(asm.R8, MaxFrame),
-		asm.JEq.Imm(asm.R8, 0, "empty").WithSymbol("short"),
+		asm.JLT.Imm(asm.R8, 1, "empty").WithSymbol("short"), // of which Linux 6.1 learns that it isn't 0
 		asm.Mov.Reg(asm.R1, asm.R6),
 		asm.Mov.Imm(asm.R2, 0),
 		asm.Mov.Reg(asm.R3, asm.R7),
