@@ -665,8 +665,16 @@ func (e *InPrefix) Type() Type   { return boolType }
 func (e *IsV4) Type() Type       { return boolType }
 func (e *ByteAt) Type() Type     { return UintType(8) }
 func (e *SumOK) Type() Type      { return boolType }
-func (e *Pick) Type() Type       { return e.Then.Type() }
 func (e *VarintWord) Type() Type { return UintType(64) }
+
+// Type is the wider one of the two types.
+func (e *Pick) Type() Type {
+	t, f := e.Then.Type(), e.Else.Type()
+	if f.Bits > t.Bits {
+		return f
+	}
+	return t
+}
 
 // AddrType is the type of addresses.
 var AddrType = Type{Kind: Addr, Size: 16}
