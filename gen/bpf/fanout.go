@@ -192,6 +192,10 @@ func (n *fan) save() string {
 	w := n.pre
 	size := w.offset(n.Front)
 	room := n.limit()
+	if room == 0 { // no turn makes a copy: every packet has one byte
+		size, room = "1", 1
+	}
+	w.sameSize = max(w.sameSize, 1)
 	if n.Front.Base != nil {
 		room = 1 << bits.Len(uint(room-1))
 		w.line("")
