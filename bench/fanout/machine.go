@@ -4,9 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
@@ -19,7 +23,7 @@ const (
 )
 
 // prepareMachine sets what is the machine's and not a host's: the backlog, and that the kernel's threads that handle packets in
-// turn with processes (ksoftirqd) don't wait for what measures. It returns what undoes it.
+// turn with processes (ksoftirqd) don't wait for what measures. It returns what undoes it, which an interrupt does as well.
 func prepareMachine() (undo func() error, err error) {
 	threads, err := kernelThreads("ksoftirqd/"+strconv.Itoa(turnlab.LoadCPU), "ksoftirqd/"+strconv.Itoa(turnlab.RelayCPU))
 	if err != nil {
@@ -36,7 +40,19 @@ func prepareMachine() (undo func() error, err error) {
 		}
 		return err
 	}
-	undo = func() error { return set(old, 0) }
+	interrupts := make(chan os.Signal, 1)
+	signal.Notify(interrupts, os.Interrupt, unix.SIGTERM)
+	go func() {
+		if s, interrupted := <-interrupts; interrupted {
+			_ = set(old, 0)
+			os.Exit(128 + int(s.(unix.Signal)))
+		}
+	}()
+	undo = sync.OnceValue(func() error {
+		signal.Stop(interrupts)
+		close(interrupts)
+		return set(old, 0)
+	})
 	if err := set([]byte(strconv.Itoa(backlog)), relayPriority); err != nil {
 		return nil, errors.Join(err, undo())
 	}
