@@ -139,14 +139,14 @@ func TestLayers(t *testing.T) {
 	r := b.receiver(0)
 	c := b.capture(0)
 	b.subscribe("u", r.Addr, 2)
-	b.play(b.video.Frames)
+	stop := b.loop(b.pub)
 	b.check(r.Await(wait, "pictures come", func(n lab.Tally) bool { return n.Packets > 20 }))
 	for _, layer := range []uint8{0, 2, 1, 2} {
 		was := r.Tally().Packets
 		b.check(b.server.Change(server.Subscribe{Name: "u", Layer: &layer}))
-		b.check(r.Await(wait, "more pictures come", func(n lab.Tally) bool { return n.Packets > was+15 }))
+		b.check(r.Await(wait, "more pictures come", func(n lab.Tally) bool { return n.Packets > was+40 }))
 	}
-	b.check(<-b.played)
+	stop()
 	b.settled("u", r)
 	sums := b.pictures("u", r)
 	b.seen("u", c, r.Addr.Port())
@@ -164,15 +164,13 @@ func TestLayers(t *testing.T) {
 			t.Errorf("picture %d, of layer %d, is none of the encoder's", i, pictures[i].Layer)
 		}
 	}
-	changes, runs := 0, [3]int{}
-	for i, p := range pictures {
-		runs[p.Layer]++
-		if i > 0 && p.Timestamp-pictures[i-1].Timestamp != pictures[1].Timestamp-pictures[0].Timestamp {
-			changes++
-		}
+	const step = lab.Clock / lab.FramesPerSecond
+	steps := map[uint32]int{}
+	for i := 1; i < len(pictures); i++ {
+		steps[pictures[i].Timestamp-pictures[i-1].Timestamp]++
 	}
-	if changes == 0 || runs[2] == 0 || len(pictures) > len(b.video.Frames)-first-6 {
-		t.Errorf("%d pictures, by layer %v: the layers were not changed", len(pictures), runs)
+	if steps[4*step] < 3 || steps[2*step] < 3 || steps[step] < 6 || len(steps) != 3 {
+		t.Errorf("the steps from picture to picture are %v: the layers were not changed, or inside of a pattern", steps)
 	}
 }
 
@@ -182,14 +180,16 @@ func TestBandwidth(t *testing.T) {
 	r := b.receiver(0)
 	c := b.capture(0)
 	b.subscribe("u", r.Addr, 2)
-	b.play(b.video.Frames)
+	stop := b.loop(b.pub)
 	b.check(r.Await(wait, "pictures come", func(n lab.Tally) bool { return n.Packets > 0 }))
 	b.await(wait, "rates are measured", func() bool { return b.publisher().Rates[2] > 0 })
 	rates := b.publisher().Rates
 	limit := rates[0] * 5 / 3 // room for the base layer's peaks, not for all layers
 	b.check(b.server.Change(server.Subscribe{Name: "u", Bandwidth: &limit}))
 	b.await(wait, "layers are left out", func() bool { return b.subscriber("u").Layer < 2 })
-	b.check(<-b.played)
+	was := r.Tally().Packets
+	b.check(r.Await(wait, "the others go on", func(n lab.Tally) bool { return n.Packets > was+20 }))
+	stop()
 	b.settled("u", r)
 	b.pictures("u", r)
 	b.seen("u", c, r.Addr.Port())
@@ -203,15 +203,16 @@ func TestSwitch(t *testing.T) {
 	r := b.receiver(0)
 	c := b.capture(0)
 	b.subscribe("u", r.Addr, 2)
-	b.play(b.video.Frames)
-	go func() { b.played <- other.Play(t.Context(), b.video.Frames) }()
+	stop, stopOther := b.loop(b.pub), b.loop(other)
 	for _, name := range []string{"slides", "cam", "slides"} {
 		was := r.Tally().Packets
 		b.check(r.Await(wait, "pictures come", func(n lab.Tally) bool { return n.Packets > was+15 }))
 		b.check(b.server.Change(server.Subscribe{Name: "u", Publisher: &name}))
 	}
-	b.check(<-b.played)
-	b.check(<-b.played)
+	was := r.Tally().Packets
+	b.check(r.Await(wait, "pictures come", func(n lab.Tally) bool { return n.Packets > was+15 }))
+	stop()
+	stopOther()
 	b.settled("u", r)
 	b.pictures("u", r)
 	list := b.seen("u", c, r.Addr.Port())
@@ -231,7 +232,7 @@ func TestJoinAndLeave(t *testing.T) {
 	steady, guest := b.receiver(0), b.receiver(1)
 	c := b.capture(0)
 	b.subscribe("steady", steady.Addr, 2)
-	b.play(b.video.Frames)
+	stop := b.loop(b.pub)
 	for range 2 {
 		was := guest.Tally().Packets
 		b.subscribe("guest", guest.Addr, 2)
@@ -244,9 +245,14 @@ func TestJoinAndLeave(t *testing.T) {
 			t.Errorf("the guest has left, and %d more packets came", n.Packets+n.Foreign-gone.Packets-gone.Foreign)
 		}
 	}
-	b.check(<-b.played)
+	stop()
 	b.settled("steady", steady)
-	b.same("steady", b.pictures("steady", steady), b.wanted(2, first, len(b.video.Frames)))
+	got := b.pictures("steady", steady)
+	all := b.wanted(2, first, len(b.video.Frames)) // the first frames went to nobody; later they come again
+	for len(all) < len(got) {
+		all = append(all, b.video.Sums...)
+	}
+	b.same("steady", got, all[:len(got)])
 	b.seen("steady", c, steady.Addr.Port())
 	b.check(b.server.Call("DELETE", "/publishers/cam", nil, nil))
 	if st, err := b.server.Stats(); err != nil || len(st.Publishers) != 0 || len(st.Subscribers) != 1 || st.Subscribers[0].Publisher != "" {
@@ -261,12 +267,15 @@ func TestReports(t *testing.T) {
 	b := newBed(t, 4, 1)
 	r := b.receiver(0)
 	b.subscribe("u", r.Addr, 2)
-	b.play(b.video.Frames[:3*first])
+	b.loop(b.pub)
 	b.check(r.Await(wait, "a report comes", func(n lab.Tally) bool { return len(n.Reports) > 0 && n.Packets > 0 }))
 	_, keys := b.pub.Asked()
-	r.Send(&rtcp.PictureLossIndication{SenderSSRC: 1, MediaSSRC: r.Tally().SSRC})
-	r.Report(77)
+	pace := time.NewTicker(50 * time.Millisecond)
+	defer pace.Stop()
 	b.await(wait, "the publisher gets the request and the report", func() bool {
+		r.Send(&rtcp.PictureLossIndication{SenderSSRC: 1, MediaSSRC: r.Tally().SSRC})
+		r.Report(77)
+		<-pace.C
 		_, now := b.pub.Asked()
 		return now > keys && len(b.pub.Reports()) > 0
 	})
@@ -279,12 +288,11 @@ func TestReports(t *testing.T) {
 	if last.SSRC != n.SSRC || last.PacketCount == 0 || last.OctetCount == 0 {
 		t.Errorf("the subscriber got %+v", last)
 	}
-	if ahead := r.Pictures()[0].Timestamp - last.RTPTime; int32(ahead) > 2*lab.Clock || int32(ahead) < -4*lab.Clock {
+	if ahead := r.Pictures()[0].Timestamp - last.RTPTime; int32(ahead) > 2*lab.Clock || int32(ahead) < -20*lab.Clock {
 		t.Errorf("the report's time is %d away from the pictures'", int32(ahead))
 	}
 	r.Send(&rtcp.Goodbye{Sources: []uint32{1}})
 	b.await(wait, "the subscriber has left", func() bool { st, err := b.server.Stats(); return err == nil && len(st.Subscribers) == 0 })
-	b.check(<-b.played)
 }
 
 // A publisher that begins anew, with other numbers, gets a new beginning; its subscribers' numbers go on.
@@ -313,7 +321,7 @@ func TestKilled(t *testing.T) {
 	b := newBed(t, 4, 1)
 	r := b.receiver(0)
 	b.subscribe("u", r.Addr, 2)
-	b.play(b.video.Frames)
+	b.loop(b.pub)
 	b.check(r.Await(wait, "pictures come", func(n lab.Tally) bool { return n.Packets > 0 }))
 	b.server.Kill()
 	killed := time.Now()
@@ -327,7 +335,6 @@ func TestKilled(t *testing.T) {
 	if took := since.Sub(killed); took > 1050*time.Millisecond {
 		t.Errorf("packets were forwarded for %v after the server's death", took)
 	}
-	<-b.played // a host that nobody listens on may refuse packets
 }
 
 // A server that ends and one that follows it are one to everybody: the kernel forwards meanwhile, and the second one knows
@@ -350,7 +357,7 @@ func TestSuccessor(t *testing.T) {
 			capture := b.capture(1)
 			b.subscribe("full", full.Addr, 2)
 			b.subscribe("base", base.Addr, 0)
-			b.play(b.video.Frames)
+			stop := b.loop(b.pub)
 			b.check(base.Await(wait, "pictures come", func(n lab.Tally) bool { return n.Packets > 8 }))
 			b.check(end.stop(b.server))
 			b.serve(flags...)
@@ -367,7 +374,9 @@ func TestSuccessor(t *testing.T) {
 				return full.Tally().Twice > 0
 			})
 			b.check(b.server.Change(server.Subscribe{Name: "base", Layer: new(uint8(1))}))
-			b.check(<-b.played)
+			was = base.Tally().Packets
+			b.check(base.Await(wait, "pictures go on", func(n lab.Tally) bool { return n.Packets > was+20 }))
+			stop()
 			b.settled("full", full)
 			b.settled("base", base)
 			b.pictures("full", full)
@@ -393,16 +402,18 @@ func TestAudio(t *testing.T) {
 		}
 		b.check(b.pub.Send(q))
 	}
-	send(0, 0)
-	b.await(wait, "the kernel has the receiver", func() bool { return b.subscriber("u").Kernel })
-	for n := range uint32(30) {
-		send(1+n, byte(n%3))
+	n := uint32(0)
+	pace := time.NewTicker(20 * time.Millisecond)
+	defer pace.Stop()
+	b.await(wait, "the first packet comes", func() bool { send(n, 0); n++; <-pace.C; return r.Tally().Packets > 0 })
+	b.settled("u", r)
+	was, before := r.Tally().Packets, b.subscriber("u")
+	for i := range uint32(30) {
+		send(n+i, byte(i%3))
 	}
-	b.check(r.Await(wait, "what is wanted comes", func(n lab.Tally) bool { return n.Packets == 20 }))
-	if list := b.seen("u", capture, r.Addr.Port()); len(list) != 20 || list[19].Timestamp-list[0].Timestamp != 28*960 {
-		t.Errorf("%d packets: %+v", len(list), list)
-	}
-	if st := b.subscriber("u"); st.InKernel != 20 || st.LeftOut != 10 {
-		t.Errorf("%+v", st)
+	b.check(r.Await(wait, "what is wanted comes", func(now lab.Tally) bool { return now.Packets == was+20 }))
+	b.seen("u", capture, r.Addr.Port())
+	if st := b.subscriber("u"); st.InKernel-before.InKernel != 20 || st.LeftOut-before.LeftOut != 10 {
+		t.Errorf("%+v, before that %+v", st, before)
 	}
 }

@@ -140,6 +140,20 @@ func (p *Publisher) Play(ctx context.Context, frames []Frame) error {
 	return nil
 }
 
+// Loop plays frames again and again until ctx ends; the time goes on.
+func (p *Publisher) Loop(ctx context.Context, frames []Frame) {
+	for n := 0; ; n += len(frames) {
+		again := make([]Frame, len(frames))
+		for i, f := range frames {
+			again[i] = f
+			again[i].Number += n
+		}
+		if p.Play(ctx, again) != nil {
+			return
+		}
+	}
+}
+
 func (f Frame) timestamp() uint32 { return uint32(f.Number) * (Clock / FramesPerSecond) }
 
 // descriptor is VP8's payload descriptor (RFC 7741 §4.2) with TL0PICIDX and the layer. It has no picture ID, since ffmpeg takes a

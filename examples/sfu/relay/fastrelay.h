@@ -336,7 +336,7 @@ static __always_inline void fr_shared_add(__u32 index, __u64 by)
 {
 	__u64 *v = bpf_map_lookup_elem(&fr_shared, &index);
 
-	if (index && v)
+	if (by && index && v) /* to add nothing costs as much as to add something */
 		__sync_fetch_and_add(v, by);
 }
 
@@ -732,7 +732,8 @@ enum {
 
 enum {
 	BPF_NOEXIST = 1,
-	BPF_RB_NO_WAKEUP = 1,
+	BPF_RB_NO_WAKEUP = 1 << 0,
+	BPF_RB_FORCE_WAKEUP = 1 << 1,
 	FR_EEXIST = -17,
 };
 
@@ -940,12 +941,12 @@ __noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, _
 {
 	void *data = (void *)(long)skb->data, *data_end = (void *)(long)skb->data_end;
 	__u32 bias = form >> 8 & 0xffffff, pad = form >> 32 & 0xffff, stop = form >> 48;
-	__u64 at = from, narrow = form & 1 ? 4 : 0;
+	__u64 at = from, narrow = (form & 1) << 2;
 	int i;
 
 	FR_NO_UNROLL
 	for (i = 0; i < FR_MAX_ELEMENTS; i++) {
-		__u64 left, this, head = 1, len;
+		__u64 left, this, head = 1 + (form >> 1 & 1), len;
 		void *p;
 
 		at = fr_bound(at, 0x7fff);
@@ -965,7 +966,6 @@ __noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, _
 			if (p + 2 > data_end)
 				break;
 			len = ld8(p + 1);
-			head = 2;
 		}
 		len += bias;
 		if (head + len > left)
@@ -1057,6 +1057,14 @@ __noinline int fr_admit(__u32 credit, __u64 cost, __u64 floor)
 	return FR_CONTENDED;
 }
 
+/* Whether a time is at most units / rate. Where a product tells, it takes a tenth of a division's time. */
+static __always_inline int fr_refills(__u64 time, __u64 rate, __u64 units)
+{
+	if (likely(!(fr_copy(time | rate) >> 32)))
+		return time * rate <= fr_copy(units);
+	return time <= units / rate;
+}
+
 /*
  * Likewise of a credit that refills. What is spent is time: the nanoseconds that it takes to refill. They come back behind
  * FR_ADMITTED, for fr_refund.
@@ -1076,17 +1084,14 @@ __noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now
 	if (burst > 0x1FFFFFFFF)
 		burst = 0x1FFFFFFFF;
 	takes = (cost < 0xFFFFFFFF ? cost : 0xFFFFFFFF) * 1000000000 / rate;
-	room = burst > floor ? (burst - floor) * 1000000000 / rate : 0;
-	if (takes > room)
-		return FR_REFUSED;
-	room -= takes;
+	room = burst > floor ? (burst - floor) * 1000000000 : 0;
 	FR_NO_UNROLL
 	for (i = 0; i < FR_ADMIT_TRIES; i++) {
 		__u64 spent = *(volatile __u64 *)&c->spent, from = fr_copy(now);
 
 		if (from < spent)
 			from = spent;
-		if (from - now > fr_copy(room))
+		if (!fr_refills(from - now + takes, rate, room))
 			return FR_REFUSED;
 		if (likely(__sync_val_compare_and_swap(&c->spent, spent, from + takes) == spent))
 			return FR_ADMITTED + takes;
@@ -1227,6 +1232,33 @@ static __always_inline void fr_submit(struct fr_event *e, __u64 time)
 {
 	e->time = time;
 	bpf_ringbuf_submit(e, fr_reader_awake() ? BPF_RB_NO_WAKEUP : 0);
+}
+
+/*
+ * Likewise where more follow: whether the reader fell asleep meanwhile is asked once, behind the last one. Returns whether that is
+ * necessary.
+ */
+static __always_inline __u64 fr_submit_more(struct fr_event *e, __u64 time)
+{
+	__u32 zero = 0;
+	__u64 *awake = bpf_map_lookup_elem(&fr_lost, &zero);
+	__u64 quiet = awake && *(volatile __u64 *)awake ? BPF_RB_NO_WAKEUP : 0;
+
+	e->time = time;
+	bpf_ringbuf_submit(e, quiet);
+	return quiet;
+}
+
+/* Wake a reader that fell asleep while records were handed over quietly; it skips what is discarded. */
+static __always_inline void fr_wake(void)
+{
+	void *bell;
+
+	if (likely(fr_reader_awake()))
+		return;
+	bell = bpf_ringbuf_reserve(&fr_events, sizeof(__u64), 0);
+	if (bell)
+		bpf_ringbuf_discard(bell, BPF_RB_FORCE_WAKEUP);
 }
 
 /* There was no room for a record. */

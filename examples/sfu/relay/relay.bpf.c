@@ -14,7 +14,7 @@
 #define FR_NEEDS_CREDITS 8193
 #define FR_NEEDS_RING 1048576
 #define FR_NEEDS_FRONT 512
-#define FR_NEEDS_SAME 12
+#define FR_NEEDS_SAME 13
 #define FR_NEEDS_ELEMENTS
 #define FR_LEVELS 4
 #define FR_EVENTS 2
@@ -204,6 +204,7 @@ struct prog_video_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
+	__u64 quiet;
 	__u64 v_ip_end;
 	__u64 v_udp_end;
 	__u64 v_rtp_extensions_end;
@@ -240,13 +241,13 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_refused_rate);
-#line 244 "relay.bpf.c"
+#line 245 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-#line 250 "relay.bpf.c"
+#line 251 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -294,7 +295,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 298 "relay.bpf.c"
+#line 299 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -308,7 +309,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 312 "relay.bpf.c"
+#line 313 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -319,8 +320,8 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 #line 71 "spec.cue"
 		event0->m_number = v_number;
 #line 71 "spec.cue"
-		fr_submit(&event0->head, same->clock);
-#line 324 "relay.bpf.c"
+		same->quiet |= fr_submit_more(&event0->head, same->clock);
+#line 325 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -332,7 +333,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	fr_shared_add(row_r->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-#line 336 "relay.bpf.c"
+#line 337 "relay.bpf.c"
 	return 0;
 }
 
@@ -362,7 +363,7 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 	if ((fr_shared_get(row_r->m_sent) == 0) && (((((be8(s_rtp_extensions_end) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end) & 7) == 0)) || ((be8(s_vp8_layer_end) & 1) == 1))) { /* rule */
 #line 82 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_key_frame);
-#line 366 "relay.bpf.c"
+#line 367 "relay.bpf.c"
 	}
 
 	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
@@ -372,7 +373,7 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_layer);
-#line 376 "relay.bpf.c"
+#line 377 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -403,19 +404,21 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_video_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_route);
-#line 407 "relay.bpf.c"
+#line 408 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_video_too_big);
 #line 72 "spec.cue"
 	return prog_video_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 413 "relay.bpf.c"
+#line 414 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_vp8_layer_end, __u64 v_priority)
 {
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+#line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
+#line 422 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -433,16 +436,15 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_video_no_subscribers);
 
-#line 437 "relay.bpf.c"
+#line 440 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end + 1), 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 444 "relay.bpf.c"
+#line 447 "relay.bpf.c"
 	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
-
 	same->size = size;
 	same->clock = 0;
 
@@ -450,11 +452,12 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 454 "relay.bpf.c"
+#line 456 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) - ((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) + (__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
+	same->quiet = 0;
 	same->v_ip_end = v_ip_end;
 	same->v_udp_end = v_udp_end;
 	same->v_rtp_extensions_end = v_rtp_extensions_end;
@@ -476,7 +479,9 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn1, &fan, 0);
 
-#line 480 "relay.bpf.c"
+#line 483 "relay.bpf.c"
+	if (same->quiet)
+		fr_wake();
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0)) return fr_drop(len, reason_video_fault);
 	if (unlikely(same->csum >= 0))
@@ -501,6 +506,7 @@ struct prog_video_same2 {
 	__u64 clock;
 	__u32 kind0;
 	__u64 rest0;
+	__u64 quiet;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_rtp_extensions_end_2;
@@ -537,13 +543,13 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_refused_rate);
-#line 541 "relay.bpf.c"
+#line 547 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-#line 547 "relay.bpf.c"
+#line 553 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -585,7 +591,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 589 "relay.bpf.c"
+#line 595 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -599,7 +605,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 603 "relay.bpf.c"
+#line 609 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -610,8 +616,8 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 #line 71 "spec.cue"
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
-		fr_submit(&event0->head, same->clock);
-#line 615 "relay.bpf.c"
+		same->quiet |= fr_submit_more(&event0->head, same->clock);
+#line 621 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -623,7 +629,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 627 "relay.bpf.c"
+#line 633 "relay.bpf.c"
 	return 0;
 }
 
@@ -653,7 +659,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 	if ((fr_shared_get(row_r_2->m_sent) == 0) && (((((be8(s_rtp_extensions_end_2) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end_2) & 7) == 0)) || ((be8(s_vp8_layer_end_2) & 1) == 1))) { /* rule */
 #line 82 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_key_frame);
-#line 657 "relay.bpf.c"
+#line 663 "relay.bpf.c"
 	}
 
 	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
@@ -663,7 +669,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_layer);
-#line 667 "relay.bpf.c"
+#line 673 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -700,19 +706,21 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_route);
-#line 704 "relay.bpf.c"
+#line 710 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_too_big);
 #line 72 "spec.cue"
 	return prog_video_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 710 "relay.bpf.c"
+#line 716 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_vp8_layer_end_2, __u64 v_priority_2)
 {
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+#line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
+#line 724 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -738,16 +746,15 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_video_no_subscribers);
 
-#line 742 "relay.bpf.c"
+#line 750 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end_2 + 1), 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 749 "relay.bpf.c"
+#line 757 "relay.bpf.c"
 	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
-
 	same->size = size;
 	same->clock = 0;
 
@@ -755,8 +762,9 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 759 "relay.bpf.c"
+#line 766 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
+	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
 	same->v_udp_end_2 = v_udp_end_2;
 	same->v_rtp_extensions_end_2 = v_rtp_extensions_end_2;
@@ -778,7 +786,9 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn2, &fan, 0);
 
-#line 782 "relay.bpf.c"
+#line 790 "relay.bpf.c"
+	if (same->quiet)
+		fr_wake();
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0)) return fr_drop(len, reason_video_fault);
 	if (unlikely(same->csum >= 0))
@@ -996,14 +1006,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 1000 "relay.bpf.c"
+#line 1010 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 1007 "relay.bpf.c"
+#line 1017 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1027,14 +1037,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 1031 "relay.bpf.c"
+#line 1041 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 1038 "relay.bpf.c"
+#line 1048 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1056,12 +1066,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1060 "relay.bpf.c"
+#line 1070 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 1065 "relay.bpf.c"
+#line 1075 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1089,14 +1099,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size = 1;
 #line 21 "spec.cue"
 			v_vp8_has = be8(p_rtp_extensions_end + 1); /* vp8.has */
-#line 1093 "relay.bpf.c"
+#line 1103 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size = 0;
 #line 21 "spec.cue"
 			v_vp8_has = 0;
-#line 1100 "relay.bpf.c"
+#line 1110 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1120,14 +1130,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size = 1;
 #line 22 "spec.cue"
 			v_vp8_picture = be8(p_vp8_has_end); /* vp8.picture */
-#line 1124 "relay.bpf.c"
+#line 1134 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size = 0;
 #line 22 "spec.cue"
 			v_vp8_picture = 0;
-#line 1131 "relay.bpf.c"
+#line 1141 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1149,12 +1159,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 1;
-#line 1153 "relay.bpf.c"
+#line 1163 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 0;
-#line 1158 "relay.bpf.c"
+#line 1168 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1176,12 +1186,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 1;
-#line 1180 "relay.bpf.c"
+#line 1190 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 0;
-#line 1185 "relay.bpf.c"
+#line 1195 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1205,14 +1215,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size = 1;
 #line 25 "spec.cue"
 			v_vp8_layer = be8(p_vp8_tl0picidx_end); /* vp8.layer */
-#line 1209 "relay.bpf.c"
+#line 1219 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size = 0;
 #line 25 "spec.cue"
 			v_vp8_layer = 0;
-#line 1216 "relay.bpf.c"
+#line 1226 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1236,7 +1246,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1240 "relay.bpf.c"
+#line 1250 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1247,7 +1257,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1251 "relay.bpf.c"
+#line 1261 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : (v_vp8_layer >> 6);
@@ -1259,8 +1269,9 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1263 "relay.bpf.c"
+#line 1273 "relay.bpf.c"
 		{
+#line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
 
 #line 59 "spec.cue"
@@ -1275,7 +1286,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			key.m_ssrc = be32(data + 50);
 #line 59 "spec.cue"
 			row_stream = find_streams(&key);
-#line 1279 "relay.bpf.c"
+#line 1290 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_video_no_streams);
@@ -1287,12 +1298,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write1(skb);
-#line 1291 "relay.bpf.c"
+#line 1302 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 		{
+#line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
+#line 64 "spec.cue"
 			struct val_streams val __attribute__((aligned(8))) = {};
 
 #line 64 "spec.cue"
@@ -1309,11 +1322,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			val.m_highest = be16(data + 44);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1313 "relay.bpf.c"
+#line 1326 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_vp8_layer_end, v_priority);
-#line 1317 "relay.bpf.c"
+#line 1330 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
@@ -1398,14 +1411,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 1402 "relay.bpf.c"
+#line 1415 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 1409 "relay.bpf.c"
+#line 1422 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1429,14 +1442,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 1433 "relay.bpf.c"
+#line 1446 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 1440 "relay.bpf.c"
+#line 1453 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1458,12 +1471,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1462 "relay.bpf.c"
+#line 1475 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 1467 "relay.bpf.c"
+#line 1480 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1491,14 +1504,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size_2 = 1;
 #line 21 "spec.cue"
 			v_vp8_has_2 = be8(p_rtp_extensions_end_2 + 1); /* vp8.has */
-#line 1495 "relay.bpf.c"
+#line 1508 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size_2 = 0;
 #line 21 "spec.cue"
 			v_vp8_has_2 = 0;
-#line 1502 "relay.bpf.c"
+#line 1515 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1522,14 +1535,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size_2 = 1;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = be8(p_vp8_has_end_2); /* vp8.picture */
-#line 1526 "relay.bpf.c"
+#line 1539 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size_2 = 0;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = 0;
-#line 1533 "relay.bpf.c"
+#line 1546 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1551,12 +1564,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 1;
-#line 1555 "relay.bpf.c"
+#line 1568 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 0;
-#line 1560 "relay.bpf.c"
+#line 1573 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1578,12 +1591,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 1;
-#line 1582 "relay.bpf.c"
+#line 1595 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 0;
-#line 1587 "relay.bpf.c"
+#line 1600 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1607,14 +1620,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size_2 = 1;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = be8(p_vp8_tl0picidx_end_2); /* vp8.layer */
-#line 1611 "relay.bpf.c"
+#line 1624 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size_2 = 0;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = 0;
-#line 1618 "relay.bpf.c"
+#line 1631 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1638,7 +1651,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1642 "relay.bpf.c"
+#line 1655 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1649,7 +1662,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1653 "relay.bpf.c"
+#line 1666 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : (v_vp8_layer_2 >> 6);
@@ -1661,8 +1674,9 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1665 "relay.bpf.c"
+#line 1678 "relay.bpf.c"
 		{
+#line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
 
 #line 59 "spec.cue"
@@ -1685,7 +1699,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			key.m_ssrc = be32(data + 70);
 #line 59 "spec.cue"
 			row_stream_2 = find_streams(&key);
-#line 1689 "relay.bpf.c"
+#line 1703 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_video_no_streams);
@@ -1697,12 +1711,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write2(skb);
-#line 1701 "relay.bpf.c"
+#line 1715 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 		{
+#line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
+#line 64 "spec.cue"
 			struct val_streams val __attribute__((aligned(8))) = {};
 
 #line 64 "spec.cue"
@@ -1727,17 +1743,17 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			val.m_highest = be16(data + 64);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1731 "relay.bpf.c"
+#line 1747 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_vp8_layer_end_2, v_priority_2);
-#line 1735 "relay.bpf.c"
+#line 1751 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 #line 79 "spec.cue"
 	return fr_up(skb, reason_video_not_ip);
-#line 1741 "relay.bpf.c"
+#line 1757 "relay.bpf.c"
 }
 
 /*
@@ -1806,6 +1822,7 @@ struct prog_audio_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
+	__u64 quiet;
 	__u64 v_ip_end;
 	__u64 v_udp_end;
 	__u64 v_rtp_extensions_end;
@@ -1841,13 +1858,13 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_refused_rate);
-#line 1845 "relay.bpf.c"
+#line 1862 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 1851 "relay.bpf.c"
+#line 1868 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -1895,7 +1912,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1899 "relay.bpf.c"
+#line 1916 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -1909,7 +1926,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 1913 "relay.bpf.c"
+#line 1930 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -1920,8 +1937,8 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 #line 71 "spec.cue"
 		event0->m_number = v_number;
 #line 71 "spec.cue"
-		fr_submit(&event0->head, same->clock);
-#line 1925 "relay.bpf.c"
+		same->quiet |= fr_submit_more(&event0->head, same->clock);
+#line 1942 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -1933,7 +1950,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	fr_shared_add(row_r->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-#line 1937 "relay.bpf.c"
+#line 1954 "relay.bpf.c"
 	return 0;
 }
 
@@ -1962,7 +1979,7 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_layer);
-#line 1966 "relay.bpf.c"
+#line 1983 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -1993,19 +2010,21 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_no_route);
-#line 1997 "relay.bpf.c"
+#line 2014 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 2003 "relay.bpf.c"
+#line 2020 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_priority)
 {
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+#line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
+#line 2028 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2024,24 +2043,24 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	if (!list) return fr_up(skb, reason_audio_no_subscribers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2028 "relay.bpf.c"
+#line 2047 "relay.bpf.c"
 	void *front = fr_save_front(skb, 54);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2032 "relay.bpf.c"
+#line 2051 "relay.bpf.c"
 	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
-
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2041 "relay.bpf.c"
+#line 2059 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) - ((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) + (__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
+	same->quiet = 0;
 	same->v_ip_end = v_ip_end;
 	same->v_udp_end = v_udp_end;
 	same->v_rtp_extensions_end = v_rtp_extensions_end;
@@ -2062,7 +2081,9 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn1, &fan, 0);
 
-#line 2066 "relay.bpf.c"
+#line 2085 "relay.bpf.c"
+	if (same->quiet)
+		fr_wake();
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 54, 0)) return fr_drop(len, reason_audio_fault);
 	if (unlikely(same->csum >= 0))
@@ -2086,6 +2107,7 @@ struct prog_audio_same2 {
 	__u64 clock;
 	__u32 kind0;
 	__u64 rest0;
+	__u64 quiet;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_rtp_extensions_end_2;
@@ -2121,13 +2143,13 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_refused_rate);
-#line 2125 "relay.bpf.c"
+#line 2147 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 2131 "relay.bpf.c"
+#line 2153 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -2169,7 +2191,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 2173 "relay.bpf.c"
+#line 2195 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -2183,7 +2205,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 2187 "relay.bpf.c"
+#line 2209 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -2194,8 +2216,8 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 #line 71 "spec.cue"
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
-		fr_submit(&event0->head, same->clock);
-#line 2199 "relay.bpf.c"
+		same->quiet |= fr_submit_more(&event0->head, same->clock);
+#line 2221 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -2207,7 +2229,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 2211 "relay.bpf.c"
+#line 2233 "relay.bpf.c"
 	return 0;
 }
 
@@ -2236,7 +2258,7 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_layer);
-#line 2240 "relay.bpf.c"
+#line 2262 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2273,19 +2295,21 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_no_route);
-#line 2277 "relay.bpf.c"
+#line 2299 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 2283 "relay.bpf.c"
+#line 2305 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_priority_2)
 {
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+#line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
+#line 2313 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2312,21 +2336,21 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	if (!list) return fr_up(skb, reason_audio_no_subscribers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2316 "relay.bpf.c"
+#line 2340 "relay.bpf.c"
 	void *front = fr_save_front(skb, 74);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2320 "relay.bpf.c"
+#line 2344 "relay.bpf.c"
 	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
-
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2329 "relay.bpf.c"
+#line 2352 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
+	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
 	same->v_udp_end_2 = v_udp_end_2;
 	same->v_rtp_extensions_end_2 = v_rtp_extensions_end_2;
@@ -2347,7 +2371,9 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn2, &fan, 0);
 
-#line 2351 "relay.bpf.c"
+#line 2375 "relay.bpf.c"
+	if (same->quiet)
+		fr_wake();
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 74, 0)) return fr_drop(len, reason_audio_fault);
 	if (unlikely(same->csum >= 0))
@@ -2519,14 +2545,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 2523 "relay.bpf.c"
+#line 2549 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 2530 "relay.bpf.c"
+#line 2556 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2550,14 +2576,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 2554 "relay.bpf.c"
+#line 2580 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 2561 "relay.bpf.c"
+#line 2587 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2579,12 +2605,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2583 "relay.bpf.c"
+#line 2609 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 2588 "relay.bpf.c"
+#line 2614 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2602,7 +2628,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2606 "relay.bpf.c"
+#line 2632 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2613,7 +2639,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2617 "relay.bpf.c"
+#line 2643 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : 0ULL;
@@ -2625,8 +2651,9 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2629 "relay.bpf.c"
+#line 2655 "relay.bpf.c"
 		{
+#line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
 
 #line 59 "spec.cue"
@@ -2641,7 +2668,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			key.m_ssrc = be32(data + 50);
 #line 59 "spec.cue"
 			row_stream = find_streams(&key);
-#line 2645 "relay.bpf.c"
+#line 2672 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_audio_no_streams);
@@ -2653,12 +2680,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write1(skb);
-#line 2657 "relay.bpf.c"
+#line 2684 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 		{
+#line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
+#line 64 "spec.cue"
 			struct val_streams val __attribute__((aligned(8))) = {};
 
 #line 64 "spec.cue"
@@ -2675,11 +2704,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			val.m_highest = be16(data + 44);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 2679 "relay.bpf.c"
+#line 2708 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_priority);
-#line 2683 "relay.bpf.c"
+#line 2712 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
@@ -2764,14 +2793,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 2768 "relay.bpf.c"
+#line 2797 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 2775 "relay.bpf.c"
+#line 2804 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2795,14 +2824,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 2799 "relay.bpf.c"
+#line 2828 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 2806 "relay.bpf.c"
+#line 2835 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2824,12 +2853,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2828 "relay.bpf.c"
+#line 2857 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 2833 "relay.bpf.c"
+#line 2862 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2847,7 +2876,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2851 "relay.bpf.c"
+#line 2880 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2858,7 +2887,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2862 "relay.bpf.c"
+#line 2891 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : 0ULL;
@@ -2870,8 +2899,9 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2874 "relay.bpf.c"
+#line 2903 "relay.bpf.c"
 		{
+#line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
 
 #line 59 "spec.cue"
@@ -2894,7 +2924,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			key.m_ssrc = be32(data + 70);
 #line 59 "spec.cue"
 			row_stream_2 = find_streams(&key);
-#line 2898 "relay.bpf.c"
+#line 2928 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_audio_no_streams);
@@ -2906,12 +2936,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write2(skb);
-#line 2910 "relay.bpf.c"
+#line 2940 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 		{
+#line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
+#line 64 "spec.cue"
 			struct val_streams val __attribute__((aligned(8))) = {};
 
 #line 64 "spec.cue"
@@ -2936,15 +2968,15 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			val.m_highest = be16(data + 64);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 2940 "relay.bpf.c"
+#line 2972 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2);
-#line 2944 "relay.bpf.c"
+#line 2976 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
 #line 84 "spec.cue"
 	return fr_up(skb, reason_audio_not_ip);
-#line 2950 "relay.bpf.c"
+#line 2982 "relay.bpf.c"
 }

@@ -479,7 +479,7 @@ func updateSubscribersRow(f func(*SubscribersRow)) func([]any) []any {
 type SubscribersReceiver struct {
 	v *runtime.Receiver
 
-	Tag any // the caller's
+	Tag any // the caller's. Set in Change, it is there when the first event names the receiver
 
 	Skipped *runtime.Counter
 	Sent    *runtime.Counter

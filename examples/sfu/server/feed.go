@@ -271,8 +271,12 @@ func (f *feed) missed(sequence uint16, ask *[]uint16) bool {
 
 // report translates a subscriber's report into the publisher's numbers (RFC 3550 §7.2).
 func (f *feed) report(r rtcp.ReceptionReport) (rtcp.ReceptionReport, bool) {
-	s, ok := f.history.ofNumber(f.history.numbers.near(uint16(r.LastSequenceNumber)))
-	if !ok {
+	number := f.history.numbers.near(uint16(r.LastSequenceNumber))
+	s, ok := f.history.ofNumber(number)
+	switch {
+	case f.history.count > 0 && number > f.history.last.number: // the kernel will tell of it in a moment
+		s = f.history.last
+	case !ok:
 		return r, false
 	}
 	r.SSRC = f.pub.ssrc

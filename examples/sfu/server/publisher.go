@@ -185,6 +185,20 @@ func (p *Publisher) boundary(now time.Time) uint32 {
 	return p.base[0] + (ahead+period-1)/period*period
 }
 
+// awaitFrame waits until the frame that is coming in is complete, so that a stream that is taken away ends with a whole one. It
+// doesn't wait for long.
+func (p *Publisher) awaitFrame() {
+	const patience = 50 * time.Millisecond
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		p.mu.Lock()
+		whole := p.newest == nil || p.newest.marker || time.Since(p.newest.at) > patience
+		p.mu.Unlock()
+		if whole {
+			return
+		}
+	}
+}
+
 func (p *Publisher) ticks(d time.Duration) uint32 {
 	return uint32(d.Nanoseconds() * int64(p.clock) / int64(time.Second))
 }

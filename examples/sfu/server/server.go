@@ -479,6 +479,7 @@ func (s *Server) detach(u *Subscriber) {
 	}
 	p := f.pub
 	if f.kernel != nil {
+		p.awaitFrame()
 		if err := f.kernel.remove(); err != nil {
 			s.log.Warn("removing a receiver", "subscriber", u.name, "error", err)
 		}
