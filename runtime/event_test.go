@@ -363,3 +363,30 @@ func TestEventsSeeWhatWasPrepared(t *testing.T) {
 	}
 	cancel()
 }
+
+// A reader that nobody wakes looks by itself after a while.
+func TestEventsLookAgain(t *testing.T) {
+	r := loadFan(t, Options{})
+	add(t, openGroup(t, r, 7), 1, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	got := make(chan time.Time, 1)
+	go func() {
+		for range r.Events(ctx) {
+			got <- time.Now()
+			return
+		}
+	}()
+	until(t, 5*time.Second, "the reader sleeps", func() bool { return r.events.ring.waits.Load() > 0 })
+	r.events.lost.store64(0, 0, 1) // the kernel is told that it is awake
+	began := time.Now()
+	runOn(t, r, "fan", fanPacket(7, 0), 1)
+	select {
+	case at := <-got:
+		if at.Sub(began) > 3*lookAgain {
+			t.Errorf("it looked after %v", at.Sub(began))
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it sleeps for ever")
+	}
+}

@@ -172,6 +172,10 @@ func (r *ring) wait(ctx context.Context) error {
 	return err
 }
 
+// lookAgain is how long the reader sleeps at most. A packet's many records may fill the ring while the reader falls asleep, and leave
+// no room for the one that wakes it.
+const lookAgain = time.Second
+
 // sleep waits for the kernel to wake the reader.
 func (r *ring) sleep(ctx context.Context) error {
 	for {
@@ -180,14 +184,10 @@ func (r *ring) sleep(ctx context.Context) error {
 			goruntime.Gosched() // it may be a record that is still being written
 			return nil
 		}
-		if r.expired {
-			if err := r.file.SetReadDeadline(time.Time{}); err != nil {
-				return err
-			}
-			r.expired = false
+		if err := r.file.SetReadDeadline(time.Now().Add(lookAgain)); err != nil {
+			return err
 		}
-		if err := ctx.Err(); err != nil { // wake may have come before the deadline was taken back
-			r.expired = true
+		if err := ctx.Err(); err != nil { // wake may have come before the deadline was set
 			return err
 		}
 		err := r.raw.Read(func(uintptr) bool {
@@ -200,7 +200,6 @@ func (r *ring) sleep(ctx context.Context) error {
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
-		r.expired = true // perhaps for the sake of somebody else, who has gone
 	}
 }
 
