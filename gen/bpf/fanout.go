@@ -3,6 +3,7 @@ package bpf
 import (
 	"fmt"
 	"math/bits"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -26,12 +27,14 @@ type fan struct {
 	prog  string
 	name  string
 	n     int
+	front ir.Off  // FanOut.Front, and the link-layer addresses
 	pre   *writer // the function in front of the loop
 	all   []*ir.Copy
 	local map[*ir.Var]bool // variables that a turn sets
 
 	pointers, numbers []string // members of the two structures
 	set               []string // what gives the pointers values
+	head              int      // where the first function's lines begin that use what is saved
 	wide              int      // words that numbers take beyond one each
 	kept              map[string]bool
 	rests             map[string]int // what of a checksum is the same for all receivers
@@ -64,9 +67,9 @@ func (n *fan) keep(typ, name, value string) string {
 
 // limit is the largest size of the front.
 func (n *fan) limit() int {
-	limit := n.Front.Const
-	if n.Front.Base != nil {
-		limit += int(n.Front.Base.Max)
+	limit := n.front.Const
+	if n.front.Base != nil {
+		limit += int(n.front.Base.Max)
 	}
 	return limit
 }
@@ -115,10 +118,13 @@ func (f *function) fanOut(s *ir.FanOut) {
 	f.quote(s.Pos)
 	f.cover(s.Pos, values(s.Key)...)
 	f.cover(s.Pos, exprs(&s.Effects)...)
-	f.need(s.Front, f.reason, s.Pos)
 	f.prog.fans++
 	n := &fan{FanOut: s, n: f.prog.fans, prog: f.prog.name, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans), local: map[*ir.Var]bool{}, kept: map[string]bool{}, rests: map[string]int{}}
 	n.survey(s.Each)
+	if n.front = s.Front; n.front.Base == nil {
+		n.front.Const = max(n.front.Const, 14)
+	}
+	f.need(n.front, f.reason, s.Pos)
 	if s.Front.Base != nil && s.Front.Base.Max == 0 || n.limit() > 4096 {
 		f.fail("the front of the fan-out at %s has no bound", s.Pos)
 		return
@@ -134,14 +140,13 @@ func (f *function) fanOut(s *ir.FanOut) {
 	w.fx.early = true
 	w.fx.before()
 	size := n.save()
-	head := len(w.lines)
 	w.fan = n
 	turn := n.receiver(f)
 	w.fx.after()
 	places := n.sums(w.function)
 	n.loop(turn, places)
 	n.restore(size, places)
-	w.lines = slices.Insert(w.lines, head, w.pointers()...)
+	w.lines = slices.Insert(w.lines, n.head, n.begin(w.pointers())...)
 	w.fan, w.saved, w.savedUsed = nil, false, nil
 
 	params, args := f.pass(w.function)
@@ -190,13 +195,13 @@ func (n *fan) find() {
 // save renders the copy of the front, and returns its size.
 func (n *fan) save() string {
 	w := n.pre
-	size := w.offset(n.Front)
+	size := w.offset(n.front)
 	room := n.limit()
 	if room == 0 { // no turn makes a copy: every packet has one byte
 		size, room = "1", 1
 	}
 	w.sameSize = max(w.sameSize, 1)
-	if n.Front.Base != nil {
+	if n.front.Base != nil {
 		room = 1 << bits.Len(uint(room-1))
 		w.line("")
 		w.line("__u32 size = fr_size(%s, %d);", size, room)
@@ -208,9 +213,8 @@ func (n *fan) save() string {
 	w.line("void *front = fr_save_front(skb, %s);", size)
 	w.stopIf(n.Pos, "!front", w.fx.undo, w.up(n.NoRoom))
 	n.keepPointer("void *", "front")
-	w.line("%s *same = front + FR_NEEDS_FRONT;", n.same())
-	w.line("")
-	if n.Front.Base != nil {
+	n.head = len(w.lines)
+	if n.front.Base != nil {
 		n.keep("__u32", "size", size)
 	}
 	return size
@@ -245,7 +249,7 @@ func (n *fan) receiver(outer *function) *turn {
 	}
 	out := []string{fmt.Sprintf("static __noinline long %s(__u32 i, struct %s *fan)", t.name, n.name), "{", "\tstruct __sk_buff *skb = fan->skb;"}
 	pointers := t.pointers()
-	out = append(out, "\tvoid *front = fan->front;", fmt.Sprintf("\t%s *same = front + FR_NEEDS_FRONT;", n.same()))
+	at := len(out)
 	if t.now {
 		n.pre.usesNow()
 		out = append(out, "\t__u64 now = "+n.keep("__u64", "now", "now")+";")
@@ -276,7 +280,14 @@ func (n *fan) receiver(outer *function) *turn {
 	if t.timed {
 		out = append(out, fmt.Sprintf("\tif (i %% %d == 0)", clockEvery), "\t\tsame->clock = bpf_ktime_get_ns();")
 	}
-	t.text = append(append(out, t.lines...), "}")
+	body := append(out[at:], t.lines...)
+	if t.saved || len(pointers) > 0 || mentions(body, "same") {
+		out = append(out[:at:at], "\tvoid *front = fan->front;")
+		out = append(out, n.begin(nil, body...)...)
+	} else {
+		out = out[:at:at]
+	}
+	t.text = append(append(out, body...), "}")
 	return t
 }
 
@@ -296,13 +307,31 @@ func (n *fan) keepBytes(v *ir.Var) {
 	n.pre.sameSize = max(n.pre.sameSize, len(n.numbers)+n.wide)
 }
 
+// begin finds the numbers behind the saved front, where a function's lines use them; pointers are more lines.
+func (n *fan) begin(pointers []string, body ...string) (out []string) {
+	if body == nil && len(n.numbers) > 0 || mentions(body, "same") {
+		out = append(out, fmt.Sprintf("\t%s *same = front + FR_NEEDS_FRONT;", n.same()))
+	}
+	return append(out, pointers...)
+}
+
+// mentions reports whether lines of C use a pointer.
+func mentions(lines []string, name string) bool {
+	word := regexp.MustCompile(`\b` + name + `(->|, )`)
+	return slices.ContainsFunc(lines, word.MatchString)
+}
+
 // structures declares what turns need.
 func (n *fan) structures() []string {
-	out := []string{"/* What is the same for all receivers. */", n.same() + " {"}
-	for _, s := range n.numbers {
-		out = append(out, "\t"+s)
+	var out []string
+	if len(n.numbers) > 0 {
+		out = append(out, "/* What is the same for all receivers. */", n.same()+" {")
+		for _, s := range n.numbers {
+			out = append(out, "\t"+s)
+		}
+		out = append(out, "};", "")
 	}
-	out = append(out, "};", "", fmt.Sprintf("struct %s {", n.name))
+	out = append(out, fmt.Sprintf("struct %s {", n.name))
 	for _, s := range n.pointers {
 		out = append(out, "\t"+s)
 	}
@@ -346,7 +375,7 @@ func (n *fan) restore(size string, places []string) {
 	}
 	w.line("__u32 len = skb->len;")
 	if !n.Drop {
-		if n.Front.Base != nil {
+		if n.front.Base != nil {
 			size = fmt.Sprintf("fr_size(same->size, %d)", 1<<bits.Len(uint(n.limit()-1)))
 		}
 		w.line("if (bpf_skb_store_bytes(skb, 0, front, %s, 0)) return fr_drop(len, %s);", size, w.prog.reasonName(n.Fault))

@@ -63,12 +63,15 @@ func (r *renderer) oneToMany(d *fileData) {
 		name string
 		n    int
 	}{
-		{"RECEIVERS", p.Receivers}, {"CREDITS", p.Credits}, {"TRANSLATIONS", p.Translations}, {"RING", p.Ring}, {"FRONT", r.frontSize}, {"SAME", r.sameSize},
+		{"RECEIVERS", p.Receivers}, {"CREDITS", p.Credits}, {"TRANSLATIONS", p.Translations}, {"RING", p.Ring}, {"FRONT", r.frontSize},
 	} {
 		if n.n > 0 {
 			r.more = true
 			r.define(d, "FR_NEEDS_%s %d", n.name, n.n)
 		}
+	}
+	if r.frontSize > 0 {
+		r.define(d, "FR_NEEDS_SAME %d", max(r.sameSize, 1))
 	}
 	if r.needs["elements"] != "" {
 		r.define(d, "FR_NEEDS_ELEMENTS")
