@@ -21,7 +21,8 @@ type Stats struct {
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
 	st := Stats{Publishers: []PublisherStats{}, Subscribers: []SubscriberStats{}, Kernel: s.offload.outcomes()}
-	st.InKernel, st.Why, st.LostEvents = s.offload.state()
+	st.InKernel, st.Why = s.offload.state()
+	st.LostEvents = s.offload.lost()
 	for _, p := range s.Publishers() {
 		st.Publishers = append(st.Publishers, p.Stats())
 	}

@@ -52,6 +52,7 @@ type feed struct {
 	begun   time.Time
 	asked   int    // how many times a key frame was asked for again
 	events  uint64 // packets that the kernel told of
+	lost    uint64 // events of all feeds, at the last gap
 	resumed bool   // from a former server, which events may still be about
 	skipped int64  // as the kernel counts it: the number that the first packet came with, and what was left out since
 
@@ -141,10 +142,17 @@ func (f *feed) send(data []byte, header int) bool {
 	return true
 }
 
-// told notes what the kernel sent. Where it lost count, gaps mean nothing: subscribers ask for what they miss.
-func (f *feed) told(original, number uint16, lossless func() bool) {
+// told notes what the kernel sent. Lost says how many events were lost so far: if any were since the last gap, this one may be no
+// gap at all, and the subscriber will ask for what it misses.
+func (f *feed) told(original, number uint16, lost func() uint64) {
 	f.events++
-	if g, found := f.history.add(f.pub.cache.numbers.near(original), number); found && lossless() {
+	g, found := f.history.add(f.pub.cache.numbers.near(original), number)
+	if !found {
+		return
+	}
+	was := f.lost
+	f.lost = lost()
+	if f.lost == was {
 		f.open(g)
 	}
 }

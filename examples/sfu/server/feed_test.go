@@ -35,6 +35,7 @@ type desk struct {
 	feed *feed
 	got  *net.UDPConn
 	now  time.Time
+	lost uint64 // events
 }
 
 func newDesk(t *testing.T, layer uint8, kernel receiver) *desk {
@@ -80,7 +81,7 @@ func (d *desk) come(sequence uint16, layer uint8, key bool) {
 
 // tell lets the kernel tell of a copy.
 func (d *desk) tell(original, number uint16) {
-	d.feed.told(original, number, func() bool { return true })
+	d.feed.told(original, number, func() uint64 { return d.lost })
 }
 
 // read returns what arrived: the numbers, and for padding their negative.
@@ -169,7 +170,8 @@ func TestRepair(t *testing.T) {
 	if st := d.feed.sent(); st.Filled != 2 || st.Padded != 0 {
 		t.Errorf("%+v", st)
 	}
-	d.feed.told(22, 107, func() bool { return false }) // events were lost
+	d.lost = 2
+	d.tell(22, 107)
 	d.come(19, 0, false)
 	d.come(20, 1, false)
 	d.want("a gap in the events isn't one of the packets")

@@ -20,7 +20,6 @@ type offload struct {
 	why    string          // why there is none
 	ctx    context.Context // of the reader of events
 	cancel context.CancelFunc
-	lost   uint64 // events, when a gap was looked at last
 
 	// tags guards the receivers' tags. That a tag is set before an event names its receiver, the kernel sees to.
 	tags sync.Mutex
@@ -117,7 +116,7 @@ func (o *offload) run() {
 		}
 		if f := o.feed(sent.Receiver); f != nil {
 			f.pub.mu.Lock()
-			f.told(sent.Original, sent.Number, o.lossless)
+			f.told(sent.Original, sent.Number, o.lost)
 			f.pub.mu.Unlock()
 		}
 	}
@@ -137,12 +136,12 @@ func (o *offload) tag(v *sfurelay.SubscribersReceiver, f *feed) {
 	v.Tag = f
 }
 
-// lossless reports whether no event was lost since it was asked last.
-func (o *offload) lossless() bool {
-	lost := o.relay.Lost().Sent
-	same := lost == o.lost
-	o.lost = lost
-	return same
+// lost returns how many events were lost so far.
+func (o *offload) lost() uint64 {
+	if o.relay == nil {
+		return 0
+	}
+	return o.relay.Lost().Sent
 }
 
 func (o *offload) close() error {
@@ -365,10 +364,5 @@ func (o *offload) outcomes() []Outcome {
 	return list
 }
 
-// state says whether there is a relay, and if not, why, and how many events were lost.
-func (o *offload) state() (ok bool, why string, lost uint64) {
-	if o.relay == nil {
-		return false, o.why, 0
-	}
-	return true, "", o.relay.Lost().Sent
-}
+// state says whether there is a relay, and if not, why.
+func (o *offload) state() (ok bool, why string) { return o.relay != nil, o.why }

@@ -1,9 +1,6 @@
 package server
 
-// newer reports whether number a comes behind b, in numbers that wrap (RFC 1982, RFC 3550 appendix A.1).
-func newer(a, b uint16) bool { return a != b && a-b < 1<<15 }
-
-// unwrapper makes numbers that don't wrap out of those that do. The zero value is ready.
+// unwrapper makes numbers that don't wrap out of those that do (RFC 1982, RFC 3550 appendix A.1). The zero value is ready.
 type unwrapper struct {
 	highest int64
 	begun   bool

@@ -443,7 +443,7 @@ func (s *Server) attach(u *Subscriber, p *Publisher) {
 		p.mu.Unlock()
 		return
 	}
-	f := &feed{pub: p, sub: u, begun: now, row: row{first: u.next, timestamp: rand.Uint32()}}
+	f := &feed{pub: p, sub: u, begun: now, lost: s.offload.lost(), row: row{first: u.next, timestamp: rand.Uint32()}}
 	if !u.clock.at.IsZero() {
 		f.row.timestamp = u.clock.timestamp + p.ticks(now.Sub(u.clock.at)) - p.present(now)
 	}

@@ -160,7 +160,7 @@ func (s *Server) resume(p *Publisher) {
 		}
 		delete(receivers, u.ssrc)
 		k.sub = u
-		f := &feed{pub: p, sub: u, begun: time.Now(), row: k.row(), kernel: k, events: k.sent().InKernel, resumed: true}
+		f := &feed{pub: p, sub: u, begun: time.Now(), lost: s.offload.lost(), row: k.row(), kernel: k, events: k.sent().InKernel, resumed: true}
 		s.offload.tag(k.v, f)
 		p.feeds = append(p.feeds, f)
 		u.feed = f
