@@ -172,9 +172,9 @@ func (r *ring) wait(ctx context.Context) error {
 	return err
 }
 
-// lookAgain is how long the reader sleeps at most. A packet's many records may fill the ring while the reader falls asleep, and leave
+// longestSleep is how long the reader sleeps at most. A packet's many records may fill the ring while the reader falls asleep, and leave
 // no room for the one that wakes it.
-const lookAgain = time.Second
+const longestSleep = time.Second
 
 // sleep waits for the kernel to wake the reader.
 func (r *ring) sleep(ctx context.Context) error {
@@ -184,7 +184,7 @@ func (r *ring) sleep(ctx context.Context) error {
 			goruntime.Gosched() // it may be a record that is still being written
 			return nil
 		}
-		if err := r.file.SetReadDeadline(time.Now().Add(lookAgain)); err != nil {
+		if err := r.file.SetReadDeadline(time.Now().Add(longestSleep)); err != nil {
 			return err
 		}
 		if err := ctx.Err(); err != nil { // wake may have come before the deadline was set
