@@ -121,7 +121,7 @@ static long each(__u32 i, struct turn *t)
 	return 0;
 }
 
-// The group's key is the first word of the source address, 8 bytes from there are not looked at.
+// A packet is 14 bytes that nobody looks at, then the key of its group.
 SEC("tc") int prog_fan(struct __sk_buff *skb)
 {
 	struct turn t = { .len = skb->len };
