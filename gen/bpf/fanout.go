@@ -144,8 +144,9 @@ func (f *function) fanOut(s *ir.FanOut) {
 	turn := n.receiver(f)
 	w.fx.after()
 	places := n.sums(w.function)
+	behind := n.behind(places)
 	n.loop(turn, places)
-	n.restore(size, places)
+	n.restore(size, behind)
 	w.lines = slices.Insert(w.lines, n.head, n.begin(w.pointers())...)
 	w.fan, w.saved, w.savedUsed = nil, false, nil
 
@@ -336,6 +337,17 @@ func (n *fan) structures() []string {
 		out = append(out, "\t"+s)
 	}
 	return append(out, "};")
+}
+
+var variables = regexp.MustCompile(`\bv_\w+`)
+
+// behind has the places read their variables from where they are kept: what no register holds across the loop makes no difference
+// to the verifier.
+func (n *fan) behind(places []string) (out []string) {
+	for _, p := range places {
+		out = append(out, variables.ReplaceAllStringFunc(p, func(v string) string { return n.keep("__u64", v, v) }))
+	}
+	return out
 }
 
 // loop renders the loop over the receivers.
