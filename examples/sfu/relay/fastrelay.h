@@ -1091,7 +1091,7 @@ __noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now
 
 		if (from < spent)
 			from = spent;
-		if (!fr_refills(from - now + takes, rate, room))
+		if (from + takes < from || !fr_refills(from - now + takes, rate, room)) /* a time near the end of all time wraps */
 			return FR_REFUSED;
 		if (likely(__sync_val_compare_and_swap(&c->spent, spent, from + takes) == spent))
 			return FR_ADMITTED + takes;

@@ -188,10 +188,10 @@ func (p *Publisher) boundary(now time.Time) uint32 {
 // awaitFrame waits until the frame that is coming in is complete, so that a stream that is taken away ends with a whole one. It
 // doesn't wait for long.
 func (p *Publisher) awaitFrame() {
-	const patience = 50 * time.Millisecond
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	const limit = 50 * time.Millisecond
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		p.mu.Lock()
-		whole := p.newest == nil || p.newest.marker || time.Since(p.newest.at) > patience
+		whole := p.newest == nil || p.newest.marker || time.Since(p.newest.at) > limit
 		p.mu.Unlock()
 		if whole {
 			return

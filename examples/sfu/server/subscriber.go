@@ -173,6 +173,9 @@ func (u *Subscriber) reports(feeds []*feed, reports []rtcp.ReceptionReport) {
 // sendReport passes on the publisher's report, with the subscriber's SSRC, timestamps and counts (RFC 3550 §7.2).
 func (f *feed) sendReport(r *rtcp.SenderReport) {
 	n := f.sent()
+	f.sub.mu.Lock()
+	n.add(f.sub.stats.Sent) // of earlier streams, under the same SSRC
+	f.sub.mu.Unlock()
 	report := &rtcp.SenderReport{
 		SSRC: f.sub.ssrc, NTPTime: r.NTPTime, RTPTime: r.RTPTime + f.row.timestamp,
 		PacketCount: uint32(n.Packets), OctetCount: uint32(n.Octets),
