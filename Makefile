@@ -2,7 +2,8 @@
 
 GO       ?= go
 BIN      := bin/fastrelay-gen
-EXAMPLES := turn sfu gate paths
+# Specs whose packages are kept here.
+SPECS    := $(addsuffix /spec.cue,examples/turn examples/sfu examples/gate examples/paths bench/fanout/rewrite)
 TIME     ?= 60s
 BYTES    ?= 20s
 N        ?= 500
@@ -22,8 +23,8 @@ tools:
 build: tools ## the command line, in bin/
 	@$(GO) build -o $(BIN) ./cmd/fastrelay-gen
 
-generate: build ## the examples' packages, docs/language.md and docs/errors.md, anew
-	@for e in $(EXAMPLES); do $(BIN) build -q examples/$$e/spec.cue || exit 1; done
+generate: build ## the packages of the examples and the bench, docs/language.md and docs/errors.md, anew
+	@for s in $(SPECS); do $(BIN) build -q $$s || exit 1; done
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 -run '^TestLanguage' ./docs >/dev/null
 
 golden: build ## the golden files, anew; look at what changed before you commit it
@@ -32,8 +33,8 @@ golden: build ## the golden files, anew; look at what changed before you commit 
 check: build ## formatting, vet, and generated files that are up to date
 	@unformatted=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
 	@$(GO) vet ./...
-	@unformatted=$$($(BIN) fmt -l examples/*/spec.cue golden/*/spec.cue); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
-	@for e in $(EXAMPLES); do $(BIN) build -q --check examples/$$e/spec.cue || exit 1; done
+	@unformatted=$$($(BIN) fmt -l $(SPECS) golden/*/spec.cue); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
+	@for s in $(SPECS); do $(BIN) build -q --check $$s || exit 1; done
 
 test: check ## everything, with the kernel; CI runs this
 	@tools/ensure test root

@@ -1,11 +1,17 @@
 package fanout
 
 import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
 
 func TestMain(m *testing.M) {
@@ -13,7 +19,7 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// Every variant delivers each packet once to every receiver: what is compared is the same work.
+// Every variant delivers each packet once to every receiver.
 func TestVariantsDeliver(t *testing.T) {
 	const packets = 40 // more than one batch
 	for _, v := range Variants {
@@ -64,6 +70,63 @@ func TestVariantsDeliver(t *testing.T) {
 			}
 			if got != want {
 				t.Errorf("delivered by port: %v, others %d; want %d to each of %d", got[:receivers], got[sinkPorts], packets, receivers)
+			}
+		})
+	}
+}
+
+// What is compared is the same work: each relay rewrites each packet in the same way.
+func TestVariantsRewrite(t *testing.T) {
+	const packets, receivers = 2, 2
+	for _, v := range []Variant{Relay, SFU, Mmsg, GSO} {
+		t.Run(string(v), func(t *testing.T) {
+			p, err := newPath(v, receivers, false)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.close()
+			list := receiversAt(netip.AddrPortFrom(p.line.PeerAddr.V4, firstPort), receivers)
+			var sockets []int
+			for _, to := range list {
+				fd, _, err := turnlab.BlockingSocket(p.line.Peer, to.addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer unix.Close(fd)
+				if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}); err != nil {
+					t.Fatal(err)
+				}
+				sockets = append(sockets, fd)
+			}
+			sent := packet(200)
+			sent[1] |= markerBit
+			binary.BigEndian.PutUint32(sent[4:], 0xFFFFFFFF) // what is added wraps
+			for number := range packets {
+				binary.BigEndian.PutUint16(sent[sequence:], uint16(number+1))
+				if err := turnlab.SendTo(p.publisher, sent, p.to); err != nil {
+					t.Fatal(err)
+				}
+				for i, to := range list {
+					got := make([]byte, 2048)
+					n, from, err := unix.Recvfrom(sockets[i], got, 0)
+					if err != nil {
+						t.Fatalf("packet %d, receiver %d: %v", number, i, err)
+					}
+					if port := from.(*unix.SockaddrInet4).Port; port != relayPort {
+						t.Errorf("packet %d, receiver %d: from port %d, want %d", number, i, port, relayPort)
+					}
+					want := bytes.Clone(sent)
+					want[1] = markerBit | to.payloadType
+					binary.BigEndian.PutUint16(want[sequence:], uint16(number+1)+to.sequence)
+					binary.BigEndian.PutUint32(want[4:], 0xFFFFFFFF+to.timestamp)
+					binary.BigEndian.PutUint32(want[8:], to.ssrc)
+					if v == SFU { // it gives numbers of its own: the first is the receiver's
+						binary.BigEndian.PutUint16(want[sequence:], uint16(number)+to.sequence)
+					}
+					if !bytes.Equal(got[:n], want) {
+						t.Errorf("packet %d, receiver %d: %x, want %x", number, i, got[:n], want)
+					}
+				}
 			}
 		})
 	}

@@ -90,22 +90,22 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 	if err != nil {
 		return c, err
 	}
-	var generated *relay
-	err = l.Relay.Do(func() (err error) {
-		generated, err = loadRelay(publisher, server, netip.AddrPortFrom(l.PeerAddr.V4, firstPort), n)
-		return err
-	})
-	if err != nil {
-		return c, err
-	}
-	defer generated.close()
-	told := uint64(0)
-	subjects := []*subject{
-		{variant: Bare, program: b.program(), after: func(int) error { return nil }},
-		{variant: Relay, program: generated.program(), after: func(copies int) error {
+	subjects := []*subject{{variant: Bare, program: b.program(), after: func(int) error { return nil }}}
+	for _, v := range []Variant{Relay, SFU} {
+		var r generated
+		err := l.Relay.Do(func() (err error) {
+			r, err = loadGenerated(v, publisher, server, receiversAt(netip.AddrPortFrom(l.PeerAddr.V4, firstPort), n))
+			return err
+		})
+		if err != nil {
+			return c, fmt.Errorf("%s: %w", v, err)
+		}
+		defer r.close()
+		told := uint64(0)
+		subjects = append(subjects, &subject{variant: v, program: r.program(), after: func(copies int) error {
 			told += uint64(copies)
-			return generated.told(told)
-		}},
+			return r.told(told)
+		}})
 	}
 	for round := range o.Rounds {
 		fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("in the kernel: %d receivers, %d bytes, round %d", n, size, round+1))

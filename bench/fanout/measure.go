@@ -49,6 +49,7 @@ const (
 	singleLoad  = 100_000 // copies a second
 	singleRate  = 10_000  // packets a second, at most
 	delayCount  = 400
+	delayTime   = 1      // second, at most: with many receivers few packets are copies enough
 	delayLoad   = 60_000 // copies a second, below which delays are measured
 	delayRate   = 1_000  // packets a second, at most
 )
@@ -279,7 +280,7 @@ func (r *run) delay(payload []byte) (p50, p99 float64, err error) {
 		return turnlab.SendTo(p.publisher, payload, p.to)
 	}
 	rate := min(delayRate, delayLoad/float64(p.receivers))
-	count := min(delayCount, maxDelays/p.receivers)
+	count := min(delayCount, maxDelays/p.receivers, int(delayTime*rate))
 	before, err := r.sink.total()
 	if err != nil {
 		return 0, 0, err

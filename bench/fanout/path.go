@@ -25,13 +25,14 @@ type Variant string
 const (
 	Forwarding Variant = "forwarding" // the kernel's own routing, to one receiver: the unit
 	Bare       Variant = "bare clone" // bpf_clone_redirect without any rewrite: the limit
-	Relay      Variant = "relay"      // the generated relay of the SFU example
+	Relay      Variant = "relay"      // a generated relay that does what the user-space relays do
+	SFU        Variant = "SFU"        // the generated relay of the SFU example, which does more
 	Mmsg       Variant = "mmsg"       // a user-space relay with recvmmsg and sendmmsg
 	GSO        Variant = "mmsg + gso" // the same, with UDP_SEGMENT
 )
 
 // Variants are all of them, in the order of reports.
-var Variants = []Variant{Forwarding, Bare, Relay, Mmsg, GSO}
+var Variants = []Variant{Forwarding, Bare, Relay, SFU, Mmsg, GSO}
 
 // Where packets go: the publisher sends RTP to the relay, receivers are ports of one host from firstPort on.
 const (
@@ -56,8 +57,8 @@ func Main() {
 		return
 	case "user":
 		err = userMain(os.Args[1:], os.Stdout)
-	case "relay":
-		err = relayMain(os.Args[1:], os.Stdout)
+	case "generated":
+		err = generatedMain(os.Args[1:], os.Stdout)
 	default:
 		err = errors.New("no such role")
 	}
@@ -135,9 +136,9 @@ func newPath(v Variant, receivers int, offload bool) (_ *path, err error) {
 		}
 		p.bare.detach, err = attach(l.RelayIn, p.bare.program(), ebpf.AttachTCXIngress)
 		return p, err
-	case Relay:
+	case Relay, SFU:
 		publisher := netip.AddrPortFrom(l.ClientAddr.V4, publisherPort)
-		return p, p.start("relay", append(args, "--publisher", publisher.String(), "--device", l.RelayIn.Name)...)
+		return p, p.start("generated", append(args, "--variant", string(v), "--publisher", publisher.String(), "--device", l.RelayIn.Name)...)
 	case GSO:
 		return p, p.start("user", append(args, "--gso")...)
 	default:

@@ -23,6 +23,7 @@ var look = map[Variant]struct {
 	Forwarding: {color.RGBA{0x77, 0x77, 0x77, 0xFF}, draw.CrossGlyph{}},
 	Bare:       {color.RGBA{0x22, 0x22, 0x22, 0xFF}, draw.SquareGlyph{}},
 	Relay:      {color.RGBA{0x00, 0x72, 0xB2, 0xFF}, draw.CircleGlyph{}},
+	SFU:        {color.RGBA{0x56, 0xB4, 0xE9, 0xFF}, draw.RingGlyph{}},
 	Mmsg:       {color.RGBA{0xD5, 0x5E, 0x00, 0xFF}, draw.TriangleGlyph{}},
 	GSO:        {color.RGBA{0xE6, 0x9F, 0x00, 0xFF}, draw.PyramidGlyph{}},
 }

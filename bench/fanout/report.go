@@ -78,8 +78,8 @@ const (
 	leastDelay = 5 // µs: what is less can't be told from chance
 )
 
-// PrintVerdict prints whether the user-space relays are good enough to compare with, and what the relay costs beside them and
-// beside the bare clone.
+// PrintVerdict prints whether the user-space relays are good enough to compare with, whether the relay reaches its targets, and
+// what it and the SFU example cost beside user space and beside the bare clone.
 func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 	fmt.Fprintln(w)
 	worst, where := 0.0, ""
@@ -101,31 +101,83 @@ func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 	case worst > 0:
 		fmt.Fprintf(w, "the user-space relay costs at most %.2f times what a good one does (%s), relative to plain forwarding; up to %.1f will do\n", worst, where, tooDear)
 	}
+	printTargets(w, copies, cells)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "relay\treceivers\tbytes\ta copy / bare clone\tprocessor / bare clone\tprocessor / best in user space\tadded p50 / best in user space\tsystem calls / best in user space\t")
+	fmt.Fprintln(t, "receivers\tbytes\t\tin the kernel, a copy / bare clone\tprocessor / bare clone\tprocessor / best in user space\tone by one / best in user space\tadded p50 / best in user space\tsystem calls / best in user space\t")
 	for _, c := range cells {
-		relay, ok := c.Results[Relay]
-		if !ok {
-			continue
-		}
-		fmt.Fprintf(t, "\t%d\t%d\t", c.Receivers, c.Size)
-		inKernel := slices.IndexFunc(copies, func(k Copy) bool { return k.Receivers == c.Receivers && k.Size == c.Size })
-		if inKernel >= 0 {
-			fmt.Fprintf(t, "%.2f\t", copies[inKernel].Times[Relay]/copies[inKernel].Times[Bare])
-		} else {
-			fmt.Fprint(t, "–\t")
-		}
 		unit := unitOf(cells, c.Size)
 		mmsg, gso := c.Results[Mmsg], c.Results[GSO]
-		fmt.Fprintf(t, "%.2f\t%.2f\t", relay.CPU/c.Results[Bare].CPU, relay.CPU/min(mmsg.CPU, gso.CPU))
-		if own, best := relay.P50-unit.P50, min(mmsg.P50, gso.P50)-unit.P50; own > leastDelay && best > leastDelay {
-			fmt.Fprintf(t, "%.2f\t", own/best)
-		} else {
-			fmt.Fprint(t, "–\t")
+		for _, v := range []Variant{Relay, SFU} {
+			r, ok := c.Results[v]
+			if !ok {
+				continue
+			}
+			fmt.Fprintf(t, "%d\t%d\t%s\t", c.Receivers, c.Size, v)
+			if x, ok := ofBareCopy(copies, c, v); ok {
+				fmt.Fprintf(t, "%.2f\t", x)
+			} else {
+				fmt.Fprint(t, "–\t")
+			}
+			fmt.Fprintf(t, "%.2f\t%.2f\t%.2f\t", r.CPU/c.Results[Bare].CPU, r.CPU/min(mmsg.CPU, gso.CPU), r.Single/min(mmsg.Single, gso.Single))
+			if own, best := r.P50-unit.P50, min(mmsg.P50, gso.P50)-unit.P50; own > leastDelay && best > leastDelay {
+				fmt.Fprintf(t, "%.2f\t", own/best)
+			} else {
+				fmt.Fprint(t, "–\t")
+			}
+			fmt.Fprintf(t, "%.2f\t\n", r.Calls/min(mmsg.Calls, gso.Calls))
 		}
-		fmt.Fprintf(t, "%.2f\t\n", relay.Calls/min(mmsg.Calls, gso.Calls))
 	}
 	t.Flush()
+}
+
+// What the relay is to reach, at the same work.
+const (
+	ofBareTarget      = 1.25    // a copy in the kernel, of a bare clone
+	ofUserSpaceTarget = 1.0 / 3 // processor time, of the better user-space relay's
+)
+
+// printTargets prints how far the relay reaches them.
+func printTargets(w io.Writer, copies []Copy, cells []Cell) {
+	var ofBare, ofUserSpace, oneByOne []float64
+	for _, c := range cells {
+		if x, ok := ofBareCopy(copies, c, Relay); ok {
+			ofBare = append(ofBare, x)
+		}
+		relay, mmsg, gso := c.Results[Relay], c.Results[Mmsg], c.Results[GSO]
+		ofUserSpace = append(ofUserSpace, relay.CPU/min(mmsg.CPU, gso.CPU))
+		oneByOne = append(oneByOne, relay.Single/min(mmsg.Single, gso.Single))
+	}
+	for _, target := range []struct {
+		what   string
+		most   float64
+		ratios []float64
+	}{
+		{"a copy in the kernel / bare clone", ofBareTarget, ofBare},
+		{"processor / best in user space, at 90% of the loss-free rate", ofUserSpaceTarget, ofUserSpace},
+		{"processor / best in user space, one by one", ofUserSpaceTarget, oneByOne},
+	} {
+		if len(target.ratios) == 0 {
+			continue
+		}
+		reached := 0
+		for _, x := range target.ratios {
+			if x <= target.most {
+				reached++
+			}
+		}
+		fmt.Fprintf(w, "relay, %s: %.2f to %.2f; at most %.2f, the target, in %d of %d\n",
+			target.what, slices.Min(target.ratios), slices.Max(target.ratios), target.most, reached, len(target.ratios))
+	}
+}
+
+// ofBareCopy returns what a copy of a variant costs in the kernel, beside a bare clone.
+func ofBareCopy(copies []Copy, c Cell, v Variant) (ratio float64, ok bool) {
+	for _, k := range copies {
+		if k.Receivers == c.Receivers && k.Size == c.Size && k.Times[Bare] > 0 && k.Times[v] > 0 {
+			return k.Times[v] / k.Times[Bare], true
+		}
+	}
+	return 0, false
 }
 
 // unitOf is what plain forwarding did with packets of a size, to the one receiver that it has.

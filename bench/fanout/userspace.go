@@ -30,12 +30,10 @@ type userRelay struct {
 	segments int // of iovs (two each) and headers that are filled in
 }
 
-// userReceiver is one receiver, and what its packets look like.
+// userReceiver is one receiver, and its address as the kernel wants it.
 type userReceiver struct {
-	name      [unix.SizeofSockaddrInet4]byte
-	ssrc      uint32
-	sequence  uint16
-	timestamp uint32
+	receiver
+	name [unix.SizeofSockaddrInet4]byte
 }
 
 // mmsghdr is struct mmsghdr of recvmmsg(2).
@@ -51,6 +49,7 @@ const (
 	maxSegments  = 64 // UDP_MAX_SEGMENTS of older kernels
 	maxSuper     = 65_000
 	rtpHeader    = 12
+	markerBit    = 0x80    // beside the payload type
 	userBuffer   = 1 << 20 // bytes of the socket's buffers: milliseconds of packets, at the rates that it can take
 )
 
@@ -73,9 +72,8 @@ func userMain(args []string, stdout io.Writer) error {
 		return err
 	}
 	r := &userRelay{gso: *gso}
-	for i := range *n {
-		addr := netip.AddrPortFrom(first.Addr(), first.Port()+uint16(i))
-		r.receivers = append(r.receivers, userReceiver{name: inet4(addr), ssrc: 0x10000 + uint32(i), sequence: uint16(i), timestamp: uint32(i)})
+	for _, to := range receiversAt(first, *n) {
+		r.receivers = append(r.receivers, userReceiver{to, inet4(to.addr)})
 	}
 	fd, err := listenUDP(local, userBuffer)
 	if err != nil {
@@ -187,6 +185,7 @@ func (r *userRelay) add(to *userReceiver, packets [][]byte) error {
 		header, iov := &r.headers[r.segments], r.iovs[2*r.segments:]
 		r.segments++
 		*header = [rtpHeader]byte(p)
+		header[1] = p[1]&markerBit | to.payloadType
 		binary.BigEndian.PutUint16(header[2:], binary.BigEndian.Uint16(p[2:])+to.sequence)
 		binary.BigEndian.PutUint32(header[4:], binary.BigEndian.Uint32(p[4:])+to.timestamp)
 		binary.BigEndian.PutUint32(header[8:], to.ssrc)

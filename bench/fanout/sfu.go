@@ -1,0 +1,107 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	sfurelay "github.com/fastrelay/fastrelay-gen/examples/sfu/relay"
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+)
+
+// sfu is the SFU example's relay with one stream, whose receivers get everything, and a reader of its events.
+type sfu struct {
+	kernel *sfurelay.Relay
+	stop   context.CancelFunc
+	ended  chan struct{}
+	events atomic.Uint64 // that were read
+}
+
+// No stream reaches this rate (bytes a second) or burst: what is measured is that each copy is admitted, not that one is refused.
+const unlimited, unlimitedBurst = 1 << 40, 1 << 32
+
+func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, err error) {
+	kernel, err := sfurelay.Load(sfurelay.Options{})
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r := &sfu{kernel: kernel, stop: stop, ended: make(chan struct{})}
+	go r.read(ctx)
+	defer func() {
+		if err != nil {
+			r.close()
+		}
+	}()
+	// What comes first has the number behind this one.
+	err = kernel.Streams.Put(sfurelay.StreamsKey{Publisher: publisher, Server: server, SSRC: ssrc}, sfurelay.StreamsRow{})
+	if err != nil {
+		return nil, err
+	}
+	group, err := kernel.Subscribers.Open(sfurelay.SubscribersKey{Publisher: publisher, Server: server, SSRC: ssrc})
+	if err != nil {
+		return nil, err
+	}
+	return r, group.Change(func(c *sfurelay.SubscribersChange) error {
+		for _, to := range receivers {
+			v, err := c.Add(sfurelay.SubscribersRow{
+				Local: server, Remote: to.addr, SSRC: to.ssrc, PayloadType: to.payloadType,
+				First: to.sequence, Timestamp: to.timestamp, Layer: 3, Before: 3,
+			})
+			if err != nil {
+				return err
+			}
+			v.Rate.SetRate(unlimited, unlimitedBurst)
+		}
+		return nil
+	})
+}
+
+// read reads the events, as a server has to that wants to know what was sent.
+func (r *sfu) read(ctx context.Context) {
+	defer close(r.ended)
+	for range r.kernel.Events(ctx) {
+		r.events.Add(1)
+	}
+}
+
+func (r *sfu) attach(device string) error {
+	return errors.Join(r.kernel.Video.Attach(device), r.kernel.Audio.Attach(device))
+}
+
+func (r *sfu) program() *ebpf.Program { return r.kernel.Video.Kernel() }
+
+// told waits until so many events have been read in all, of which none may be lost.
+func (r *sfu) told(events uint64) error {
+	return testnet.Until(time.Second, fmt.Sprintf("%d events read (%d were lost)", events, r.kernel.Lost().Sent), func() bool {
+		return r.events.Load() >= events
+	})
+}
+
+func (r *sfu) close() {
+	r.stop()
+	_ = r.kernel.Close()
+	<-r.ended
+}
+
+// serve fetches the packets themselves, which come to user space for what the kernel leaves to it, such as answering who missed
+// one. Nobody waits for them, so they are fetched now and then: being woken for each would cost more than all its copies.
+func (r *sfu) serve(packets *reader) error {
+	for {
+		n, err := packets.read(unix.MSG_DONTWAIT)
+		if errors.Is(err, unix.EAGAIN) || err == nil && n < readBatch {
+			time.Sleep(fetchPause)
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// fetchPause is how long packets wait for user space, at most.
+const fetchPause = 4 * time.Millisecond
