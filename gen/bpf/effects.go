@@ -73,7 +73,7 @@ func (e *effects) before() {
 		e.draw(s)
 	}
 	for _, s := range e.fx.Lets {
-		if e.prog.read[s.Var] {
+		if e.prog.read.vars[s.Var] {
 			e.quote(s.Pos)
 			e.let(s)
 		}

@@ -27,7 +27,7 @@ func (f *function) translate(s *ir.Translate) {
 	f.stmt(s.Pos, "fr_translated(translation, %s);", f.expr(s.Value))
 	f.indent--
 	f.line("}")
-	if f.prog.read[s.Var] {
+	if f.prog.read.vars[s.Var] {
 		f.stmt(s.Pos, "%s = translation->value;", f.variable(s.Var))
 	}
 	f.indent--
@@ -39,7 +39,7 @@ func (f *function) findElement(s *ir.FindElement) {
 		f.fail("a list of elements is searched for each receiver, at %s", s.Pos)
 		return
 	}
-	if !f.prog.read[s.Found] && !f.prog.read[s.Len] && !f.prog.read[s.Value] {
+	if !f.prog.read.vars[s.Found] && !f.prog.read.vars[s.Len] && !f.prog.read.vars[s.Value] {
 		return
 	}
 	f.more, f.needs["elements"] = true, "yes"
@@ -66,13 +66,13 @@ func (f *function) findElement(s *ir.FindElement) {
 	}
 	f.stmt(s.Pos, "__u64 element = %s;", find)
 	f.line("")
-	if f.prog.read[s.Found] {
+	if f.prog.read.vars[s.Found] {
 		f.stmt(s.Pos, "%s = element != 0;", f.variable(s.Found))
 	}
-	if f.prog.read[s.Len] {
+	if f.prog.read.vars[s.Len] {
 		f.stmt(s.Pos, "%s = element ? (__u32)element - 1 : 0;", f.variable(s.Len))
 	}
-	if f.prog.read[s.Value] {
+	if f.prog.read.vars[s.Value] {
 		f.stmt(s.Pos, "%s = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;", f.variable(s.Value))
 	}
 	f.indent--

@@ -81,7 +81,7 @@ func (k known) both(l known) known {
 }
 
 func (r *renderer) program(p *ir.Program) programData {
-	prog := &program{renderer: r, ir: p, name: "prog_" + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readers{}}
+	prog := &program{renderer: r, ir: p, name: "prog_" + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readers{vars: map[*ir.Var]bool{}, places: map[*ir.Var]bool{}}}
 	prog.read.block(p.Body)
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {

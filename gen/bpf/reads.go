@@ -4,14 +4,17 @@ import "github.com/fastrelay/fastrelay-gen/gen/ir"
 
 // A variable that nothing reads (a field that the spec only steps over) is left out. This pass finds those that are read.
 
-type readers map[*ir.Var]bool
+type readers struct {
+	vars   map[*ir.Var]bool
+	places map[*ir.Var]bool // those among them that offsets begin with
+}
 
 func (r readers) expr(es ...ir.Expr) {
 	for _, e := range es {
 		walk(e, func(e ir.Expr) {
 			switch e := e.(type) {
 			case *ir.VarRef:
-				r[e.Var] = true
+				r.vars[e.Var] = true
 			case *ir.Load:
 				r.off(e.Off)
 			case *ir.LoadBytes:
@@ -19,7 +22,7 @@ func (r readers) expr(es ...ir.Expr) {
 			case *ir.SumOK:
 				r.off(e.Off)
 			case *ir.VarintWord:
-				r[e.Width] = true
+				r.vars[e.Width] = true
 			}
 		})
 	}
@@ -27,7 +30,7 @@ func (r readers) expr(es ...ir.Expr) {
 
 func (r readers) off(o ir.Off) {
 	if o.Base != nil {
-		r[o.Base] = true
+		r.vars[o.Base], r.places[o.Base] = true, true
 	}
 }
 
@@ -100,7 +103,7 @@ func (r readers) rewrite(w *ir.Rewrite) {
 		r.off(c.Off)
 		r.expr(c.Value)
 		if c.Width != nil {
-			r[c.Width] = true
+			r.vars[c.Width] = true
 		}
 	}
 	for _, s := range w.Sums {

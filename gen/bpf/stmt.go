@@ -29,7 +29,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		f.reason = f.prog.reasonName(s.Reason)
 		f.need(s.End, f.reason, s.Pos)
 	case *ir.Let:
-		if !f.prog.read[s.Var] {
+		if !f.prog.read.vars[s.Var] {
 			return false
 		}
 		f.quote(s.Pos)
@@ -145,8 +145,15 @@ func (f *function) let(s *ir.Let) {
 		f.store("(void *)"+f.variable(s.Var), 0, f.bytes(s.Value), s.Pos)
 		return
 	}
-	f.stmt(s.Pos, "%s = %s;%s", f.variable(s.Var), f.expr(s.Value), fields(s.Value))
+	value := f.expr(s.Value)
+	if f.prog.read.places[s.Var] && s.Var.Max > 0 && s.Var.Max <= maxForgotten {
+		value = fmt.Sprintf("fr_forget(skb, %s)", value)
+	}
+	f.stmt(s.Pos, "%s = %s;%s", f.variable(s.Var), value, fields(s.Value))
 }
+
+// maxForgotten is the largest place that fr_forget takes.
+const maxForgotten = 0xFFF
 
 // fields is a comment with the fields that an expression reads.
 func fields(e ir.Expr) string {
