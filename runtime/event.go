@@ -72,8 +72,9 @@ type events struct {
 	relay *Relay
 	ring  *ring
 	lost  *mapping
-	turn  chan struct{} // holds one value: who takes it may read
-	over  chan struct{}
+	turn  *turn // who has it may read
+	ended atomic.Bool
+	over  chan struct{} // closed when ended
 
 	// Of the reader that has the turn.
 	base     time.Time // and
@@ -83,6 +84,7 @@ type events struct {
 	named []atomic.Pointer[Receiver] // by identity, those that are gone included until their identity is used again
 	mu    sync.Mutex
 	past  map[uint32][]pastName // by identity
+	has   atomic.Bool           // past has names; set before an identity gets its next receiver
 }
 
 // pastName says that records in front of a position name a receiver whose identity another one has now.
@@ -92,7 +94,7 @@ type pastName struct {
 }
 
 func newEvents(r *Relay, m, lost *ebpf.Map) (*events, error) {
-	e := &events{relay: r, turn: make(chan struct{}, 1), over: make(chan struct{}), named: make([]atomic.Pointer[Receiver], r.desc.Receivers), past: map[uint32][]pastName{}}
+	e := &events{relay: r, turn: newTurn(), over: make(chan struct{}), named: make([]atomic.Pointer[Receiver], r.desc.Receivers), past: map[uint32][]pastName{}}
 	var err error
 	if e.lost, err = mapArray(lost); err != nil {
 		return nil, err
@@ -100,7 +102,6 @@ func newEvents(r *Relay, m, lost *ebpf.Map) (*events, error) {
 	if e.ring, err = newRing(m, e.lost); err != nil {
 		return nil, err
 	}
-	e.turn <- struct{}{}
 	return e, nil
 }
 
@@ -109,9 +110,10 @@ func (e *events) close() {
 	if e == nil {
 		return
 	}
+	e.ended.Store(true)
 	close(e.over)
 	e.ring.close()
-	<-e.turn
+	e.turn.take(context.Background(), nil)
 	e.ring.release()
 }
 
@@ -120,17 +122,18 @@ func (e *events) name(v *Receiver) {
 	if e == nil {
 		return
 	}
-	end := e.ring.end()
-	old := e.named[v.id].Swap(v)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	defer e.named[v.id].Store(v)
+	old := e.named[v.id].Load()
 	if old == nil || e.ring.waiting() == 0 {
 		return
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	past := e.past[v.id]
+	past, end := e.past[v.id], e.ring.end()
 	// Where no record came in between, none can name it: so there are never more names than records.
 	if len(past) == 0 || past[len(past)-1].until != end {
 		e.past[v.id] = append(past, pastName{end, old})
+		e.has.Store(true)
 	}
 }
 
@@ -140,11 +143,11 @@ func (e *events) receiver(id uint32, at uint64) *Receiver {
 		return nil
 	}
 	now := e.named[id].Load()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.past) == 0 {
+	if !e.has.Load() {
 		return now
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	past := e.past[id]
 	for len(past) > 0 && past[0].until <= at {
 		past = past[1:]
@@ -166,6 +169,7 @@ func (e *events) forget() {
 			delete(e.past, id)
 		}
 	}
+	e.has.Store(len(e.past) > 0)
 }
 
 // Events iterates over the events of the relay, in the order in which programs began them, from the oldest that nobody has read. It
@@ -179,10 +183,15 @@ func (r *Relay) Events(ctx context.Context) iter.Seq[*Event] {
 		if e == nil {
 			return
 		}
-		defer context.AfterFunc(ctx, e.ring.wake)()
+		var ended atomic.Bool // what ctx.Err says, for less
+		ended.Store(ctx.Err() != nil)
+		defer context.AfterFunc(ctx, func() {
+			ended.Store(true)
+			e.ring.wake()
+		})()
 		ev := new(Event)
 		defer e.release()
-		for e.read(ctx, ev) {
+		for e.read(ctx, &ended, ev) {
 			if !yield(ev) {
 				return
 			}
@@ -192,36 +201,19 @@ func (r *Relay) Events(ctx context.Context) iter.Seq[*Event] {
 
 // release tells the kernel, and who may adopt the relay, what was read, unless somebody else is reading.
 func (e *events) release() {
-	select {
-	case <-e.turn:
+	if e.turn.try() {
 		e.ring.release()
-		e.turn <- struct{}{}
-	default:
+		e.turn.give()
 	}
 }
 
-// read reads one event.
-func (e *events) read(ctx context.Context, ev *Event) bool {
-	select {
-	case <-e.turn:
-	default:
-		select {
-		case <-e.turn:
-		case <-ctx.Done():
-			return false
-		case <-e.over:
-			return false
-		}
+// read reads one event, until ctx has ended.
+func (e *events) read(ctx context.Context, ended *atomic.Bool, ev *Event) bool {
+	if !e.turn.take(ctx, e.over) {
+		return false
 	}
-	defer func() { e.turn <- struct{}{} }()
-	for {
-		select {
-		case <-e.over:
-			return false
-		case <-ctx.Done():
-			return false
-		default:
-		}
+	defer e.turn.give()
+	for !ended.Load() && !e.ended.Load() {
 		data, at, ok := e.ring.next(ev.data[:0])
 		ev.data = data
 		switch {
@@ -235,6 +227,7 @@ func (e *events) read(ctx context.Context, ev *Event) bool {
 			}
 		}
 	}
+	return false
 }
 
 // decode understands a record; false where it is none that the relay knows.
