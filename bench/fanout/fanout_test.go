@@ -3,13 +3,17 @@ package fanout
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
@@ -72,6 +76,27 @@ func TestVariantsDeliver(t *testing.T) {
 				t.Errorf("delivered by port: %v, others %d; want %d to each of %d", got[:receivers], got[sinkPorts], packets, receivers)
 			}
 		})
+	}
+}
+
+// The tests of the bench's own spec hold in the model and in the kernel.
+func TestSpec(t *testing.T) {
+	r, list, err := build.Spec(t.Context(), "rewrite/spec.cue", build.Options{})
+	if err := errors.Join(err, list.Err()); err != nil {
+		t.Fatal(err)
+	}
+	inKernel, err := spectest.Kernel(t.Context(), r.Spec, r.Plan, r.Object())
+	if err != nil {
+		t.Fatal(err)
+	}
+	outcomes := append(spectest.Model(t.Context(), r.Spec, r.Plan), inKernel...)
+	if len(outcomes) != 2*len(r.Spec.Tests) {
+		t.Errorf("%d outcomes of %d tests in the model and in the kernel", len(outcomes), len(r.Spec.Tests))
+	}
+	for _, o := range outcomes {
+		if o.Status != spectest.Passed {
+			t.Errorf("%s: %s%s", o.Name, o.Why, strings.Join(o.Differences, "\n"))
+		}
 	}
 }
 

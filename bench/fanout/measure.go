@@ -42,9 +42,10 @@ const (
 	paced       = 0.9                   // of the loss-free rate
 	corrections = 8
 	correction  = 0.95
-	spells      = 9
+	spells      = 7
 	steady      = 0.08 // how far what is delivered in a spell may be from the rate, in proportion
 	spellTime   = 60 * time.Millisecond
+	spellLoad   = 100 * time.Millisecond // how long the sender sends for a spell: before it, through it and a little longer
 	callTime    = 150 * time.Millisecond
 	singleLoad  = 100_000 // copies a second
 	singleRate  = 10_000  // packets a second, at most
@@ -198,7 +199,7 @@ func (b *bench) cost(run *run, rate float64) (float64, error) {
 		idles = append(idles, idle)
 		ended := make(chan error, 1)
 		go func() {
-			_, err := run.sender.Send(turnlab.LoadCPU, 2*spellTime, rate/float64(run.path.receivers))
+			_, err := run.sender.Send(turnlab.LoadCPU, spellLoad, rate/float64(run.path.receivers))
 			ended <- err
 		}()
 		share, delivered, err := b.spell(run)
