@@ -309,14 +309,13 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 	if (!front) return fr_up(skb, reason_tap_no_memory);
 #line 311 "relay.bpf.c"
 	struct prog_tap_same1 *same = front + FR_NEEDS_FRONT;
-
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_tap_no_memory);
-#line 320 "relay.bpf.c"
+#line 319 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -339,7 +338,7 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 #line 13 "spec.cue"
 	bpf_loop(list->count, prog_tap_turn1, &fan, 0);
 
-#line 343 "relay.bpf.c"
+#line 342 "relay.bpf.c"
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0)) return fr_drop(len, reason_tap_fault);
 	if (unlikely(same->csum >= 0))
@@ -386,7 +385,7 @@ static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct _
 		fr_refused(credit0, level0);
 #line 16 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_refused_rate);
-#line 390 "relay.bpf.c"
+#line 389 "relay.bpf.c"
 	}
 #line 16 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_contended);
@@ -404,19 +403,19 @@ static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct _
 	if (admitted1 == FR_REFUSED) {
 #line 17 "spec.cue"
 		fr_refused(credit1, level1);
-#line 408 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 #line 17 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_refused_all);
-#line 412 "relay.bpf.c"
+#line 411 "relay.bpf.c"
 	}
 #line 17 "spec.cue"
 	if (unlikely(admitted1 == FR_CONTENDED)) {
-#line 416 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 #line 17 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_contended);
-#line 420 "relay.bpf.c"
+#line 419 "relay.bpf.c"
 	}
 
 	/* udp.checksum */
@@ -454,7 +453,7 @@ static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct _
 	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 458 "relay.bpf.c"
+#line 457 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 48);
 
@@ -507,13 +506,13 @@ static __noinline long prog_tap_turn2(__u32 i, struct prog_tap_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_prohibit);
 #line 18 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_no_route);
-#line 511 "relay.bpf.c"
+#line 510 "relay.bpf.c"
 	}
 #line 18 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_too_big);
 #line 18 "spec.cue"
 	return prog_tap_copy2(same, skb, front, v_ip_end_2, v_priority_2, row_r_2);
-#line 517 "relay.bpf.c"
+#line 516 "relay.bpf.c"
 }
 
 static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_priority_2)
@@ -521,7 +520,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	/* spec.cue:13: do: [{fan_out: { */
 #line 13 "spec.cue"
 	struct group_taps key __attribute__((aligned(8))) = {};
-#line 525 "relay.bpf.c"
+#line 524 "relay.bpf.c"
 	struct list_taps *list;
 
 #line 13 "spec.cue"
@@ -532,20 +531,19 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	if (!list) return fr_up(skb, reason_tap_no_taps);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 536 "relay.bpf.c"
+#line 535 "relay.bpf.c"
 	void *front = fr_save_front(skb, 62);
 #line 13 "spec.cue"
 	if (!front) return fr_up(skb, reason_tap_no_memory);
-#line 540 "relay.bpf.c"
+#line 539 "relay.bpf.c"
 	struct prog_tap_same2 *same = front + FR_NEEDS_FRONT;
-
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_tap_no_memory);
-#line 549 "relay.bpf.c"
+#line 547 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 	same->v_priority_2 = v_priority_2;
@@ -565,7 +563,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 #line 13 "spec.cue"
 	bpf_loop(list->count, prog_tap_turn2, &fan, 0);
 
-#line 569 "relay.bpf.c"
+#line 567 "relay.bpf.c"
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0)) return fr_drop(len, reason_tap_fault);
 	if (unlikely(same->csum >= 0))
@@ -665,7 +663,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_tap_super_packet);
 #line 13 "spec.cue"
 		return prog_tap_fan1(skb, data, v_ip_end, v_priority);
-#line 669 "relay.bpf.c"
+#line 667 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -720,11 +718,11 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_tap_super_packet);
 #line 13 "spec.cue"
 		return prog_tap_fan2(skb, data, v_ip_end_2, v_priority_2);
-#line 724 "relay.bpf.c"
+#line 722 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_tap_not_ip);
-#line 730 "relay.bpf.c"
+#line 728 "relay.bpf.c"
 }

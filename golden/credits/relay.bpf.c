@@ -13,7 +13,7 @@
 #define FR_NEEDS_CREDITS 4097
 #define FR_NEEDS_RING 65536
 #define FR_NEEDS_FRONT 80
-#define FR_NEEDS_SAME 9
+#define FR_NEEDS_SAME 10
 #define FR_LEVELS 3
 #define FR_EVENTS 2
 #include "fastrelay.h"
@@ -144,6 +144,7 @@ struct prog_downstream_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
+	__u64 quiet;
 	__u64 clock;
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -186,19 +187,19 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 		fr_refused(credit0, level0);
 #line 21 "spec.cue"
 		fr_shared_add(row_r->m_skipped, 1);
-#line 190 "relay.bpf.c"
+#line 191 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 #line 21 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_refused_window);
-#line 194 "relay.bpf.c"
+#line 195 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) {
-#line 198 "relay.bpf.c"
+#line 199 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 #line 21 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_contended);
-#line 202 "relay.bpf.c"
+#line 203 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: {admit: {credit: "r.share[priority]", cost: 1}}, */
@@ -214,21 +215,21 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 	if (admitted1 == FR_REFUSED) {
 #line 22 "spec.cue"
 		fr_refused(credit1, level1);
-#line 218 "relay.bpf.c"
+#line 219 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 #line 22 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_refused_share);
-#line 223 "relay.bpf.c"
+#line 224 "relay.bpf.c"
 	}
 #line 22 "spec.cue"
 	if (unlikely(admitted1 == FR_CONTENDED)) {
-#line 227 "relay.bpf.c"
+#line 228 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 #line 22 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_contended);
-#line 232 "relay.bpf.c"
+#line 233 "relay.bpf.c"
 	}
 
 	/* spec.cue:23: {let: number: "low(alloc(r.next), 32)"}, */
@@ -238,7 +239,7 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 	v_number = v_next & 0xffffffffULL;
 
 	/* udp.checksum */
-#line 242 "relay.bpf.c"
+#line 243 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -284,7 +285,7 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 288 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 37);
 
@@ -315,8 +316,8 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 #line 25 "spec.cue"
 	st16((void *)event0 + 28, ld16(front + 43 + 6));
 #line 25 "spec.cue"
-	fr_submit(&event0->head, same->clock);
-#line 320 "relay.bpf.c"
+	same->quiet |= fr_submit_more(&event0->head, same->clock);
+#line 321 "relay.bpf.c"
 	return 0;
 }
 
@@ -354,13 +355,13 @@ static __noinline long prog_downstream_turn1(__u32 i, struct prog_downstream_fan
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_downstream_prohibit);
 #line 26 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_no_route);
-#line 358 "relay.bpf.c"
+#line 359 "relay.bpf.c"
 	}
 #line 26 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_downstream_too_big);
 #line 26 "spec.cue"
 	return prog_downstream_copy1(same, skb, front, v_udp_end, v_priority, row_r);
-#line 364 "relay.bpf.c"
+#line 365 "relay.bpf.c"
 }
 
 static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_priority)
@@ -368,7 +369,7 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 	/* spec.cue:18: do: [{fan_out: { */
 #line 18 "spec.cue"
 	struct group_clients key __attribute__((aligned(8))) = {};
-#line 372 "relay.bpf.c"
+#line 373 "relay.bpf.c"
 	struct list_clients *list;
 
 #line 18 "spec.cue"
@@ -381,13 +382,12 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 	if (!list) return fr_up(skb, reason_downstream_no_clients);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 385 "relay.bpf.c"
+#line 386 "relay.bpf.c"
 	void *front = fr_save_front(skb, 55);
 #line 18 "spec.cue"
 	if (!front) return fr_up(skb, reason_downstream_no_memory);
-#line 389 "relay.bpf.c"
+#line 390 "relay.bpf.c"
 	struct prog_downstream_same1 *same = front + FR_NEEDS_FRONT;
-
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
@@ -398,6 +398,7 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) - ((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) + (__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
+	same->quiet = 0;
 	same->clock = 0;
 	same->v_ip_end = v_ip_end;
 	same->v_udp_end = v_udp_end;
@@ -418,7 +419,9 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 #line 18 "spec.cue"
 	bpf_loop(list->count, prog_downstream_turn1, &fan, 0);
 
-#line 422 "relay.bpf.c"
+#line 423 "relay.bpf.c"
+	if (same->quiet)
+		fr_wake();
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 55, 0)) return fr_drop(len, reason_downstream_fault);
 	if (unlikely(same->csum >= 0))
@@ -433,6 +436,7 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 struct prog_downstream_same2 {
 	__u32 kind0;
 	__u64 rest0;
+	__u64 quiet;
 	__u64 clock;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
@@ -475,19 +479,19 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 		fr_refused(credit0, level0);
 #line 21 "spec.cue"
 		fr_shared_add(row_r_2->m_skipped, 1);
-#line 479 "relay.bpf.c"
+#line 483 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 #line 21 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_refused_window);
-#line 483 "relay.bpf.c"
+#line 487 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) {
-#line 487 "relay.bpf.c"
+#line 491 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 #line 21 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_contended);
-#line 491 "relay.bpf.c"
+#line 495 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: {admit: {credit: "r.share[priority]", cost: 1}}, */
@@ -503,21 +507,21 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 	if (admitted1 == FR_REFUSED) {
 #line 22 "spec.cue"
 		fr_refused(credit1, level1);
-#line 507 "relay.bpf.c"
+#line 511 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 #line 22 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_refused_share);
-#line 512 "relay.bpf.c"
+#line 516 "relay.bpf.c"
 	}
 #line 22 "spec.cue"
 	if (unlikely(admitted1 == FR_CONTENDED)) {
-#line 516 "relay.bpf.c"
+#line 520 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 #line 22 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_contended);
-#line 521 "relay.bpf.c"
+#line 525 "relay.bpf.c"
 	}
 
 	/* spec.cue:23: {let: number: "low(alloc(r.next), 32)"}, */
@@ -527,7 +531,7 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 	v_number_2 = v_next_2 & 0xffffffffULL;
 
 	/* udp.checksum */
-#line 531 "relay.bpf.c"
+#line 535 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -567,7 +571,7 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 	st32(data + 71, bpf_htonl(v_number_2)); /* short: number */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 571 "relay.bpf.c"
+#line 575 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 61);
 
@@ -598,8 +602,8 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 #line 25 "spec.cue"
 	st16((void *)event0 + 28, ld16(front + 63 + 6));
 #line 25 "spec.cue"
-	fr_submit(&event0->head, same->clock);
-#line 603 "relay.bpf.c"
+	same->quiet |= fr_submit_more(&event0->head, same->clock);
+#line 607 "relay.bpf.c"
 	return 0;
 }
 
@@ -643,13 +647,13 @@ static __noinline long prog_downstream_turn2(__u32 i, struct prog_downstream_fan
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_prohibit);
 #line 26 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_no_route);
-#line 647 "relay.bpf.c"
+#line 651 "relay.bpf.c"
 	}
 #line 26 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_too_big);
 #line 26 "spec.cue"
 	return prog_downstream_copy2(same, skb, front, v_udp_end_2, v_priority_2, row_r_2);
-#line 653 "relay.bpf.c"
+#line 657 "relay.bpf.c"
 }
 
 static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_priority_2)
@@ -657,7 +661,7 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 	/* spec.cue:18: do: [{fan_out: { */
 #line 18 "spec.cue"
 	struct group_clients key __attribute__((aligned(8))) = {};
-#line 661 "relay.bpf.c"
+#line 665 "relay.bpf.c"
 	struct list_clients *list;
 
 #line 18 "spec.cue"
@@ -672,20 +676,20 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 	if (!list) return fr_up(skb, reason_downstream_no_clients);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 676 "relay.bpf.c"
+#line 680 "relay.bpf.c"
 	void *front = fr_save_front(skb, 75);
 #line 18 "spec.cue"
 	if (!front) return fr_up(skb, reason_downstream_no_memory);
-#line 680 "relay.bpf.c"
+#line 684 "relay.bpf.c"
 	struct prog_downstream_same2 *same = front + FR_NEEDS_FRONT;
-
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_downstream_no_memory);
-#line 688 "relay.bpf.c"
+#line 691 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_odd64(ld64(front + 63)) + ((__u64)ld32(front + 71) << 8) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
+	same->quiet = 0;
 	same->clock = 0;
 	same->v_ip_end_2 = v_ip_end_2;
 	same->v_udp_end_2 = v_udp_end_2;
@@ -706,7 +710,9 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 #line 18 "spec.cue"
 	bpf_loop(list->count, prog_downstream_turn2, &fan, 0);
 
-#line 710 "relay.bpf.c"
+#line 714 "relay.bpf.c"
+	if (same->quiet)
+		fr_wake();
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 75, 0)) return fr_drop(len, reason_downstream_fault);
 	if (unlikely(same->csum >= 0))
@@ -818,7 +824,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 		/* spec.cue:18: do: [{fan_out: { */
 #line 18 "spec.cue"
 		return prog_downstream_fan1(skb, data, v_ip_end, v_udp_end, v_priority);
-#line 822 "relay.bpf.c"
+#line 828 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
@@ -883,11 +889,11 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 		/* spec.cue:18: do: [{fan_out: { */
 #line 18 "spec.cue"
 		return prog_downstream_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_priority_2);
-#line 887 "relay.bpf.c"
+#line 893 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_downstream_not_ip);
-#line 893 "relay.bpf.c"
+#line 899 "relay.bpf.c"
 }

@@ -320,7 +320,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 #line 56 "transport.cue"
 			if (v_l4_options_size > 40) return fr_up(skb, reason_leaving_tcp_options);
 #line 56 "transport.cue"
-			v_l4_options_end = 54ULL + v_l4_options_size;
+			v_l4_options_end = fr_forget(skb, 54ULL + v_l4_options_size);
 #line 56 "transport.cue"
 			p_l4_options_end = fr_pin(data + fr_bound(v_l4_options_end, 0x7f));
 #line 56 "transport.cue"
@@ -447,7 +447,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 #line 56 "transport.cue"
 			if (v_l4_options_size_2 > 40) return fr_up(skb, reason_leaving_tcp_options);
 #line 56 "transport.cue"
-			v_l4_options_end_2 = 74ULL + v_l4_options_size_2;
+			v_l4_options_end_2 = fr_forget(skb, 74ULL + v_l4_options_size_2);
 #line 56 "transport.cue"
 			p_l4_options_end_2 = fr_pin(data + fr_bound(v_l4_options_end_2, 0x7f));
 #line 56 "transport.cue"

@@ -167,7 +167,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 8 "spec.cue"
 		if (v_media_list_size > 64) return fr_up(skb, reason_sort_media_list);
 #line 8 "spec.cue"
-		v_media_list_end = 48ULL + v_media_list_size;
+		v_media_list_end = fr_forget(skb, 48ULL + v_media_list_size);
 #line 8 "spec.cue"
 		p_media_list_end = fr_pin(data + fr_bound(v_media_list_end, 0x7f));
 #line 8 "spec.cue"
@@ -291,7 +291,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 8 "spec.cue"
 		if (v_media_list_size_2 > 64) return fr_up(skb, reason_sort_media_list);
 #line 8 "spec.cue"
-		v_media_list_end_2 = 68ULL + v_media_list_size_2;
+		v_media_list_end_2 = fr_forget(skb, 68ULL + v_media_list_size_2);
 #line 8 "spec.cue"
 		p_media_list_end_2 = fr_pin(data + fr_bound(v_media_list_end_2, 0xff));
 #line 8 "spec.cue"

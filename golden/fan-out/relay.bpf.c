@@ -346,12 +346,11 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 #line 347 "relay.bpf.c"
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
 
-
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 355 "relay.bpf.c"
+#line 354 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -361,7 +360,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	same->kind2 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind2 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 365 "relay.bpf.c"
+#line 364 "relay.bpf.c"
 	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld16(front + 46) + ld32(front + 26) + ld32(front + 30));
 	same->v_ip_end = v_ip_end;
 
@@ -380,7 +379,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 #line 15 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
 
-#line 384 "relay.bpf.c"
+#line 383 "relay.bpf.c"
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 48, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
@@ -446,7 +445,7 @@ static __always_inline long prog_spread_copy3(struct prog_spread_same2 *same, st
 	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 450 "relay.bpf.c"
+#line 449 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 54);
 
@@ -497,7 +496,7 @@ static __always_inline long prog_spread_copy4(struct prog_spread_same2 *same, st
 	st16(data + 66, bpf_htons((be16(front + 66) + (__u64)row_r_2->m_offset) & 0xffff)); /* tag: sequence */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 501 "relay.bpf.c"
+#line 500 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 54);
 
@@ -546,13 +545,13 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 			if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_prohibit);
 #line 18 "spec.cue"
 			return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_no_route);
-#line 550 "relay.bpf.c"
+#line 549 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_too_big);
 #line 18 "spec.cue"
 		return prog_spread_copy3(same, skb, front, row_r_2);
-#line 556 "relay.bpf.c"
+#line 555 "relay.bpf.c"
 	}
 
 	/* spec.cue:21: {send: {from: "r.local", to: "r.remote"}}, */
@@ -580,13 +579,13 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_prohibit);
 #line 21 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_no_route);
-#line 584 "relay.bpf.c"
+#line 583 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_too_big);
 #line 21 "spec.cue"
 	return prog_spread_copy4(same, skb, front, row_r_2);
-#line 590 "relay.bpf.c"
+#line 589 "relay.bpf.c"
 }
 
 static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
@@ -594,7 +593,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	/* spec.cue:15: do: [{fan_out: { */
 #line 15 "spec.cue"
 	struct group_viewers key __attribute__((aligned(8))) = {};
-#line 598 "relay.bpf.c"
+#line 597 "relay.bpf.c"
 	struct list_viewers *list;
 
 #line 15 "spec.cue"
@@ -611,26 +610,25 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	if (!list) return fr_up(skb, reason_spread_no_viewers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 615 "relay.bpf.c"
+#line 614 "relay.bpf.c"
 	void *front = fr_save_front(skb, 68);
 #line 15 "spec.cue"
 	if (!front) return fr_up(skb, reason_spread_no_memory);
-#line 619 "relay.bpf.c"
+#line 618 "relay.bpf.c"
 	struct prog_spread_same2 *same = front + FR_NEEDS_FRONT;
-
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 627 "relay.bpf.c"
+#line 625 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind1 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind1 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 634 "relay.bpf.c"
+#line 632 "relay.bpf.c"
 	same->rest1 = same->kind1 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld16(front + 66) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 
@@ -649,7 +647,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 #line 15 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn2, &fan, 0);
 
-#line 653 "relay.bpf.c"
+#line 651 "relay.bpf.c"
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 68, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
@@ -755,7 +753,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		/* spec.cue:15: do: [{fan_out: { */
 #line 15 "spec.cue"
 		return prog_spread_fan1(skb, data, v_ip_end);
-#line 759 "relay.bpf.c"
+#line 757 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
@@ -818,11 +816,11 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		/* spec.cue:15: do: [{fan_out: { */
 #line 15 "spec.cue"
 		return prog_spread_fan2(skb, data, v_ip_end_2);
-#line 822 "relay.bpf.c"
+#line 820 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
 #line 13 "spec.cue"
 	return fr_up(skb, reason_spread_not_ip);
-#line 828 "relay.bpf.c"
+#line 826 "relay.bpf.c"
 }

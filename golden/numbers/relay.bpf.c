@@ -13,7 +13,7 @@
 #define FR_NEEDS_TRANSLATIONS 1024
 #define FR_NEEDS_RING 1048576
 #define FR_NEEDS_FRONT 80
-#define FR_NEEDS_SAME 9
+#define FR_NEEDS_SAME 10
 #define FR_EVENTS 2
 #include "fastrelay.h"
 
@@ -136,6 +136,7 @@ struct prog_room_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
+	__u64 quiet;
 	__u64 clock;
 	__u32 kind2;
 	__u64 rest2;
@@ -161,7 +162,7 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 	v_next = fr_draw(row_r->m_next, 1);
 
 	/* udp.checksum */
-#line 165 "relay.bpf.c"
+#line 166 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -203,7 +204,7 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 207 "relay.bpf.c"
+#line 208 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 40);
 
@@ -215,7 +216,7 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 	/* spec.cue:22: {emit: moved: {from: "msg.stream", to: "stream", number: "msg.number"}}, */
 #line 22 "spec.cue"
 	struct event_moved *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_moved), 0);
-#line 219 "relay.bpf.c"
+#line 220 "relay.bpf.c"
 	if (event0) {
 #line 22 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -226,8 +227,8 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 #line 22 "spec.cue"
 		event0->m_number = be64(front + 42);
 #line 22 "spec.cue"
-		fr_submit(&event0->head, same->clock);
-#line 231 "relay.bpf.c"
+		same->quiet |= fr_submit_more(&event0->head, same->clock);
+#line 232 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -245,7 +246,7 @@ static __always_inline long prog_room_copy2(struct prog_room_same1 *same, struct
 	v_next_2 = fr_draw(row_r->m_next, 0x3e8);
 
 	/* udp.checksum */
-#line 249 "relay.bpf.c"
+#line 250 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind2 == FR_SUM_PENDING) {
@@ -286,7 +287,7 @@ static __always_inline long prog_room_copy2(struct prog_room_same1 *same, struct
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 290 "relay.bpf.c"
+#line 291 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 40);
 
@@ -335,17 +336,17 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_room_prohibit);
 #line 23 "spec.cue"
 			return fr_decline(row_r->h_receiver, skb->len, reason_room_no_route);
-#line 339 "relay.bpf.c"
+#line 340 "relay.bpf.c"
 		}
 #line 23 "spec.cue"
 		if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_room_too_big);
 
 		/* spec.cue:20: {let: stream: "translate(r.streams, msg.stream, alloc(r.fresh, 4))"}, */
-#line 345 "relay.bpf.c"
+#line 346 "relay.bpf.c"
 		{
 #line 20 "spec.cue"
 			struct fr_translation_key key = { .key = (be64(front + 50) >> 2), .space = row_r->m_streams };
-#line 349 "relay.bpf.c"
+#line 350 "relay.bpf.c"
 			struct fr_translation *translation = NULL;
 #line 20 "spec.cue"
 			int how = fr_translation(&key, &translation);
@@ -360,18 +361,18 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 				v_fresh = fr_draw(row_r->m_fresh, 4);
 #line 20 "spec.cue"
 				fr_translated(translation, v_fresh);
-#line 364 "relay.bpf.c"
+#line 365 "relay.bpf.c"
 			}
 #line 20 "spec.cue"
 			v_streams = translation->value;
-#line 368 "relay.bpf.c"
+#line 369 "relay.bpf.c"
 		}
 #line 20 "spec.cue"
 		v_stream = v_streams;
 
 		/* spec.cue:23: {send: {from: "r.local", to: "r.remote"}}, */
 		return prog_room_copy1(same, skb, front, v_stream, row_r);
-#line 375 "relay.bpf.c"
+#line 376 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.remote"}}]}, */
@@ -393,13 +394,13 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_room_prohibit);
 #line 25 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_room_no_route);
-#line 397 "relay.bpf.c"
+#line 398 "relay.bpf.c"
 	}
 #line 25 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_room_too_big);
 #line 25 "spec.cue"
 	return prog_room_copy2(same, skb, front, row_r);
-#line 403 "relay.bpf.c"
+#line 404 "relay.bpf.c"
 }
 
 static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
@@ -407,7 +408,7 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 	/* spec.cue:16: do: [{fan_out: { */
 #line 16 "spec.cue"
 	struct group_members key __attribute__((aligned(8))) = {};
-#line 411 "relay.bpf.c"
+#line 412 "relay.bpf.c"
 	struct list_members *list;
 
 #line 16 "spec.cue"
@@ -420,13 +421,12 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 	if (!list) return fr_up(skb, reason_room_no_members);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 424 "relay.bpf.c"
+#line 425 "relay.bpf.c"
 	void *front = fr_save_front(skb, 58);
 #line 16 "spec.cue"
 	if (!front) return fr_up(skb, reason_room_no_memory);
-#line 428 "relay.bpf.c"
+#line 429 "relay.bpf.c"
 	struct prog_room_same1 *same = front + FR_NEEDS_FRONT;
-
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
@@ -437,13 +437,14 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 
 	/* ip.checksum, without what depends on the receiver */
 	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) - ((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) + (__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
+	same->quiet = 0;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind2 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind2 == FR_SUM_FAULT) return fr_up(skb, reason_room_no_memory);
-#line 447 "relay.bpf.c"
+#line 448 "relay.bpf.c"
 	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + fr_add64(ld64(front + 42)) + ld32(front + 26) + ld32(front + 30));
 	same->v_ip_end = v_ip_end;
 
@@ -462,7 +463,9 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 #line 16 "spec.cue"
 	bpf_loop(list->count, prog_room_turn1, &fan, 0);
 
-#line 466 "relay.bpf.c"
+#line 467 "relay.bpf.c"
+	if (same->quiet)
+		fr_wake();
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 58, 0)) return fr_drop(len, reason_room_fault);
 	if (unlikely(same->csum >= 0))
@@ -477,6 +480,7 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 struct prog_room_same2 {
 	__u32 kind0;
 	__u64 rest0;
+	__u64 quiet;
 	__u64 clock;
 	__u32 kind1;
 	__u64 rest1;
@@ -502,7 +506,7 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 	v_next_3 = fr_draw(row_r_2->m_next, 1);
 
 	/* udp.checksum */
-#line 506 "relay.bpf.c"
+#line 510 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -538,7 +542,7 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 	st64(data + 70, bpf_cpu_to_be64(((v_stream_2 & 0x3fffffffffffffffULL) << 2) | (be8(front + 77) & 3))); /* msg: stream kind */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 542 "relay.bpf.c"
+#line 546 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 64);
 
@@ -550,7 +554,7 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 	/* spec.cue:22: {emit: moved: {from: "msg.stream", to: "stream", number: "msg.number"}}, */
 #line 22 "spec.cue"
 	struct event_moved *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_moved), 0);
-#line 554 "relay.bpf.c"
+#line 558 "relay.bpf.c"
 	if (event0) {
 #line 22 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -561,8 +565,8 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 #line 22 "spec.cue"
 		event0->m_number = be64(front + 62);
 #line 22 "spec.cue"
-		fr_submit(&event0->head, same->clock);
-#line 566 "relay.bpf.c"
+		same->quiet |= fr_submit_more(&event0->head, same->clock);
+#line 570 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -580,7 +584,7 @@ static __always_inline long prog_room_copy4(struct prog_room_same2 *same, struct
 	v_next_4 = fr_draw(row_r_2->m_next, 0x3e8);
 
 	/* udp.checksum */
-#line 584 "relay.bpf.c"
+#line 588 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind1 == FR_SUM_PENDING) {
@@ -615,7 +619,7 @@ static __always_inline long prog_room_copy4(struct prog_room_same2 *same, struct
 	st64(data + 62, bpf_cpu_to_be64(v_next_4)); /* msg: number */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 619 "relay.bpf.c"
+#line 623 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 64);
 
@@ -670,17 +674,17 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 			if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_room_prohibit);
 #line 23 "spec.cue"
 			return fr_decline(row_r_2->h_receiver, skb->len, reason_room_no_route);
-#line 674 "relay.bpf.c"
+#line 678 "relay.bpf.c"
 		}
 #line 23 "spec.cue"
 		if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_room_too_big);
 
 		/* spec.cue:20: {let: stream: "translate(r.streams, msg.stream, alloc(r.fresh, 4))"}, */
-#line 680 "relay.bpf.c"
+#line 684 "relay.bpf.c"
 		{
 #line 20 "spec.cue"
 			struct fr_translation_key key = { .key = (be64(front + 70) >> 2), .space = row_r_2->m_streams };
-#line 684 "relay.bpf.c"
+#line 688 "relay.bpf.c"
 			struct fr_translation *translation = NULL;
 #line 20 "spec.cue"
 			int how = fr_translation(&key, &translation);
@@ -695,18 +699,18 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 				v_fresh_2 = fr_draw(row_r_2->m_fresh, 4);
 #line 20 "spec.cue"
 				fr_translated(translation, v_fresh_2);
-#line 699 "relay.bpf.c"
+#line 703 "relay.bpf.c"
 			}
 #line 20 "spec.cue"
 			v_streams_2 = translation->value;
-#line 703 "relay.bpf.c"
+#line 707 "relay.bpf.c"
 		}
 #line 20 "spec.cue"
 		v_stream_2 = v_streams_2;
 
 		/* spec.cue:23: {send: {from: "r.local", to: "r.remote"}}, */
 		return prog_room_copy3(same, skb, front, v_stream_2, row_r_2);
-#line 710 "relay.bpf.c"
+#line 714 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.remote"}}]}, */
@@ -734,13 +738,13 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_room_prohibit);
 #line 25 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_room_no_route);
-#line 738 "relay.bpf.c"
+#line 742 "relay.bpf.c"
 	}
 #line 25 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_room_too_big);
 #line 25 "spec.cue"
 	return prog_room_copy4(same, skb, front, row_r_2);
-#line 744 "relay.bpf.c"
+#line 748 "relay.bpf.c"
 }
 
 static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
@@ -748,7 +752,7 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 	/* spec.cue:16: do: [{fan_out: { */
 #line 16 "spec.cue"
 	struct group_members key __attribute__((aligned(8))) = {};
-#line 752 "relay.bpf.c"
+#line 756 "relay.bpf.c"
 	struct list_members *list;
 
 #line 16 "spec.cue"
@@ -763,27 +767,27 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 	if (!list) return fr_up(skb, reason_room_no_members);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 767 "relay.bpf.c"
+#line 771 "relay.bpf.c"
 	void *front = fr_save_front(skb, 78);
 #line 16 "spec.cue"
 	if (!front) return fr_up(skb, reason_room_no_memory);
-#line 771 "relay.bpf.c"
+#line 775 "relay.bpf.c"
 	struct prog_room_same2 *same = front + FR_NEEDS_FRONT;
-
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_room_no_memory);
-#line 779 "relay.bpf.c"
+#line 782 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 62)) + fr_add64(ld64(front + 70)) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
+	same->quiet = 0;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind1 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind1 == FR_SUM_FAULT) return fr_up(skb, reason_room_no_memory);
-#line 787 "relay.bpf.c"
+#line 791 "relay.bpf.c"
 	same->rest1 = same->kind1 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 62)) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 
@@ -802,7 +806,9 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 #line 16 "spec.cue"
 	bpf_loop(list->count, prog_room_turn2, &fan, 0);
 
-#line 806 "relay.bpf.c"
+#line 810 "relay.bpf.c"
+	if (same->quiet)
+		fr_wake();
 	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 78, 0)) return fr_drop(len, reason_room_fault);
 	if (unlikely(same->csum >= 0))
@@ -904,7 +910,7 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 		/* spec.cue:16: do: [{fan_out: { */
 #line 16 "spec.cue"
 		return prog_room_fan1(skb, data, v_ip_end);
-#line 908 "relay.bpf.c"
+#line 914 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
@@ -963,11 +969,11 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 		/* spec.cue:16: do: [{fan_out: { */
 #line 16 "spec.cue"
 		return prog_room_fan2(skb, data, v_ip_end_2);
-#line 967 "relay.bpf.c"
+#line 973 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
 #line 15 "spec.cue"
 	return fr_up(skb, reason_room_not_ip);
-#line 973 "relay.bpf.c"
+#line 979 "relay.bpf.c"
 }

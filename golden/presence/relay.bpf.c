@@ -228,7 +228,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
-		v_gre_key_end = 46ULL + v_gre_key_size;
+		v_gre_key_end = fr_forget(skb, 46ULL + v_gre_key_size);
 #line 12 "spec.cue"
 		p_gre_key_end = fr_pin(data + fr_bound(v_gre_key_end, 0x3f));
 #line 12 "spec.cue"
@@ -255,7 +255,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
-		v_gre_sequence_end = v_gre_key_end + v_gre_sequence_size;
+		v_gre_sequence_end = fr_forget(skb, v_gre_key_end + v_gre_sequence_size);
 #line 13 "spec.cue"
 		p_gre_sequence_end = fr_pin(data + fr_bound(v_gre_sequence_end, 0x3f));
 #line 13 "spec.cue"
@@ -376,7 +376,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
-		v_gre_key_end_2 = 66ULL + v_gre_key_size_2;
+		v_gre_key_end_2 = fr_forget(skb, 66ULL + v_gre_key_size_2);
 #line 12 "spec.cue"
 		p_gre_key_end_2 = fr_pin(data + fr_bound(v_gre_key_end_2, 0x7f));
 #line 12 "spec.cue"
@@ -403,7 +403,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
-		v_gre_sequence_end_2 = v_gre_key_end_2 + v_gre_sequence_size_2;
+		v_gre_sequence_end_2 = fr_forget(skb, v_gre_key_end_2 + v_gre_sequence_size_2);
 #line 13 "spec.cue"
 		p_gre_sequence_end_2 = fr_pin(data + fr_bound(v_gre_sequence_end_2, 0x7f));
 #line 13 "spec.cue"

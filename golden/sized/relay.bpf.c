@@ -210,7 +210,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 6 "spec.cue"
 		if (v_named_id_size > 20) return fr_up(skb, reason_filter_named_id);
 #line 6 "spec.cue"
-		v_named_id_end = 43ULL + v_named_id_size;
+		v_named_id_end = fr_forget(skb, 43ULL + v_named_id_size);
 #line 6 "spec.cue"
 		p_named_id_end = fr_pin(data + fr_bound(v_named_id_end, 0x3f));
 #line 6 "spec.cue"
@@ -309,7 +309,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 6 "spec.cue"
 		if (v_named_id_size_2 > 20) return fr_up(skb, reason_filter_named_id);
 #line 6 "spec.cue"
-		v_named_id_end_2 = 63ULL + v_named_id_size_2;
+		v_named_id_end_2 = fr_forget(skb, 63ULL + v_named_id_size_2);
 #line 6 "spec.cue"
 		p_named_id_end_2 = fr_pin(data + fr_bound(v_named_id_end_2, 0x7f));
 #line 6 "spec.cue"

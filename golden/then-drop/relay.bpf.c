@@ -277,12 +277,11 @@ static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, 
 #line 278 "relay.bpf.c"
 	struct prog_reflect_same1 *same = front + FR_NEEDS_FRONT;
 
-
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_reflect_no_memory);
-#line 286 "relay.bpf.c"
+#line 285 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -307,7 +306,7 @@ static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, 
 #line 14 "spec.cue"
 	bpf_loop(list->count, prog_reflect_turn1, &fan, 0);
 
-#line 311 "relay.bpf.c"
+#line 310 "relay.bpf.c"
 	__u32 len = skb->len;
 
 	fr_count_copies(reason_reflect_copy, same->copies0, len);
@@ -371,7 +370,7 @@ static __always_inline long prog_reflect_copy2(struct prog_reflect_same2 *same, 
 	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 375 "relay.bpf.c"
+#line 374 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 48);
 	skb->priority = priority;
@@ -401,7 +400,7 @@ static __noinline long prog_reflect_turn2(__u32 i, struct prog_reflect_fan2 *fan
 	if (row_r_2->m_small && ((v_udp_end_2 - 62) > 4)) { /* rule */
 #line 17 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_reflect_too_large);
-#line 405 "relay.bpf.c"
+#line 404 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: {from: "r.local", to: "r.remote"}}]}, */
@@ -431,19 +430,19 @@ static __noinline long prog_reflect_turn2(__u32 i, struct prog_reflect_fan2 *fan
 			if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_reflect_prohibit);
 #line 18 "spec.cue"
 			return fr_decline(row_r_2->h_receiver, skb->len, reason_reflect_no_route);
-#line 435 "relay.bpf.c"
+#line 434 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_reflect_too_big);
 #line 18 "spec.cue"
 		return prog_reflect_copy2(same, skb, front, row_r_2);
-#line 441 "relay.bpf.c"
+#line 440 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: group: listeners: ["ip.src", "udp.dst_port"] */
 #line 15 "spec.cue"
 	return fr_decline(row_r_2->h_receiver, skb->len, reason_reflect_no_rule);
-#line 447 "relay.bpf.c"
+#line 446 "relay.bpf.c"
 }
 
 static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2)
@@ -451,7 +450,7 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 	/* spec.cue:14: do: [{fan_out: { */
 #line 14 "spec.cue"
 	struct group_listeners key __attribute__((aligned(8))) = {};
-#line 455 "relay.bpf.c"
+#line 454 "relay.bpf.c"
 	struct list_listeners *list;
 
 #line 14 "spec.cue"
@@ -466,19 +465,18 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 	if (!list) return fr_up(skb, reason_reflect_no_listeners);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 470 "relay.bpf.c"
+#line 469 "relay.bpf.c"
 	void *front = fr_save_front(skb, 62);
 #line 14 "spec.cue"
 	if (!front) return fr_up(skb, reason_reflect_no_memory);
-#line 474 "relay.bpf.c"
+#line 473 "relay.bpf.c"
 	struct prog_reflect_same2 *same = front + FR_NEEDS_FRONT;
-
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_reflect_no_memory);
-#line 482 "relay.bpf.c"
+#line 480 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->priority = skb->priority;
 	same->mark = skb->mark;
@@ -500,7 +498,7 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 #line 14 "spec.cue"
 	bpf_loop(list->count, prog_reflect_turn2, &fan, 0);
 
-#line 504 "relay.bpf.c"
+#line 502 "relay.bpf.c"
 	__u32 len = skb->len;
 
 	fr_count_copies(reason_reflect_copy, same->copies0, len);
@@ -591,7 +589,7 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_reflect_super_packet);
 #line 14 "spec.cue"
 		return prog_reflect_fan1(skb, data, v_ip_end, v_udp_end);
-#line 595 "relay.bpf.c"
+#line 593 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp"] */
@@ -642,11 +640,11 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_reflect_super_packet);
 #line 14 "spec.cue"
 		return prog_reflect_fan2(skb, data, v_ip_end_2, v_udp_end_2);
-#line 646 "relay.bpf.c"
+#line 644 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp"] */
 #line 13 "spec.cue"
 	return fr_up(skb, reason_reflect_not_ip);
-#line 652 "relay.bpf.c"
+#line 650 "relay.bpf.c"
 }

@@ -179,7 +179,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 6 "spec.cue"
 		if (!v_stream_id_size) return fr_up(skb, reason_filter_truncated);
 #line 6 "spec.cue"
-		v_stream_id_end = 43ULL + v_stream_id_size;
+		v_stream_id_end = fr_forget(skb, 43ULL + v_stream_id_size);
 #line 6 "spec.cue"
 		p_stream_id_end = fr_pin(data + fr_bound(v_stream_id_end, 0x3f));
 #line 6 "spec.cue"
@@ -208,7 +208,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
-		v_stream_offset_end = v_stream_id_end + v_stream_offset_size;
+		v_stream_offset_end = fr_forget(skb, v_stream_id_end + v_stream_offset_size);
 #line 7 "spec.cue"
 		p_stream_offset_end = fr_pin(data + fr_bound(v_stream_offset_end, 0x3f));
 #line 7 "spec.cue"
@@ -235,7 +235,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
-		v_stream_length_end = v_stream_offset_end + v_stream_length_size;
+		v_stream_length_end = fr_forget(skb, v_stream_offset_end + v_stream_length_size);
 #line 8 "spec.cue"
 		p_stream_length_end = fr_pin(data + fr_bound(v_stream_length_end, 0x7f));
 #line 8 "spec.cue"
@@ -326,7 +326,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 6 "spec.cue"
 		if (!v_stream_id_size_2) return fr_up(skb, reason_filter_truncated);
 #line 6 "spec.cue"
-		v_stream_id_end_2 = 63ULL + v_stream_id_size_2;
+		v_stream_id_end_2 = fr_forget(skb, 63ULL + v_stream_id_size_2);
 #line 6 "spec.cue"
 		p_stream_id_end_2 = fr_pin(data + fr_bound(v_stream_id_end_2, 0x7f));
 #line 6 "spec.cue"
@@ -355,7 +355,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
-		v_stream_offset_end_2 = v_stream_id_end_2 + v_stream_offset_size_2;
+		v_stream_offset_end_2 = fr_forget(skb, v_stream_id_end_2 + v_stream_offset_size_2);
 #line 7 "spec.cue"
 		p_stream_offset_end_2 = fr_pin(data + fr_bound(v_stream_offset_end_2, 0x7f));
 #line 7 "spec.cue"
@@ -382,7 +382,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
-		v_stream_length_end_2 = v_stream_offset_end_2 + v_stream_length_size_2;
+		v_stream_length_end_2 = fr_forget(skb, v_stream_offset_end_2 + v_stream_length_size_2);
 #line 8 "spec.cue"
 		p_stream_length_end_2 = fr_pin(data + fr_bound(v_stream_length_end_2, 0x7f));
 #line 8 "spec.cue"

@@ -206,26 +206,33 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
 #line 208 "relay.bpf.c"
 		{
+#line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
 
+#line 18 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 18 "spec.cue"
 			row_src = find_sources(&key);
-#line 215 "relay.bpf.c"
+#line 217 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src) return fr_up(skb, reason_gate_no_sources);
-#line 219 "relay.bpf.c"
+#line 221 "relay.bpf.c"
 		{
+#line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
 
+#line 18 "spec.cue"
 			fr_put_v4(key.m_client.addr, ld32(data + 26));
+#line 18 "spec.cue"
 			key.m_client.port = be16(data + 34);
+#line 18 "spec.cue"
 			fr_put_v4(key.m_server.addr, ld32(data + 30));
+#line 18 "spec.cue"
 			key.m_server.port = be16(data + 36);
 #line 18 "spec.cue"
 			row_conn = find_connections(&key, now);
-#line 229 "relay.bpf.c"
+#line 236 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -235,13 +242,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 239 "relay.bpf.c"
+#line 246 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write1(skb);
-#line 245 "relay.bpf.c"
+#line 252 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
@@ -292,33 +299,45 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 56) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 296 "relay.bpf.c"
+#line 303 "relay.bpf.c"
 		{
+#line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
 
+#line 18 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 18 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 18 "spec.cue"
 			row_src_2 = find_sources(&key);
-#line 304 "relay.bpf.c"
+#line 314 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src_2) return fr_up(skb, reason_gate_no_sources);
-#line 308 "relay.bpf.c"
+#line 318 "relay.bpf.c"
 		{
+#line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
 
+#line 18 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 18 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
+#line 18 "spec.cue"
 			key.m_client.port = be16(data + 54);
+#line 18 "spec.cue"
 			st16((void *)&key + 18, ld16(data + 38));
+#line 18 "spec.cue"
 			st32((void *)&key + 20, ld32(data + 38 + 2));
+#line 18 "spec.cue"
 			st64((void *)&key + 24, ld64(data + 38 + 6));
+#line 18 "spec.cue"
 			st16((void *)&key + 32, ld16(data + 38 + 14));
+#line 18 "spec.cue"
 			key.m_server.port = be16(data + 56);
 #line 18 "spec.cue"
 			row_conn_2 = find_connections(&key, now);
-#line 322 "relay.bpf.c"
+#line 341 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -328,17 +347,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src_2->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 332 "relay.bpf.c"
+#line 351 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write2(skb);
-#line 338 "relay.bpf.c"
+#line 357 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 344 "relay.bpf.c"
+#line 363 "relay.bpf.c"
 }

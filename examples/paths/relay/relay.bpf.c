@@ -81,9 +81,9 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 10 "spec.cue"
 	__u16 x0 = bpf_htons(0x4588ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x1 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
 
 	/* ip.checksum */
@@ -106,12 +106,13 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 		st64(data, ld64(row_r->m_fast.hop.dst));
 		st32(data + 8, ld32(row_r->m_fast.hop.src + 2));
 	}
-#line 16 "ip.cue"
+#line 10 "spec.cue"
 	st16(data + 14, x0);
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x1);
+#line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 115 "relay.bpf.c"
+#line 116 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -126,7 +127,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
 
 	/* ip.checksum */
@@ -134,7 +135,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 138 "relay.bpf.c"
+#line 139 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r->m_slow.hop.state == FR_HOP_DIRECT;
 
@@ -147,10 +148,11 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 		st64(data, ld64(row_r->m_slow.hop.dst));
 		st32(data + 8, ld32(row_r->m_slow.hop.src + 2));
 	}
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x0);
+#line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 154 "relay.bpf.c"
+#line 156 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -165,9 +167,9 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 10 "spec.cue"
 	__u16 x0 = bpf_htons(0x4588ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x1 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
 
 	/* ip.checksum */
@@ -177,7 +179,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x2 = ld16(data + 14);
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
-#line 181 "relay.bpf.c"
+#line 183 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r_2->m_fast.hop.state == FR_HOP_DIRECT;
 
@@ -190,12 +192,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 		st64(data, ld64(row_r_2->m_fast.hop.dst));
 		st32(data + 8, ld32(row_r_2->m_fast.hop.src + 2));
 	}
-#line 16 "ip.cue"
+#line 10 "spec.cue"
 	st16(data + 14, x0);
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x1);
+#line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 199 "relay.bpf.c"
+#line 202 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -210,7 +213,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
 
 	/* ip.checksum */
@@ -218,7 +221,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 222 "relay.bpf.c"
+#line 225 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r_2->m_slow.hop.state == FR_HOP_DIRECT;
 
@@ -231,10 +234,11 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 		st64(data, ld64(row_r_2->m_slow.hop.dst));
 		st32(data + 8, ld32(row_r_2->m_slow.hop.src + 2));
 	}
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x0);
+#line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 238 "relay.bpf.c"
+#line 242 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -249,11 +253,11 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 10 "spec.cue"
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 257 "relay.bpf.c"
+#line 261 "relay.bpf.c"
 	int direct = row_r_3->m_fast.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -265,11 +269,11 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 		st64(data, ld64(row_r_3->m_fast.hop.dst));
 		st32(data + 8, ld32(row_r_3->m_fast.hop.src + 2));
 	}
-#line 42 "ip.cue"
+#line 10 "spec.cue"
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 273 "relay.bpf.c"
+#line 277 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -286,7 +290,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 290 "relay.bpf.c"
+#line 294 "relay.bpf.c"
 	int direct = row_r_3->m_slow.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -300,7 +304,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 304 "relay.bpf.c"
+#line 308 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -315,11 +319,11 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 10 "spec.cue"
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 323 "relay.bpf.c"
+#line 327 "relay.bpf.c"
 	int direct = row_r_4->m_fast.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -331,11 +335,11 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 		st64(data, ld64(row_r_4->m_fast.hop.dst));
 		st32(data + 8, ld32(row_r_4->m_fast.hop.src + 2));
 	}
-#line 42 "ip.cue"
+#line 10 "spec.cue"
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 339 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -352,7 +356,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 356 "relay.bpf.c"
+#line 360 "relay.bpf.c"
 	int direct = row_r_4->m_slow.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -366,7 +370,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 370 "relay.bpf.c"
+#line 374 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -465,15 +469,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 469 "relay.bpf.c"
+#line 473 "relay.bpf.c"
 			{
+#line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
 
+#line 8 "spec.cue"
 				key.m_dst.len = 128;
+#line 8 "spec.cue"
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r = find_routes(&key);
-#line 477 "relay.bpf.c"
+#line 484 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r) return fr_up(skb, reason_forward_no_routes);
@@ -495,13 +502,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 499 "relay.bpf.c"
+#line 506 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write1(skb, data, row_r);
-#line 505 "relay.bpf.c"
+#line 512 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -519,13 +526,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 523 "relay.bpf.c"
+#line 530 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write2(skb, data, row_r);
-#line 529 "relay.bpf.c"
+#line 536 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -547,7 +554,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 56 "transport.cue"
 			if (v_l4_options_size > 40) return fr_up(skb, reason_forward_tcp_options);
 #line 56 "transport.cue"
-			v_l4_options_end = 54ULL + v_l4_options_size;
+			v_l4_options_end = fr_forget(skb, 54ULL + v_l4_options_size);
 #line 56 "transport.cue"
 			p_l4_options_end = fr_pin(data + fr_bound(v_l4_options_end, 0x7f));
 #line 56 "transport.cue"
@@ -560,15 +567,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 564 "relay.bpf.c"
+#line 571 "relay.bpf.c"
 			{
+#line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
 
+#line 8 "spec.cue"
 				key.m_dst.len = 128;
+#line 8 "spec.cue"
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r_2 = find_routes(&key);
-#line 572 "relay.bpf.c"
+#line 582 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_2) return fr_up(skb, reason_forward_no_routes);
@@ -590,13 +600,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_2->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 594 "relay.bpf.c"
+#line 604 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write3(skb, data, row_r_2);
-#line 600 "relay.bpf.c"
+#line 610 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -614,19 +624,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_2->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 618 "relay.bpf.c"
+#line 628 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write4(skb, data, row_r_2);
-#line 624 "relay.bpf.c"
+#line 634 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 630 "relay.bpf.c"
+#line 640 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -672,17 +682,22 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 676 "relay.bpf.c"
+#line 686 "relay.bpf.c"
 			{
+#line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
 
+#line 8 "spec.cue"
 				key.m_dst.len = 128;
+#line 8 "spec.cue"
 				st32((void *)&key + 4, ld32(data + 38));
+#line 8 "spec.cue"
 				st64((void *)&key + 8, ld64(data + 38 + 4));
+#line 8 "spec.cue"
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_3 = find_routes(&key);
-#line 686 "relay.bpf.c"
+#line 701 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_3) return fr_up(skb, reason_forward_no_routes);
@@ -704,13 +719,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_3->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 708 "relay.bpf.c"
+#line 723 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write5(skb, data, row_r_3);
-#line 714 "relay.bpf.c"
+#line 729 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -728,13 +743,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_3->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 732 "relay.bpf.c"
+#line 747 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write6(skb, data, row_r_3);
-#line 738 "relay.bpf.c"
+#line 753 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -756,7 +771,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 56 "transport.cue"
 			if (v_l4_options_size_2 > 40) return fr_up(skb, reason_forward_tcp_options);
 #line 56 "transport.cue"
-			v_l4_options_end_2 = 74ULL + v_l4_options_size_2;
+			v_l4_options_end_2 = fr_forget(skb, 74ULL + v_l4_options_size_2);
 #line 56 "transport.cue"
 			p_l4_options_end_2 = fr_pin(data + fr_bound(v_l4_options_end_2, 0x7f));
 #line 56 "transport.cue"
@@ -769,17 +784,22 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 773 "relay.bpf.c"
+#line 788 "relay.bpf.c"
 			{
+#line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
 
+#line 8 "spec.cue"
 				key.m_dst.len = 128;
+#line 8 "spec.cue"
 				st32((void *)&key + 4, ld32(data + 38));
+#line 8 "spec.cue"
 				st64((void *)&key + 8, ld64(data + 38 + 4));
+#line 8 "spec.cue"
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_4 = find_routes(&key);
-#line 783 "relay.bpf.c"
+#line 803 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_4) return fr_up(skb, reason_forward_no_routes);
@@ -801,13 +821,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_4->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 805 "relay.bpf.c"
+#line 825 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write7(skb, data, row_r_4);
-#line 811 "relay.bpf.c"
+#line 831 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -825,23 +845,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_4->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 829 "relay.bpf.c"
+#line 849 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write8(skb, data, row_r_4);
-#line 835 "relay.bpf.c"
+#line 855 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 841 "relay.bpf.c"
+#line 861 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 847 "relay.bpf.c"
+#line 867 "relay.bpf.c"
 }

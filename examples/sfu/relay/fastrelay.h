@@ -240,6 +240,17 @@ static __always_inline void *fr_pin(void *p)
 	return p;
 }
 
+/*
+ * A place of at most 4095 in the packet, of which the verifier is to forget what it knows: behind each field that may be missing it
+ * would follow two ways through all of the rest. A frame is shorter than a megabyte, so that nothing is added.
+ */
+static __always_inline __u64 fr_forget(const struct __sk_buff *skb, __u64 place)
+{
+	place += skb->len >> 20;
+	barrier_var(place);
+	return place & 0xFFF;
+}
+
 /* An IPv4 address (as on the wire) into a zeroed 16-byte one: ::ffff:a.b.c.d. */
 static __always_inline void fr_put_v4(__u8 *dst, __u32 addr)
 {

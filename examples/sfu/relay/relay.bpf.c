@@ -987,7 +987,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 10 "spec.cue"
 		if (v_rtp_csrc_list_size > 60) return fr_up(skb, reason_video_rtp_csrc_list);
 #line 10 "spec.cue"
-		v_rtp_csrc_list_end = 54ULL + v_rtp_csrc_list_size;
+		v_rtp_csrc_list_end = fr_forget(skb, 54ULL + v_rtp_csrc_list_size);
 #line 10 "spec.cue"
 		p_rtp_csrc_list_end = fr_pin(data + fr_bound(v_rtp_csrc_list_end, 0x7f));
 #line 10 "spec.cue"
@@ -1018,7 +1018,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
-		v_rtp_profile_end = v_rtp_csrc_list_end + v_rtp_profile_size;
+		v_rtp_profile_end = fr_forget(skb, v_rtp_csrc_list_end + v_rtp_profile_size);
 #line 11 "spec.cue"
 		p_rtp_profile_end = fr_pin(data + fr_bound(v_rtp_profile_end, 0x7f));
 #line 11 "spec.cue"
@@ -1049,7 +1049,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
-		v_rtp_words_end = v_rtp_profile_end + v_rtp_words_size;
+		v_rtp_words_end = fr_forget(skb, v_rtp_profile_end + v_rtp_words_size);
 #line 12 "spec.cue"
 		p_rtp_words_end = fr_pin(data + fr_bound(v_rtp_words_end, 0x7f));
 #line 12 "spec.cue"
@@ -1076,7 +1076,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
-		v_rtp_extensions_end = v_rtp_words_end + v_rtp_extensions_size;
+		v_rtp_extensions_end = fr_forget(skb, v_rtp_words_end + v_rtp_extensions_size);
 #line 13 "spec.cue"
 		p_rtp_extensions_end = fr_pin(data + fr_bound(v_rtp_extensions_end, 0xff));
 #line 13 "spec.cue"
@@ -1111,7 +1111,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
-		v_vp8_has_end = (v_rtp_extensions_end + 1) + v_vp8_has_size;
+		v_vp8_has_end = fr_forget(skb, (v_rtp_extensions_end + 1) + v_vp8_has_size);
 #line 21 "spec.cue"
 		p_vp8_has_end = fr_pin(data + fr_bound(v_vp8_has_end, 0xff));
 #line 21 "spec.cue"
@@ -1142,7 +1142,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
-		v_vp8_picture_end = v_vp8_has_end + v_vp8_picture_size;
+		v_vp8_picture_end = fr_forget(skb, v_vp8_has_end + v_vp8_picture_size);
 #line 22 "spec.cue"
 		p_vp8_picture_end = fr_pin(data + fr_bound(v_vp8_picture_end, 0xff));
 #line 22 "spec.cue"
@@ -1169,7 +1169,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
-		v_vp8_picture_low_end = v_vp8_picture_end + v_vp8_picture_low_size;
+		v_vp8_picture_low_end = fr_forget(skb, v_vp8_picture_end + v_vp8_picture_low_size);
 #line 23 "spec.cue"
 		p_vp8_picture_low_end = fr_pin(data + fr_bound(v_vp8_picture_low_end, 0xff));
 #line 23 "spec.cue"
@@ -1196,7 +1196,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
-		v_vp8_tl0picidx_end = v_vp8_picture_low_end + v_vp8_tl0picidx_size;
+		v_vp8_tl0picidx_end = fr_forget(skb, v_vp8_picture_low_end + v_vp8_tl0picidx_size);
 #line 24 "spec.cue"
 		p_vp8_tl0picidx_end = fr_pin(data + fr_bound(v_vp8_tl0picidx_end, 0xff));
 #line 24 "spec.cue"
@@ -1227,7 +1227,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
-		v_vp8_layer_end = v_vp8_tl0picidx_end + v_vp8_layer_size;
+		v_vp8_layer_end = fr_forget(skb, v_vp8_tl0picidx_end + v_vp8_layer_size);
 #line 25 "spec.cue"
 		p_vp8_layer_end = fr_pin(data + fr_bound(v_vp8_layer_end, 0xff));
 #line 25 "spec.cue"
@@ -1392,7 +1392,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 10 "spec.cue"
 		if (v_rtp_csrc_list_size_2 > 60) return fr_up(skb, reason_video_rtp_csrc_list);
 #line 10 "spec.cue"
-		v_rtp_csrc_list_end_2 = 74ULL + v_rtp_csrc_list_size_2;
+		v_rtp_csrc_list_end_2 = fr_forget(skb, 74ULL + v_rtp_csrc_list_size_2);
 #line 10 "spec.cue"
 		p_rtp_csrc_list_end_2 = fr_pin(data + fr_bound(v_rtp_csrc_list_end_2, 0xff));
 #line 10 "spec.cue"
@@ -1423,7 +1423,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
-		v_rtp_profile_end_2 = v_rtp_csrc_list_end_2 + v_rtp_profile_size_2;
+		v_rtp_profile_end_2 = fr_forget(skb, v_rtp_csrc_list_end_2 + v_rtp_profile_size_2);
 #line 11 "spec.cue"
 		p_rtp_profile_end_2 = fr_pin(data + fr_bound(v_rtp_profile_end_2, 0xff));
 #line 11 "spec.cue"
@@ -1454,7 +1454,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
-		v_rtp_words_end_2 = v_rtp_profile_end_2 + v_rtp_words_size_2;
+		v_rtp_words_end_2 = fr_forget(skb, v_rtp_profile_end_2 + v_rtp_words_size_2);
 #line 12 "spec.cue"
 		p_rtp_words_end_2 = fr_pin(data + fr_bound(v_rtp_words_end_2, 0xff));
 #line 12 "spec.cue"
@@ -1481,7 +1481,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
-		v_rtp_extensions_end_2 = v_rtp_words_end_2 + v_rtp_extensions_size_2;
+		v_rtp_extensions_end_2 = fr_forget(skb, v_rtp_words_end_2 + v_rtp_extensions_size_2);
 #line 13 "spec.cue"
 		p_rtp_extensions_end_2 = fr_pin(data + fr_bound(v_rtp_extensions_end_2, 0x1ff));
 #line 13 "spec.cue"
@@ -1516,7 +1516,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
-		v_vp8_has_end_2 = (v_rtp_extensions_end_2 + 1) + v_vp8_has_size_2;
+		v_vp8_has_end_2 = fr_forget(skb, (v_rtp_extensions_end_2 + 1) + v_vp8_has_size_2);
 #line 21 "spec.cue"
 		p_vp8_has_end_2 = fr_pin(data + fr_bound(v_vp8_has_end_2, 0x1ff));
 #line 21 "spec.cue"
@@ -1547,7 +1547,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
-		v_vp8_picture_end_2 = v_vp8_has_end_2 + v_vp8_picture_size_2;
+		v_vp8_picture_end_2 = fr_forget(skb, v_vp8_has_end_2 + v_vp8_picture_size_2);
 #line 22 "spec.cue"
 		p_vp8_picture_end_2 = fr_pin(data + fr_bound(v_vp8_picture_end_2, 0x1ff));
 #line 22 "spec.cue"
@@ -1574,7 +1574,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
-		v_vp8_picture_low_end_2 = v_vp8_picture_end_2 + v_vp8_picture_low_size_2;
+		v_vp8_picture_low_end_2 = fr_forget(skb, v_vp8_picture_end_2 + v_vp8_picture_low_size_2);
 #line 23 "spec.cue"
 		p_vp8_picture_low_end_2 = fr_pin(data + fr_bound(v_vp8_picture_low_end_2, 0x1ff));
 #line 23 "spec.cue"
@@ -1601,7 +1601,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
-		v_vp8_tl0picidx_end_2 = v_vp8_picture_low_end_2 + v_vp8_tl0picidx_size_2;
+		v_vp8_tl0picidx_end_2 = fr_forget(skb, v_vp8_picture_low_end_2 + v_vp8_tl0picidx_size_2);
 #line 24 "spec.cue"
 		p_vp8_tl0picidx_end_2 = fr_pin(data + fr_bound(v_vp8_tl0picidx_end_2, 0x1ff));
 #line 24 "spec.cue"
@@ -1632,7 +1632,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
-		v_vp8_layer_end_2 = v_vp8_tl0picidx_end_2 + v_vp8_layer_size_2;
+		v_vp8_layer_end_2 = fr_forget(skb, v_vp8_tl0picidx_end_2 + v_vp8_layer_size_2);
 #line 25 "spec.cue"
 		p_vp8_layer_end_2 = fr_pin(data + fr_bound(v_vp8_layer_end_2, 0x1ff));
 #line 25 "spec.cue"
@@ -2526,7 +2526,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 10 "spec.cue"
 		if (v_rtp_csrc_list_size > 60) return fr_up(skb, reason_audio_rtp_csrc_list);
 #line 10 "spec.cue"
-		v_rtp_csrc_list_end = 54ULL + v_rtp_csrc_list_size;
+		v_rtp_csrc_list_end = fr_forget(skb, 54ULL + v_rtp_csrc_list_size);
 #line 10 "spec.cue"
 		p_rtp_csrc_list_end = fr_pin(data + fr_bound(v_rtp_csrc_list_end, 0x7f));
 #line 10 "spec.cue"
@@ -2557,7 +2557,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
-		v_rtp_profile_end = v_rtp_csrc_list_end + v_rtp_profile_size;
+		v_rtp_profile_end = fr_forget(skb, v_rtp_csrc_list_end + v_rtp_profile_size);
 #line 11 "spec.cue"
 		p_rtp_profile_end = fr_pin(data + fr_bound(v_rtp_profile_end, 0x7f));
 #line 11 "spec.cue"
@@ -2588,7 +2588,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
-		v_rtp_words_end = v_rtp_profile_end + v_rtp_words_size;
+		v_rtp_words_end = fr_forget(skb, v_rtp_profile_end + v_rtp_words_size);
 #line 12 "spec.cue"
 		p_rtp_words_end = fr_pin(data + fr_bound(v_rtp_words_end, 0x7f));
 #line 12 "spec.cue"
@@ -2615,7 +2615,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
-		v_rtp_extensions_end = v_rtp_words_end + v_rtp_extensions_size;
+		v_rtp_extensions_end = fr_forget(skb, v_rtp_words_end + v_rtp_extensions_size);
 #line 13 "spec.cue"
 		p_rtp_extensions_end = fr_pin(data + fr_bound(v_rtp_extensions_end, 0xff));
 #line 13 "spec.cue"
@@ -2774,7 +2774,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 10 "spec.cue"
 		if (v_rtp_csrc_list_size_2 > 60) return fr_up(skb, reason_audio_rtp_csrc_list);
 #line 10 "spec.cue"
-		v_rtp_csrc_list_end_2 = 74ULL + v_rtp_csrc_list_size_2;
+		v_rtp_csrc_list_end_2 = fr_forget(skb, 74ULL + v_rtp_csrc_list_size_2);
 #line 10 "spec.cue"
 		p_rtp_csrc_list_end_2 = fr_pin(data + fr_bound(v_rtp_csrc_list_end_2, 0xff));
 #line 10 "spec.cue"
@@ -2805,7 +2805,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
-		v_rtp_profile_end_2 = v_rtp_csrc_list_end_2 + v_rtp_profile_size_2;
+		v_rtp_profile_end_2 = fr_forget(skb, v_rtp_csrc_list_end_2 + v_rtp_profile_size_2);
 #line 11 "spec.cue"
 		p_rtp_profile_end_2 = fr_pin(data + fr_bound(v_rtp_profile_end_2, 0xff));
 #line 11 "spec.cue"
@@ -2836,7 +2836,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
-		v_rtp_words_end_2 = v_rtp_profile_end_2 + v_rtp_words_size_2;
+		v_rtp_words_end_2 = fr_forget(skb, v_rtp_profile_end_2 + v_rtp_words_size_2);
 #line 12 "spec.cue"
 		p_rtp_words_end_2 = fr_pin(data + fr_bound(v_rtp_words_end_2, 0xff));
 #line 12 "spec.cue"
@@ -2863,7 +2863,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
-		v_rtp_extensions_end_2 = v_rtp_words_end_2 + v_rtp_extensions_size_2;
+		v_rtp_extensions_end_2 = fr_forget(skb, v_rtp_words_end_2 + v_rtp_extensions_size_2);
 #line 13 "spec.cue"
 		p_rtp_extensions_end_2 = fr_pin(data + fr_bound(v_rtp_extensions_end_2, 0x1ff));
 #line 13 "spec.cue"

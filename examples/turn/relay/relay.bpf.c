@@ -131,7 +131,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
 #line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len + 28); /* ipv4: total_length */
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u32 x3 = ld32(row_ch->m_relayed.addr + 12); /* ipv4: src */
@@ -206,9 +206,9 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 #line 17 "ip.cue"
 	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
+#line 20 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x2);
 #line 26 "ip.cue"
 	st32(data + 26, x3);
@@ -238,8 +238,9 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_2 + 8); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_ch->m_relayed.addr); /* ipv6: src */
@@ -261,7 +262,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 265 "relay.bpf.c"
+#line 266 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -275,7 +276,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 42);
-#line 279 "relay.bpf.c"
+#line 280 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -283,7 +284,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 62, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 287 "relay.bpf.c"
+#line 288 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -302,11 +303,12 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x0);
+#line 43 "ip.cue"
 	st16(data + 18, x1);
-#line 45 "ip.cue"
 	st16(data + 20, bpf_htons(0x1140));
+#line 46 "ip.cue"
 	st64(data + 22, x2);
 #line 46 "ip.cue"
 	st64(data + 30, x3);
@@ -318,7 +320,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 322 "relay.bpf.c"
+#line 324 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -366,7 +368,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u64 x13 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x14 = ld16(data + 58);
-#line 370 "relay.bpf.c"
+#line 372 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -380,7 +382,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u32 x15 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x16 = ld32(data + 62);
-#line 384 "relay.bpf.c"
+#line 386 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0 + tail0) + (__u64)x8 + x9 + x2 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -388,7 +390,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 392 "relay.bpf.c"
+#line 394 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -423,7 +425,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	st16(data + 56, x9);
 	st16(data + 58, x2);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 427 "relay.bpf.c"
+#line 429 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -441,8 +443,9 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) | ((be8(data + 15) >> 4) & 3)); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_4 + 28); /* ipv4: total_length */
 #line 26 "ip.cue"
 	__u32 x2 = ld32(row_ch_2->m_relayed.addr + 12); /* ipv4: src */
@@ -465,7 +468,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 469 "relay.bpf.c"
+#line 472 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -479,7 +482,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u32 x12 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x13 = ld32(data + 62);
-#line 483 "relay.bpf.c"
+#line 486 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + x13 + was0 + tail0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -490,7 +493,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 42, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 494 "relay.bpf.c"
+#line 497 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -509,13 +512,13 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x0);
+#line 17 "ip.cue"
 	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, bpf_htons(0x4011));
 #line 26 "ip.cue"
 	st32(data + 26, x2);
@@ -527,7 +530,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 531 "relay.bpf.c"
+#line 534 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -645,23 +648,29 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 7 "spec.cue"
 		if ((v_udp_end - v_channel_data_end) > 3) return fr_up(skb, reason_to_peer_channel_data_length);
 
-		/* spec.cue:23: hook: "tc/ingress" */
-#line 23 "spec.cue"
+		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
+#line 24 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 654 "relay.bpf.c"
+#line 657 "relay.bpf.c"
 		{
+#line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
 
+#line 25 "spec.cue"
 			fr_put_v4(key.m_client.addr, ld32(data + 26));
+#line 25 "spec.cue"
 			key.m_client.port = be16(data + 34);
+#line 25 "spec.cue"
 			fr_put_v4(key.m_server.addr, ld32(data + 30));
+#line 25 "spec.cue"
 			key.m_server.port = be16(data + 36);
+#line 25 "spec.cue"
 			key.m_number = be16(data + 42);
 #line 25 "spec.cue"
 			row_ch = find_by_channel(&key, now);
-#line 665 "relay.bpf.c"
+#line 674 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -685,13 +694,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 689 "relay.bpf.c"
+#line 698 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (28ULL + v_payload_len > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len, row_ch);
-#line 695 "relay.bpf.c"
+#line 704 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -717,13 +726,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 721 "relay.bpf.c"
+#line 730 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len_2, row_ch);
-#line 727 "relay.bpf.c"
+#line 736 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -787,27 +796,37 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 7 "spec.cue"
 		if ((v_udp_end_2 - v_channel_data_end_2) > 3) return fr_up(skb, reason_to_peer_channel_data_length);
 
-		/* spec.cue:23: hook: "tc/ingress" */
-#line 23 "spec.cue"
+		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
+#line 24 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 796 "relay.bpf.c"
+#line 805 "relay.bpf.c"
 		{
+#line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
 
+#line 25 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 25 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
+#line 25 "spec.cue"
 			key.m_client.port = be16(data + 54);
+#line 25 "spec.cue"
 			st16((void *)&key + 18, ld16(data + 38));
+#line 25 "spec.cue"
 			st32((void *)&key + 20, ld32(data + 38 + 2));
+#line 25 "spec.cue"
 			st64((void *)&key + 24, ld64(data + 38 + 6));
+#line 25 "spec.cue"
 			st16((void *)&key + 32, ld16(data + 38 + 14));
+#line 25 "spec.cue"
 			key.m_server.port = be16(data + 56);
+#line 25 "spec.cue"
 			key.m_number = be16(data + 62);
 #line 25 "spec.cue"
 			row_ch_2 = find_by_channel(&key, now);
-#line 811 "relay.bpf.c"
+#line 830 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -837,13 +856,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 841 "relay.bpf.c"
+#line 860 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, row_ch_2);
-#line 847 "relay.bpf.c"
+#line 866 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -867,19 +886,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 871 "relay.bpf.c"
+#line 890 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, row_ch_2);
-#line 877 "relay.bpf.c"
+#line 896 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_to_peer_not_ip);
-#line 883 "relay.bpf.c"
+#line 902 "relay.bpf.c"
 }
 
 /*
@@ -930,7 +949,7 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
 #line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len + 32); /* ipv4: total_length */
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
 #line 26 "ip.cue"
 	__u32 x3 = ld32(row_ch->m_server.addr + 12); /* ipv4: src */
@@ -939,8 +958,9 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u16 x5 = bpf_htons(row_ch->m_server.port); /* udp: src_port */
 	__u16 x6 = bpf_htons(row_ch->m_client.port); /* udp: dst_port */
 	__u16 x7 = bpf_htons(v_payload_len + 12); /* udp: length */
-#line 6 "spec.cue"
+#line 33 "spec.cue"
 	__u16 x8 = bpf_htons(row_ch->m_number); /* channel_data: number */
+#line 7 "spec.cue"
 	__u16 x9 = bpf_htons(v_payload_len); /* channel_data: length */
 
 	/* udp.checksum */
@@ -952,13 +972,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 956 "relay.bpf.c"
+#line 976 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 962 "relay.bpf.c"
+#line 982 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x5 + x6 + x7 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -972,13 +992,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x14 = ld32(data + 16);
 #line 33 "spec.cue"
 	__u32 x15 = ld32(data + 20);
-#line 976 "relay.bpf.c"
+#line 996 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x15 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 982 "relay.bpf.c"
+#line 1002 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1000,9 +1020,9 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 #line 17 "ip.cue"
 	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
+#line 20 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, x2);
 #line 26 "ip.cue"
 	st32(data + 26, x3);
@@ -1011,14 +1031,15 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	st16(data + 34, x5);
 	st16(data + 36, x6);
 	st16(data + 38, x7);
-#line 6 "spec.cue"
+#line 33 "spec.cue"
 	st16(data + 42, x8);
+#line 7 "spec.cue"
 	st16(data + 44, x9);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1022 "relay.bpf.c"
+#line 1043 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1036,8 +1057,9 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) | ((be8(data + 15) & 3) << 20)); /* ipv6: version dscp ecn flow_label */
+#line 43 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_2 + 12); /* ipv6: payload_length */
 #line 46 "ip.cue"
 	__u64 x2 = ld64(row_ch->m_server.addr); /* ipv6: src */
@@ -1049,8 +1071,9 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 #line 11 "transport.cue"
 	__u16 x6 = bpf_htons(row_ch->m_server.port); /* udp: src_port */
 	__u16 x7 = bpf_htons(row_ch->m_client.port); /* udp: dst_port */
-#line 6 "spec.cue"
+#line 33 "spec.cue"
 	__u16 x8 = bpf_htons(row_ch->m_number); /* channel_data: number */
+#line 7 "spec.cue"
 	__u16 x9 = bpf_htons(v_payload_len_2); /* channel_data: length */
 
 	/* udp.checksum */
@@ -1062,13 +1085,13 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1066 "relay.bpf.c"
+#line 1089 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1072 "relay.bpf.c"
+#line 1095 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1076,7 +1099,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 1080 "relay.bpf.c"
+#line 1103 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1095,11 +1118,12 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x86dd));
-#line 42 "ip.cue"
+#line 39 "ip.cue"
 	st32(data + 14, x0);
+#line 43 "ip.cue"
 	st16(data + 18, x1);
-#line 45 "ip.cue"
 	st16(data + 20, bpf_htons(0x1140));
+#line 46 "ip.cue"
 	st64(data + 22, x2);
 #line 46 "ip.cue"
 	st64(data + 30, x3);
@@ -1110,12 +1134,13 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	st16(data + 54, x6);
 	st16(data + 56, x7);
 	st16(data + 58, x1);
-#line 6 "spec.cue"
+#line 33 "spec.cue"
 	st16(data + 62, x8);
+#line 7 "spec.cue"
 	st16(data + 64, x9);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 1119 "relay.bpf.c"
+#line 1144 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1149,8 +1174,9 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 #line 11 "transport.cue"
 	__u16 x8 = bpf_htons(row_ch_2->m_server.port); /* udp: src_port */
 	__u16 x9 = bpf_htons(row_ch_2->m_client.port); /* udp: dst_port */
-#line 6 "spec.cue"
+#line 33 "spec.cue"
 	__u16 x10 = bpf_htons(row_ch_2->m_number); /* channel_data: number */
+#line 7 "spec.cue"
 	__u16 x11 = bpf_htons(v_payload_len_3); /* channel_data: length */
 
 	/* udp.checksum */
@@ -1166,13 +1192,13 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	__u64 x15 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x16 = ld16(data + 58);
-#line 1170 "relay.bpf.c"
+#line 1196 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x17 = ld32(data + 54);
-#line 1176 "relay.bpf.c"
+#line 1202 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1180,7 +1206,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 1184 "relay.bpf.c"
+#line 1210 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1214,12 +1240,13 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	st16(data + 54, x8);
 	st16(data + 56, x9);
 	st16(data + 58, x2);
-#line 6 "spec.cue"
+#line 33 "spec.cue"
 	st16(data + 62, x10);
+#line 7 "spec.cue"
 	st16(data + 64, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 1223 "relay.bpf.c"
+#line 1250 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1237,8 +1264,9 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 {
 	__s64 csum;
 	__u32 len = skb->len;
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) | ((be8(data + 15) >> 4) & 3)); /* ipv4: version ihl dscp ecn */
+#line 17 "ip.cue"
 	__u16 x1 = bpf_htons(v_payload_len_4 + 32); /* ipv4: total_length */
 #line 26 "ip.cue"
 	__u32 x2 = ld32(row_ch_2->m_server.addr + 12); /* ipv4: src */
@@ -1247,8 +1275,9 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u16 x4 = bpf_htons(row_ch_2->m_server.port); /* udp: src_port */
 	__u16 x5 = bpf_htons(row_ch_2->m_client.port); /* udp: dst_port */
 	__u16 x6 = bpf_htons(v_payload_len_4 + 12); /* udp: length */
-#line 6 "spec.cue"
+#line 33 "spec.cue"
 	__u16 x7 = bpf_htons(row_ch_2->m_number); /* channel_data: number */
+#line 7 "spec.cue"
 	__u16 x8 = bpf_htons(v_payload_len_4); /* channel_data: length */
 
 	/* udp.checksum */
@@ -1264,13 +1293,13 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u64 x12 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 1268 "relay.bpf.c"
+#line 1297 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x14 = ld32(data + 54);
-#line 1274 "relay.bpf.c"
+#line 1303 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1281,7 +1310,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 1285 "relay.bpf.c"
+#line 1314 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1300,13 +1329,13 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	}
 #line 9 "link.cue"
 	st16(data + 12, bpf_htons(0x800));
-#line 16 "ip.cue"
+#line 13 "ip.cue"
 	st16(data + 14, x0);
+#line 17 "ip.cue"
 	st16(data + 16, x1);
 	st16(data + 18, bpf_htons(0));
-#line 22 "ip.cue"
 	st16(data + 20, bpf_htons(0x4000));
-#line 24 "ip.cue"
+#line 23 "ip.cue"
 	st16(data + 22, bpf_htons(0x4011));
 #line 26 "ip.cue"
 	st32(data + 26, x2);
@@ -1315,14 +1344,15 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	st16(data + 34, x4);
 	st16(data + 36, x5);
 	st16(data + 38, x6);
-#line 6 "spec.cue"
+#line 33 "spec.cue"
 	st16(data + 42, x7);
+#line 7 "spec.cue"
 	st16(data + 44, x8);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1326 "relay.bpf.c"
+#line 1356 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1421,17 +1451,22 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1425 "relay.bpf.c"
+#line 1455 "relay.bpf.c"
 		{
+#line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
 
+#line 32 "spec.cue"
 			fr_put_v4(key.m_peer.addr, ld32(data + 26));
+#line 32 "spec.cue"
 			key.m_peer.port = be16(data + 34);
+#line 32 "spec.cue"
 			fr_put_v4(key.m_relayed.addr, ld32(data + 30));
+#line 32 "spec.cue"
 			key.m_relayed.port = be16(data + 36);
 #line 32 "spec.cue"
 			row_ch = find_by_peer(&key, now);
-#line 1435 "relay.bpf.c"
+#line 1470 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1459,13 +1494,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1463 "relay.bpf.c"
+#line 1498 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write1(skb, data, now, v_payload_len, row_ch);
-#line 1469 "relay.bpf.c"
+#line 1504 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1493,13 +1528,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1497 "relay.bpf.c"
+#line 1532 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write2(skb, data, now, v_payload_len_2, row_ch);
-#line 1503 "relay.bpf.c"
+#line 1538 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1546,21 +1581,30 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1550 "relay.bpf.c"
+#line 1585 "relay.bpf.c"
 		{
+#line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
 
+#line 32 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
+#line 32 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
+#line 32 "spec.cue"
 			key.m_peer.port = be16(data + 54);
+#line 32 "spec.cue"
 			st16((void *)&key + 18, ld16(data + 38));
+#line 32 "spec.cue"
 			st32((void *)&key + 20, ld32(data + 38 + 2));
+#line 32 "spec.cue"
 			st64((void *)&key + 24, ld64(data + 38 + 6));
+#line 32 "spec.cue"
 			st16((void *)&key + 32, ld16(data + 38 + 14));
+#line 32 "spec.cue"
 			key.m_relayed.port = be16(data + 56);
 #line 32 "spec.cue"
 			row_ch_2 = find_by_peer(&key, now);
-#line 1564 "relay.bpf.c"
+#line 1608 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1594,13 +1638,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1598 "relay.bpf.c"
+#line 1642 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write3(skb, data, now, v_payload_len_3, row_ch_2);
-#line 1604 "relay.bpf.c"
+#line 1648 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1626,17 +1670,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1630 "relay.bpf.c"
+#line 1674 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write4(skb, data, now, v_payload_len_4, row_ch_2);
-#line 1636 "relay.bpf.c"
+#line 1680 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_to_client_not_ip);
-#line 1642 "relay.bpf.c"
+#line 1686 "relay.bpf.c"
 }
