@@ -162,6 +162,7 @@ func (e *effects) admit(i int, s *ir.Admit) {
 // draw takes a number from a shared counter.
 func (f *function) draw(s *ir.Draw) {
 	f.quote(s.Pos)
+	f.more = true
 	f.stmt(s.Pos, "%s = fr_draw(%s->%s, %s);", f.variable(s.Var), f.row(s.Row), member(s.Member), number(s.Step))
 }
 

@@ -81,7 +81,7 @@ func (f *function) expr(e ir.Expr) string {
 	case *ir.SumOK:
 		return f.sum(e) + " == 0xFFFF"
 	case *ir.Pick:
-		return fmt.Sprintf("%s ? %s : %s", f.operand(e.If), f.wide(e.Then), f.wide(e.Else))
+		return fmt.Sprintf("%s ? %s : %s", f.operand(e.If), f.picked(e.Then), f.picked(e.Else))
 	case *ir.VarintWord:
 		f.more = true
 		return fmt.Sprintf("fr_varint_word(%s, %s)", f.expr(e.X), f.variable(e.Width))
@@ -97,6 +97,14 @@ func (f *function) operand(e ir.Expr) string {
 		return "(" + f.expr(e) + ")"
 	}
 	return f.expr(e)
+}
+
+// picked renders one side of a choice.
+func (f *function) picked(e ir.Expr) string {
+	if _, ok := e.(*ir.Meta); ok {
+		return "fr_fact(" + f.expr(e) + ")"
+	}
+	return f.wide(e)
 }
 
 // wide renders an operand of arithmetic in 64 bits.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -158,7 +159,7 @@ func (s source) prefix() []byte {
 
 // hop is a way out: most often a neighbour whose link-layer address is known.
 func (s source) hop() sim.Hop {
-	h := sim.Hop{Ifindex: 1 + s.Uint32N(3), MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))}}
+	h := sim.Hop{Ifindex: testrun.Wire, MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))}}
 	switch s.IntN(10) {
 	case 0, 4, 5, 6:
 		h.State = uint8(s.IntN(ir.HopStates))
