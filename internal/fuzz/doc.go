@@ -6,6 +6,10 @@
 // their bounds, wrong lengths, checksums that are 0 or become 0, bytes behind the end, tags, super-packets. What is sent and was
 // right when it came is decoded by gopacket as well, which must find every checksum and length right.
 //
+// Where a relay sends copies, those are taken on their way out (package testrun) and compared in their order, byte for byte, with their
+// mark, priority and device; some devices refuse them. Records for user space are read after every packet, or, in some rounds, so
+// seldom that the ring runs full. Times are left out, and buckets are in states in which a second more or less makes no difference.
+//
 // A difference is made small (fewer packets, fewer rows, a shorter packet with fewer bytes that are not 0) and saved as a case
 // that Replay runs again.
 //
