@@ -188,7 +188,9 @@ func TestCopiesOfCompleteChecksums(t *testing.T) {
 				left = watchSums(t, relayIn) // behind the relay's program
 			}, func(capture *testnet.Capture) {
 				n++
-				if err := testnet.Until(2*time.Second, "all sums", func() bool { return sums(t).count >= 3*n && left(t).count >= n }); err != nil {
+				if err := testnet.Until(2*time.Second, "all sums", func() bool {
+					return sums(t).count >= 3*n && left(t).count >= n && len(arrived(came)) >= int(n)
+				}); err != nil {
 					t.Fatal(err)
 				}
 				for i := range 3 {
