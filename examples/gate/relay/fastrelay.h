@@ -222,6 +222,13 @@ static __always_inline __u64 fr_bound(__u64 v, __u64 mask)
 	return v & mask;
 }
 
+/* One side of a choice between facts about the packet: clang would choose the address first, which the verifier forbids. */
+static __always_inline __u64 fr_fact(__u64 v)
+{
+	barrier_var(v);
+	return v;
+}
+
 /*
  * A size between 1 and max, a power of two, for helpers that want one they can trust. It is that already, but old kernels don't
  * learn it from comparisons.
