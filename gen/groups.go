@@ -146,7 +146,7 @@ func (w *rewriter) admit(a *spec.Action) {
 	case level == nil && v.t.Bits > 1:
 		w.fail(codeAdmit, e.Pos, "%q has a credit for each level of priority", v.member.Name).WithHint("say which one: %s[priority]", e.Path[0].Value+"."+v.member.Name)
 		return
-	case level != nil && v.t.Bits == 1:
+	case level != nil && v.t.Bits == 1 && w.plan.Levels != 1:
 		w.fail(codeAdmit, level.Pos, "%q is one credit", v.member.Name).WithRelated(v.member.Pos, "for one of each level its type is \"credits\" or \"buckets\"")
 		return
 	case level != nil:
