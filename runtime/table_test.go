@@ -160,8 +160,8 @@ func TestCounters(t *testing.T) {
 			one.Add(1)
 		}
 	}()
-	if _, err := out.Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: n}); err != nil {
-		t.Fatal(err)
+	for range n / 50 {
+		runKernel(t, out, make([]byte, 64), 50)
 	}
 	wg.Wait()
 	if got := one.Load() - before; got != 2*n {
@@ -267,9 +267,7 @@ func TestPerCPU(t *testing.T) {
 	if err := loads.Put([]any{0}, []any{40, true}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Program("out").Kernel().Run(&ebpf.RunOptions{Data: make([]byte, 64), Repeat: 2}); err != nil {
-		t.Fatal(err)
-	}
+	runOn(t, r, "out", make([]byte, 64), 2)
 	got, err := loads.Get([]any{0})
 	if err != nil || got[0] != uint64(42) || got[1] != true {
 		t.Errorf("sum %v, %v", got, err)
