@@ -78,28 +78,13 @@ func (w *rewriter) emitLet(l *ir.Let) {
 }
 
 // reads reports whether an expression reads one of some variables.
-func reads(x ir.Expr, vars map[*ir.Var]bool) bool {
-	switch x := x.(type) {
-	case *ir.VarRef:
-		return vars[x.Var]
-	case *ir.Bin:
-		return reads(x.X, vars) || reads(x.Y, vars)
-	case *ir.Not:
-		return reads(x.X, vars)
-	case *ir.BytesEq:
-		return reads(x.X, vars) || reads(x.Y, vars)
-	case *ir.InPrefix:
-		return reads(x.X, vars)
-	case *ir.IsV4:
-		return reads(x.X, vars)
-	case *ir.ByteAt:
-		return reads(x.X, vars)
-	case *ir.Pick:
-		return reads(x.If, vars) || reads(x.Then, vars) || reads(x.Else, vars)
-	case *ir.VarintWord:
-		return reads(x.X, vars)
-	}
-	return false
+func reads(x ir.Expr, vars map[*ir.Var]bool) (found bool) {
+	ir.Walk(x, func(x ir.Expr) {
+		if v, ok := x.(*ir.VarRef); ok && vars[v.Var] {
+			found = true
+		}
+	})
+	return found
 }
 
 // effectful makes sure that an expression with effects stands where it may.

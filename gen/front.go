@@ -103,32 +103,14 @@ func (f *frontier) copy(c *ir.Copy) {
 }
 
 func (f *frontier) expr(x ir.Expr) {
-	switch x := x.(type) {
-	case *ir.Load:
-		f.touch(x.Off, (x.Bit+x.Bits+7)/8)
-	case *ir.LoadBytes:
-		f.touch(x.Off, x.N)
-	case *ir.SumOK:
-		f.touch(x.Off, x.Len)
-	case *ir.Bin:
-		f.expr(x.X)
-		f.expr(x.Y)
-	case *ir.Not:
-		f.expr(x.X)
-	case *ir.BytesEq:
-		f.expr(x.X)
-		f.expr(x.Y)
-	case *ir.InPrefix:
-		f.expr(x.X)
-	case *ir.IsV4:
-		f.expr(x.X)
-	case *ir.ByteAt:
-		f.expr(x.X)
-	case *ir.Pick:
-		f.expr(x.If)
-		f.expr(x.Then)
-		f.expr(x.Else)
-	case *ir.VarintWord:
-		f.expr(x.X)
-	}
+	ir.Walk(x, func(x ir.Expr) {
+		switch x := x.(type) {
+		case *ir.Load:
+			f.touch(x.Off, (x.Bit+x.Bits+7)/8)
+		case *ir.LoadBytes:
+			f.touch(x.Off, x.N)
+		case *ir.SumOK:
+			f.touch(x.Off, x.Len)
+		}
+	})
 }

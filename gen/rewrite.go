@@ -208,26 +208,12 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 	if !ok {
 		return
 	}
-	switch {
-	case f.Counts != nil || f.Checksum != nil:
+	if f.Counts != nil || f.Checksum != nil {
 		w.fail(codeTarget, as.Target.Pos, "field %q follows from the packet", f.Name.Value).WithHint("leave it out: lengths and checksums are always right")
 		return
-	case f.Kind == spec.FieldUint:
-		if v.t.Kind != ir.Uint {
-			w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
-			return
-		}
-		if !w.fits(v, f.Bits, "field \""+f.Name.Value+"\"") {
-			return
-		}
-	default:
-		if v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil {
-			w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", typeName(v.t), f.Name.Value, typeName(bytesType(f)))
-			return
-		}
-		if f.Type == "ip" {
-			w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
-		}
+	}
+	if !w.takes(f, v, as) {
+		return
 	}
 	if f.Is != nil && f.Kind == spec.FieldUint {
 		rs := ranges(f.Is, maxOf(f.Bits))

@@ -70,23 +70,8 @@ func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
 		no("it says which header follows", "push and pop headers instead")
 		return
 	}
-	switch f.Kind {
-	case spec.FieldUint:
-		if v.t.Kind != ir.Uint {
-			w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
-			return
-		}
-		if !w.fits(v, f.Bits, "field \""+f.Name.Value+"\"") {
-			return
-		}
-	default:
-		if v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil {
-			w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", typeName(v.t), f.Name.Value, typeName(bytesType(f)))
-			return
-		}
-		if f.Type == "ip" {
-			w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
-		}
+	if !w.takes(f, v, as) {
+		return
 	}
 	if f.Is != nil {
 		c, fixed := constant(v.x)
@@ -102,6 +87,23 @@ func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
 		}
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
+}
+
+// takes makes sure that a field can hold a value, and that an address is of the field's family.
+func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
+	switch {
+	case f.Kind == spec.FieldUint && v.t.Kind != ir.Uint:
+		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
+		return false
+	case f.Kind == spec.FieldUint:
+		return w.fits(v, f.Bits, "field \""+f.Name.Value+"\"")
+	case v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil:
+		w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", typeName(v.t), f.Name.Value, typeName(bytesType(f)))
+		return false
+	case f.Type == "ip":
+		w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
+	}
+	return true
 }
 
 // storeVarint gives a variable-length integer a value. It keeps the width that it came with: a packet whose integer is missing, or

@@ -315,7 +315,7 @@ func (n *fan) split(terms []ir.Term) (same, own []ir.Term) {
 // shared reports whether an expression has the same value for all receivers.
 func (n *fan) shared(e ir.Expr) bool {
 	same := true
-	walk(e, func(e ir.Expr) {
+	ir.Walk(e, func(e ir.Expr) {
 		switch e := e.(type) {
 		case *ir.RowMember:
 			same = same && e.Row != n.Row

@@ -108,7 +108,7 @@ func (e *effects) read(i int, s *ir.Emit) {
 
 // ofPacket reports whether an expression reads the packet.
 func ofPacket(e ir.Expr) (reads bool) {
-	walk(e, func(e ir.Expr) {
+	ir.Walk(e, func(e ir.Expr) {
 		switch e.(type) {
 		case *ir.Load, *ir.LoadBytes, *ir.SumOK, *ir.Meta:
 			reads = true

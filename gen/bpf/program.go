@@ -322,7 +322,7 @@ func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
 // cover adds the checks that the verifier needs for the loads of expressions, where it can't follow the plan.
 func (f *function) cover(pos diag.Pos, es ...ir.Expr) {
 	for _, e := range es {
-		walk(e, func(e ir.Expr) {
+		ir.Walk(e, func(e ir.Expr) {
 			switch e := e.(type) {
 			case *ir.Load:
 				f.need(plus(e.Off, (e.Bit+e.Bits+7)/8), f.reason, pos)
@@ -332,35 +332,5 @@ func (f *function) cover(pos diag.Pos, es ...ir.Expr) {
 				f.need(plus(e.Off, e.Len), f.reason, pos)
 			}
 		})
-	}
-}
-
-// walk calls visit for an expression and all that are in it.
-func walk(e ir.Expr, visit func(ir.Expr)) {
-	if e == nil {
-		return
-	}
-	visit(e)
-	switch e := e.(type) {
-	case *ir.Bin:
-		walk(e.X, visit)
-		walk(e.Y, visit)
-	case *ir.Not:
-		walk(e.X, visit)
-	case *ir.BytesEq:
-		walk(e.X, visit)
-		walk(e.Y, visit)
-	case *ir.InPrefix:
-		walk(e.X, visit)
-	case *ir.IsV4:
-		walk(e.X, visit)
-	case *ir.ByteAt:
-		walk(e.X, visit)
-	case *ir.Pick:
-		walk(e.If, visit)
-		walk(e.Then, visit)
-		walk(e.Else, visit)
-	case *ir.VarintWord:
-		walk(e.X, visit)
 	}
 }

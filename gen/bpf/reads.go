@@ -11,7 +11,7 @@ type readers struct {
 
 func (r readers) expr(es ...ir.Expr) {
 	for _, e := range es {
-		walk(e, func(e ir.Expr) {
+		ir.Walk(e, func(e ir.Expr) {
 			switch e := e.(type) {
 			case *ir.VarRef:
 				r.vars[e.Var] = true

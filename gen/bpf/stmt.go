@@ -163,7 +163,7 @@ func fields(e ir.Expr) string {
 			names = append(names, name)
 		}
 	}
-	walk(e, func(e ir.Expr) {
+	ir.Walk(e, func(e ir.Expr) {
 		switch e := e.(type) {
 		case *ir.Load:
 			note(e.Field)

@@ -268,11 +268,8 @@ func (k *kernelFan) add(f *feed, r row, bandwidth int) (receiver, error) {
 // awaitNeighbour waits until the link-layer address on the way is known, which the runtime asks for: until then the kernel declines, and the first
 // key frame would be lost. Who can't be reached isn't waited for long.
 func (k *kernelReceiver) awaitNeighbour() {
-	const limit = 100 * time.Millisecond
 	direct := func(h runtime.Hop) bool { return h.State == runtime.HopDirect }
-	for end := time.Now().Add(limit); time.Now().Before(end) && !slices.ContainsFunc(k.v.Hops(), direct); {
-		time.Sleep(time.Millisecond)
-	}
+	await(100*time.Millisecond, func() bool { return slices.ContainsFunc(k.v.Hops(), direct) })
 }
 
 type kernelReceiver struct {

@@ -189,14 +189,11 @@ func (p *Publisher) boundary(now time.Time) uint32 {
 // doesn't wait for long.
 func (p *Publisher) awaitFrame() {
 	const limit = 50 * time.Millisecond
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	await(limit, func() bool {
 		p.mu.Lock()
-		whole := p.newest == nil || p.newest.marker || time.Since(p.newest.at) > limit
-		p.mu.Unlock()
-		if whole {
-			return
-		}
-	}
+		defer p.mu.Unlock()
+		return p.newest == nil || p.newest.marker || time.Since(p.newest.at) > limit
+	})
 }
 
 func (p *Publisher) ticks(d time.Duration) uint32 {

@@ -499,14 +499,12 @@ func (s *Server) detach(u *Subscriber) {
 
 // catchUp waits until the kernel's events have told of all that it sent: the last number is what the next stream goes on from.
 func (s *Server) catchUp(f *feed) {
-	const limit = 500 * time.Millisecond
-	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	if await(500*time.Millisecond, func() bool {
 		f.pub.mu.Lock()
-		done := f.events >= f.kernel.sent().InKernel && (!f.resumed || s.offload.waiting() == 0)
-		f.pub.mu.Unlock()
-		if done {
-			return
-		}
+		defer f.pub.mu.Unlock()
+		return f.events >= f.kernel.sent().InKernel && (!f.resumed || s.offload.waiting() == 0)
+	}) {
+		return
 	}
 	f.pub.mu.Lock()
 	defer f.pub.mu.Unlock()
