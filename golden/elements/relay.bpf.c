@@ -45,20 +45,61 @@ enum {
 	reason_sort_not_ip = 22, /* no ip header here */
 };
 
-static __always_inline int prog_sort_write1(struct __sk_buff *skb, __u64 v_priority)
+static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data, __u64 v_priority)
 {
+	__s64 csum;
 	__u32 len = skb->len;
+#line 21 "spec.cue"
+	__u16 x0 = bpf_htons((0x4500ULL | (((v_priority == 0) ? 46ULL : 10ULL) << 2)) | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
+
+	/* ip.checksum */
+#line 25 "ip.cue"
+	__u16 old0 = ld16(data + 24);
+#line 21 "spec.cue"
+	__u16 x1 = ld16(data + 14);
+#line 61 "relay.bpf.c"
+	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	__u32 priority = v_priority;
+
+	csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, 14, 12);
+	}
+
+#line 21 "spec.cue"
+	st16(data + 14, x0);
+#line 25 "ip.cue"
+	st16(data + 24, sum0);
+#line 74 "relay.bpf.c"
+	if (unlikely(csum >= 0)) {
+		fr_complete(skb, csum, 14, 12);
+	}
 	skb->priority = priority;
 
 	fr_count(reason_sort_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_write2(struct __sk_buff *skb, __u64 v_priority_2)
+static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, __u64 v_priority_2)
 {
+	__s64 csum;
 	__u32 len = skb->len;
+#line 21 "spec.cue"
+	__u32 x0 = bpf_htonl(((0x60000000ULL | (((v_priority_2 == 0) ? 46ULL : 10ULL) << 22)) | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
+#line 90 "relay.bpf.c"
 	__u32 priority = v_priority_2;
+
+	csum = bpf_csum_update(skb, 0);
+	if (unlikely(csum >= 0)) {
+		csum = fr_complete_without(skb, csum, 14, 4);
+	}
+
+#line 21 "spec.cue"
+	st32(data + 14, x0);
+#line 100 "relay.bpf.c"
+	if (unlikely(csum >= 0)) {
+		fr_complete(skb, csum, 14, 4);
+	}
 	skb->priority = priority;
 
 	fr_count(reason_sort_pass, len);
@@ -180,7 +221,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_sort_super_packet);
 
 		/* spec.cue:13: priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-#line 184 "relay.bpf.c"
+#line 225 "relay.bpf.c"
 		{
 #line 13 "spec.cue"
 			__u64 form = (be16(data + 44) == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((be16(data + 44) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -189,7 +230,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 #line 13 "spec.cue"
 			v_media_list_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 193 "relay.bpf.c"
+#line 234 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{drop: "marked"}]}, */
@@ -203,7 +244,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_media_list_found_2 = element != 0;
 #line 19 "spec.cue"
 			v_media_list_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 207 "relay.bpf.c"
+#line 248 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: match: "udp.dst_port": 5004 */
@@ -219,7 +260,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_media_list_found_2 && (((v_media_list_element_2 >> 48) & 255) == 255)) { /* rule */
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_sort_marked);
-#line 223 "relay.bpf.c"
+#line 264 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "priority > 2", do: [{drop: "late"}]}, */
@@ -227,15 +268,15 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_priority > 2) { /* rule */
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_sort_late);
-#line 231 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 		}
 
-		/* spec.cue:21: {do: [{mark: priority: "priority"}, {count: "kept"}, "pass"]}, */
+		/* spec.cue:21: {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: "kept"}, "pass"]}, */
 #line 21 "spec.cue"
 		fr_named_add(0, 1);
 #line 21 "spec.cue"
-		return prog_sort_write1(skb, v_priority);
-#line 239 "relay.bpf.c"
+		return prog_sort_write1(skb, data, v_priority);
+#line 280 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "media"] */
@@ -304,7 +345,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_sort_super_packet);
 
 		/* spec.cue:13: priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-#line 308 "relay.bpf.c"
+#line 349 "relay.bpf.c"
 		{
 #line 13 "spec.cue"
 			__u64 form = (be16(data + 64) == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((be16(data + 64) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -313,7 +354,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 #line 13 "spec.cue"
 			v_media_list_element_3 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 317 "relay.bpf.c"
+#line 358 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{drop: "marked"}]}, */
@@ -327,7 +368,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_media_list_found_4 = element != 0;
 #line 19 "spec.cue"
 			v_media_list_element_4 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 331 "relay.bpf.c"
+#line 372 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: match: "udp.dst_port": 5004 */
@@ -343,7 +384,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_media_list_found_4 && (((v_media_list_element_4 >> 48) & 255) == 255)) { /* rule */
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_sort_marked);
-#line 347 "relay.bpf.c"
+#line 388 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "priority > 2", do: [{drop: "late"}]}, */
@@ -351,19 +392,19 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_priority_2 > 2) { /* rule */
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_sort_late);
-#line 355 "relay.bpf.c"
+#line 396 "relay.bpf.c"
 		}
 
-		/* spec.cue:21: {do: [{mark: priority: "priority"}, {count: "kept"}, "pass"]}, */
+		/* spec.cue:21: {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: "kept"}, "pass"]}, */
 #line 21 "spec.cue"
 		fr_named_add(0, 1);
 #line 21 "spec.cue"
-		return prog_sort_write2(skb, v_priority_2);
-#line 363 "relay.bpf.c"
+		return prog_sort_write2(skb, data, v_priority_2);
+#line 404 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "media"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 369 "relay.bpf.c"
+#line 410 "relay.bpf.c"
 }
