@@ -154,7 +154,8 @@ func (s *scope) lookups(ls []*spec.Lookup, blk *[]ir.Stmt) {
 			miss = s.went("no_"+t.Name, "no row in "+t.Name, l.Pos)
 		}
 		s.out.Rows = append(s.out.Rows, row)
-		emit(blk, &ir.Lookup{Row: row, Key: key, Miss: miss, Pos: l.Pos})
+		changing := s.went("changing", "user space changed rows at each attempt to read one", l.Pos)
+		emit(blk, &ir.Lookup{Row: row, Key: key, Miss: miss, Changing: changing, Pos: l.Pos})
 		s.narrow(t, l.Key)
 	}
 }

@@ -111,7 +111,7 @@ func (r *Relay) adoptSessions() error {
 		}
 		for _, p := range parts[at] {
 			t := r.tables[sd.Rows[p.row].Table]
-			if err := t.m.Delete(p.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			if err := t.remove(p.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 				return fmt.Errorf("remove a row of a session that was not whole: %w", t.explain(err))
 			}
 		}

@@ -4,10 +4,10 @@ import "strconv"
 
 // Version is the version of the contract between generated packages and this one. Generated Go refuses to compile against
 // another version.
-const Version = 1
+const Version = 2
 
-// Version1 exists as long as this package serves packages that were generated for version 1.
-const Version1 = Version
+// Version2 exists as long as this package serves packages that were generated for version 2.
+const Version2 = Version
 
 // Desc describes a compiled relay to the runtime: what its object contains and how keys and values are laid out. It is
 // generated from the plan, and never changed.

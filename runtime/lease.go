@@ -12,8 +12,11 @@ import (
 
 // Layout of fr_lease (docs/abi.md).
 const (
-	leaseDeadline = 0 // byte offset: u64, jiffies, written here
-	leaseNow      = 8 // u64, jiffies, written by fr_clock
+	leaseDeadline = 0  // byte offset: u64, jiffies, written here
+	leaseNow      = 8  // u64, jiffies, written by fr_clock
+	leaseChanges  = 16 // u64, goes up before a row is replaced or deleted
+	leaseStoring  = 24 // u64, goes up before and after an entry of an array is written: odd in between
+	leaseSize     = 32
 )
 
 // never is a deadline that does not come.

@@ -40,7 +40,7 @@ func readObject(desc *Desc, object []byte) (*ebpf.CollectionSpec, error) {
 		}
 		return nil
 	}
-	errs := []error{check("fr_lease", ebpf.Array, 4, 16, 1)}
+	errs := []error{check("fr_lease", ebpf.Array, 4, leaseSize, 1)}
 	reasons := 0
 	for _, p := range desc.Programs {
 		reasons = max(reasons, p.Base+len(p.Reasons))

@@ -90,11 +90,15 @@ func checkBPFFS(path string) error {
 	}
 }
 
-// pinned says whether a map outlives the process. Read-only data belongs to a program, and scratch memory to nobody.
+// pinned says whether a map outlives the process. Read-only data belongs to a program, and memory that a packet uses to nobody.
 func pinned(name string) bool {
+	switch name {
+	case "fr_scratch", "fr_front", "fr_rows", "fr_learned":
+		return false
+	}
 	for _, prefix := range []string{"tbl_", "grp_", "rcv_", "fr_"} {
 		if strings.HasPrefix(name, prefix) {
-			return name != "fr_scratch" && name != "fr_front"
+			return true
 		}
 	}
 	return false

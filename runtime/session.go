@@ -261,7 +261,7 @@ func (r *Relay) insert(s *Session, row *tableRow) error {
 	for try := 0; ; try++ {
 		err := r.inject("insert", row)
 		if err == nil {
-			err = row.table.m.Update(row.key, row.value, ebpf.UpdateNoExist)
+			err = row.table.update(row.key, row.value, ebpf.UpdateNoExist)
 		}
 		switch {
 		case err == nil:
@@ -281,7 +281,7 @@ func (r *Relay) insert(s *Session, row *tableRow) error {
 				return fmt.Errorf("table %q: two rows of the session have one key, %s", row.table.desc.Name, row.table.keyString(row.key))
 			}
 		}
-		if err := row.table.m.Delete(row.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		if err := row.table.remove(row.key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return row.table.explain(err)
 		}
 	}
@@ -314,7 +314,7 @@ func (r *Relay) remove(row *tableRow) error {
 	}
 	err := r.inject("delete", row)
 	if err == nil {
-		err = row.table.m.Delete(row.key)
+		err = row.table.remove(row.key)
 	}
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("remove a row: %w", row.table.explain(err))

@@ -170,7 +170,7 @@ func (t *Table) Delete(key []any) error {
 	if t.desc.Kind == "array" {
 		err = t.update(k, make([]byte, t.desc.ValueSize), ebpf.UpdateAny)
 	} else {
-		err = t.m.Delete(k)
+		err = t.remove(k)
 	}
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return fmt.Errorf("%s, %s: %w", t.where(), t.keyString(k), ErrNotFound)
@@ -275,8 +275,27 @@ func (t *Table) decodeValue(b []byte) []any {
 	return decodeMembers(t.desc.Value, b, t.relay.state)
 }
 
+// changing tells the kernel's programs that the memory of rows may be used for others from now on, so that what they are reading
+// may change. Whoever writes rows does it through update and remove, one at a time: relay.mu is held.
+func (t *Table) changing() (done func()) {
+	lease := t.relay.lease
+	if t.desc.Kind != "array" {
+		lease.add64(0, leaseChanges, 1)
+		return func() {}
+	}
+	lease.add64(0, leaseStoring, 1)
+	return func() { lease.add64(0, leaseStoring, 1) }
+}
+
+// remove deletes a row.
+func (t *Table) remove(key []byte) error {
+	defer t.changing()()
+	return t.m.Delete(key)
+}
+
 // update writes a row as bytes.
 func (t *Table) update(key, value []byte, flags ebpf.MapUpdateFlags) error {
+	defer t.changing()()
 	if !t.desc.PerCPU {
 		return t.m.Update(key, value, flags)
 	}

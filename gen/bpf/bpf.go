@@ -77,9 +77,11 @@ type renderer struct {
 	vals      map[*ir.Table]string
 	marks     []diag.Pos // positions that lines refer to by number until the file is whole
 	needs     map[string]string
-	sameSize  int  // numbers that go with it
-	frontSize int  // bytes of the front of a packet that goes to many
-	more      bool // the second part of the header is needed
+	places    map[*ir.Row]int   // where rows are copied to
+	learned   map[*ir.Table]int // of these, the tables that programs write to
+	sameSize  int               // numbers that go with it
+	frontSize int               // bytes of the front of a packet that goes to many
+	more      bool              // the second part of the header is needed
 	err       error
 }
 
@@ -149,6 +151,9 @@ func (r *renderer) file() *fileData {
 	for _, s := range p.Settings {
 		d.Settings = append(d.Settings, r.setting(s))
 	}
+	var rows int
+	r.places, rows = copies(p)
+	r.learned = learnedTables(p)
 	for _, t := range p.Tables {
 		r.table(t, d)
 	}
@@ -164,6 +169,12 @@ func (r *renderer) file() *fileData {
 		reasons = max(reasons, prog.Base+len(prog.Reasons))
 	}
 	d.Defines = append(d.Defines, fmt.Sprintf("FR_REASONS %d", max(reasons, 1)))
+	if rows > 0 {
+		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_ROWS %d", rows))
+	}
+	if n := len(r.learned); n > 0 {
+		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_LEARNED %d", n))
+	}
 	if p.Slots > 0 {
 		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_SLOTS %d", p.Slots), fmt.Sprintf("FR_USAGES %d", max(p.Usages, 1)))
 	}

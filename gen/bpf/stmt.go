@@ -303,15 +303,30 @@ func (f *function) lookup(s *ir.Lookup) {
 		f.stmt(s.Pos, "__u32 key = %s;", key)
 	} else {
 		f.stmt(s.Pos, "struct %s key __attribute__((aligned(8))) = {};", f.keys[t])
-		f.line("")
+	}
+	if copied(t) {
+		f.line("enum fr_found found;")
+	}
+	f.line("")
+	if t.Kind != "array" {
 		f.members(onStack("key"), s.Key, s.Pos)
 	}
 	args := "&key"
-	if t.Session != nil {
-		f.usesNow()
-		args += ", now"
+	if !copied(t) {
+		f.stmt(s.Pos, "%s = find_%s(%s);", f.row(s.Row), ident(t.Name), args)
+	} else {
+		f.copies = true
+		args += ", " + f.row(s.Row)
+		if t.Session != nil {
+			f.usesNow()
+			args += ", now"
+		}
+		f.stmt(s.Pos, "%s = rows + %d;", f.row(s.Row), f.places[s.Row])
+		f.stmt(s.Pos, "found = find_%s(%s);", ident(t.Name), args)
+		f.stmt(s.Pos, "if (unlikely(found == FR_CHANGING)) %s", f.up(s.Changing))
+		f.stmt(s.Pos, "if (found == FR_MISSING)")
+		f.stmt(s.Pos, "\t%s = NULL;", f.row(s.Row))
 	}
-	f.stmt(s.Pos, "%s = find_%s(%s);", f.row(s.Row), ident(t.Name), args)
 	f.indent--
 	f.line("}")
 	if !s.Row.Optional {
@@ -329,6 +344,9 @@ func (f *function) learn(s *ir.Learn) {
 	f.line("")
 	f.members(onStack("key"), s.Key, s.Pos)
 	f.members(onStack("val"), s.Value, s.Pos)
+	if i, ok := f.learned[s.Table]; ok {
+		f.stmt(s.Pos, "fr_learning(%d);", i)
+	}
 	f.stmt(s.Pos, "if (bpf_map_update_elem(&tbl_%s, &key, &val, BPF_ANY)) %s", ident(s.Table.Name), f.up(s.Full))
 	f.indent--
 	f.line("}")

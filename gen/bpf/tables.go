@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -67,22 +68,104 @@ func (r *renderer) table(t *ir.Table, d *fileData) {
 		m.Attrs = append(m.Attrs, "__uint(map_flags, BPF_F_NO_PREALLOC)")
 	}
 	m.Attrs = append(m.Attrs, fmt.Sprintf("__uint(max_entries, %d)", t.Size), "__type(key, "+keyType+")", "__type(value, struct val_"+name+")")
-	params := "const " + keyType + " *key"
-	if t.Session != nil {
-		params += ", __u64 now"
+	if isLookedUp(r.plan, t) {
+		m.Find = r.find(t, "const "+keyType+" *key")
 	}
-	find := []string{"", fmt.Sprintf("static __always_inline struct val_%s *find_%s(%s)", name, name, params), "{"}
-	lookup := fmt.Sprintf("bpf_map_lookup_elem(&tbl_%s, key)", name)
-	if t.Session != nil {
-		find = append(find,
-			fmt.Sprintf("\tstruct val_%s *row = %s;", name, lookup),
-			"",
-			"\treturn row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;")
-	} else {
-		find = append(find, "\treturn "+lookup+";")
-	}
-	m.Find = append(find, "}")
 	d.Maps = append(d.Maps, m)
+}
+
+func isLookedUp(p *ir.Plan, t *ir.Table) bool {
+	return slices.ContainsFunc(p.Programs, func(prog *ir.Program) bool {
+		return slices.ContainsFunc(prog.Rows, func(row *ir.Row) bool { return row.Table == t })
+	})
+}
+
+// copied reports whether a row is read as a copy. The kernel frees the rows of a trie only when no program can be reading them.
+func copied(t *ir.Table) bool { return t.Kind != "lpm" }
+
+// find is the function that looks a row up.
+func (r *renderer) find(t *ir.Table, key string) []string {
+	name := ident(t.Name)
+	head := func(result, params string) []string {
+		return []string{"", fmt.Sprintf("static __always_inline %sfind_%s(%s)", result, name, params), "{"}
+	}
+	if !copied(t) {
+		return append(head("struct val_"+name+" *", key), fmt.Sprintf("\treturn bpf_map_lookup_elem(&tbl_%s, key);", name), "}")
+	}
+	word := "FR_CHANGES"
+	if t.Kind == "array" {
+		word = "FR_STORING"
+	}
+	learned := "NULL"
+	if i, ok := r.learned[t]; ok {
+		learned = fmt.Sprintf("fr_learned_in(%d)", i)
+	}
+	lookup := fmt.Sprintf("fr_find(&tbl_%s, key, row, sizeof(*row), %s, %s)", name, word, learned)
+	params := fmt.Sprintf("%s, struct val_%s *row", key, name)
+	if t.Session == nil {
+		return append(head("enum fr_found ", params), "\treturn "+lookup+";", "}")
+	}
+	return append(head("enum fr_found ", params+", __u64 now"),
+		"\tenum fr_found found = "+lookup+";",
+		"",
+		"\treturn found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;", "}")
+}
+
+// learnedTables numbers the tables that programs both write to and read copies of rows from.
+func learnedTables(p *ir.Plan) map[*ir.Table]int {
+	out := map[*ir.Table]int{}
+	var block func(stmts []ir.Stmt)
+	block = func(stmts []ir.Stmt) {
+		for _, s := range stmts {
+			switch s := s.(type) {
+			case *ir.Learn:
+				if _, known := out[s.Table]; !known && copied(s.Table) && isLookedUp(p, s.Table) {
+					out[s.Table] = len(out)
+				}
+			case *ir.If:
+				block(s.Then)
+				block(s.Else)
+			}
+		}
+	}
+	for _, prog := range p.Programs {
+		block(prog.Body)
+	}
+	return out
+}
+
+// copies gives the rows that programs read as copies their places in fr_rows, and returns its size. What is looked up on one of two
+// ways takes the room of what is looked up on the other. A program at egress may run while one at ingress sends copies, and has
+// room of its own.
+func copies(p *ir.Plan) (places map[*ir.Row]int, size int) {
+	places = map[*ir.Row]int{}
+	var block func(stmts []ir.Stmt, at int) int
+	block = func(stmts []ir.Stmt, at int) int {
+		for _, s := range stmts {
+			switch s := s.(type) {
+			case *ir.Lookup:
+				if copied(s.Row.Table) {
+					places[s.Row] = at
+					at += s.Row.Table.Value.Size
+				}
+			case *ir.If:
+				at = max(block(s.Then, at), block(s.Else, at))
+			case *ir.FanOut:
+				at = block(s.Each, at)
+			}
+		}
+		return at
+	}
+	for _, hook := range []string{"tc/ingress", "tc/egress"} {
+		end := size
+		for _, prog := range p.Programs {
+			if prog.Hook == hook {
+				end = max(end, block(prog.Body, size))
+			}
+		}
+		size = end
+	}
+	return places, size
 }
 
 // structure lays a key, a value or a record out; head is what stands in front of a record's fields.

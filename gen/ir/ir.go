@@ -265,12 +265,13 @@ type ReadVarint struct {
 }
 
 // Lookup finds a row. In a session's table a row counts as missing unless its generation is the slot's, and the slot's
-// deadline has not passed.
+// deadline has not passed. What the row holds is what it held at one moment, whatever user space does to the table meanwhile.
 type Lookup struct {
-	Row  *Row
-	Key  []MemberValue // all of Table.Key's members
-	Miss int           // reason; -1 where Row.Optional
-	Pos  diag.Pos
+	Row      *Row
+	Key      []MemberValue // all of Table.Key's members
+	Miss     int           // reason; -1 where Row.Optional
+	Changing int           // reason where user space changed rows at each attempt to read one: never in the model
+	Pos      diag.Pos
 }
 
 // MemberValue gives a member its value. An Endpoint member takes two: Part 1 (address) and Part 2 (port). Otherwise Part is

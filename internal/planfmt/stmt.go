@@ -30,7 +30,7 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 		if s.Miss >= 0 {
 			miss = "else " + stop(p, s.Miss)
 		}
-		w.line(s.Pos, "lookup %s = %s%s %s", s.Row.Name, s.Row.Table.Name, members(s.Key), miss)
+		w.line(s.Pos, "lookup %s = %s%s %s, while it changes %s", s.Row.Name, s.Row.Table.Name, members(s.Key), miss, stop(p, s.Changing))
 	case *ir.Count:
 		w.line(s.Pos, "%s", count(s))
 	case *ir.Learn:

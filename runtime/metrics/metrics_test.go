@@ -20,7 +20,7 @@ func object(t *testing.T) []byte {
 	const text = `
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
-struct lease { __u64 deadline, now; };
+struct lease { __u64 deadline, now, changes, storing; };
 struct count { __u64 packets, bytes; };
 #define ARRAY(n, t, v, f) struct { __uint(type, t); __uint(map_flags, f); __uint(max_entries, 1); __type(key, __u32); __type(value, v); } n SEC(".maps")
 ARRAY(fr_lease, BPF_MAP_TYPE_ARRAY, struct lease, BPF_F_MMAPABLE);

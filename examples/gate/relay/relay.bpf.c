@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 19
+#define FR_REASONS 20
+#define FR_NEEDS_ROWS 16
 #define FR_NEEDS_SLOTS 65536
 #define FR_USAGES 1
 #define FR_NEEDS_SHARED 131073
@@ -53,9 +54,9 @@ struct {
 	__type(value, struct val_sources);
 } tbl_sources SEC(".maps");
 
-static __always_inline struct val_sources *find_sources(const struct key_sources *key)
+static __always_inline enum fr_found find_sources(const struct key_sources *key, struct val_sources *row)
 {
-	return bpf_map_lookup_elem(&tbl_sources, key);
+	return fr_find(&tbl_sources, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 struct {
@@ -65,11 +66,11 @@ struct {
 	__type(value, struct val_connections);
 } tbl_connections SEC(".maps");
 
-static __always_inline struct val_connections *find_connections(const struct key_connections *key, __u64 now)
+static __always_inline enum fr_found find_connections(const struct key_connections *key, struct val_connections *row, __u64 now)
 {
-	struct val_connections *row = bpf_map_lookup_elem(&tbl_connections, key);
+	enum fr_found found = fr_find(&tbl_connections, key, row, sizeof(*row), FR_CHANGES, NULL);
 
-	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
+	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -94,11 +95,12 @@ enum {
 	reason_gate_udp_length = 11, /* udp: length disagrees with the packet */
 	reason_gate_no_match = 12, /* not what the program is for */
 	reason_gate_no_sources = 13, /* no row in sources */
-	reason_gate_over_quota = 14, /* dropped, as the spec says */
-	reason_gate_ipv6_version = 15, /* ipv6: version has another value */
-	reason_gate_mapped_address = 16, /* an IPv4-mapped address in an IPv6 header */
-	reason_gate_ipv6_payload_length = 17, /* ipv6: payload_length disagrees with the packet */
-	reason_gate_not_ip = 18, /* no ip header here */
+	reason_gate_changing = 14, /* user space changed rows at each attempt to read one */
+	reason_gate_over_quota = 15, /* dropped, as the spec says */
+	reason_gate_ipv6_version = 16, /* ipv6: version has another value */
+	reason_gate_mapped_address = 17, /* an IPv4-mapped address in an IPv6 header */
+	reason_gate_ipv6_payload_length = 18, /* ipv6: payload_length disagrees with the packet */
+	reason_gate_not_ip = 19, /* no ip header here */
 };
 
 static __always_inline int prog_gate_write1(struct __sk_buff *skb)
@@ -129,7 +131,9 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	struct val_connections *row_conn;
 	struct val_sources *row_src_2;
 	struct val_connections *row_conn_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -204,23 +208,35 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 36) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 208 "relay.bpf.c"
+#line 212 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
+#line 216 "relay.bpf.c"
+			enum fr_found found;
 
 #line 18 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 18 "spec.cue"
-			row_src = find_sources(&key);
-#line 217 "relay.bpf.c"
+			row_src = rows + 0;
+#line 18 "spec.cue"
+			found = find_sources(&key, row_src);
+#line 18 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
+#line 18 "spec.cue"
+			if (found == FR_MISSING)
+#line 18 "spec.cue"
+				row_src = NULL;
+#line 231 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src) return fr_up(skb, reason_gate_no_sources);
-#line 221 "relay.bpf.c"
+#line 235 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
+#line 239 "relay.bpf.c"
+			enum fr_found found;
 
 #line 18 "spec.cue"
 			fr_put_v4(key.m_client.addr, ld32(data + 26));
@@ -231,8 +247,16 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 18 "spec.cue"
 			key.m_server.port = be16(data + 36);
 #line 18 "spec.cue"
-			row_conn = find_connections(&key, now);
-#line 236 "relay.bpf.c"
+			row_conn = rows + 8;
+#line 18 "spec.cue"
+			found = find_connections(&key, row_conn, now);
+#line 18 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
+#line 18 "spec.cue"
+			if (found == FR_MISSING)
+#line 18 "spec.cue"
+				row_conn = NULL;
+#line 260 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -242,13 +266,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 246 "relay.bpf.c"
+#line 270 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write1(skb);
-#line 252 "relay.bpf.c"
+#line 276 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
@@ -299,25 +323,37 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 56) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 303 "relay.bpf.c"
+#line 327 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
+#line 331 "relay.bpf.c"
+			enum fr_found found;
 
 #line 18 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
 #line 18 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 18 "spec.cue"
-			row_src_2 = find_sources(&key);
-#line 314 "relay.bpf.c"
+			row_src_2 = rows + 0;
+#line 18 "spec.cue"
+			found = find_sources(&key, row_src_2);
+#line 18 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
+#line 18 "spec.cue"
+			if (found == FR_MISSING)
+#line 18 "spec.cue"
+				row_src_2 = NULL;
+#line 348 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src_2) return fr_up(skb, reason_gate_no_sources);
-#line 318 "relay.bpf.c"
+#line 352 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
+#line 356 "relay.bpf.c"
+			enum fr_found found;
 
 #line 18 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
@@ -336,8 +372,16 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 18 "spec.cue"
 			key.m_server.port = be16(data + 56);
 #line 18 "spec.cue"
-			row_conn_2 = find_connections(&key, now);
-#line 341 "relay.bpf.c"
+			row_conn_2 = rows + 8;
+#line 18 "spec.cue"
+			found = find_connections(&key, row_conn_2, now);
+#line 18 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
+#line 18 "spec.cue"
+			if (found == FR_MISSING)
+#line 18 "spec.cue"
+				row_conn_2 = NULL;
+#line 385 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -347,17 +391,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src_2->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 351 "relay.bpf.c"
+#line 395 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write2(skb);
-#line 357 "relay.bpf.c"
+#line 401 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 363 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = runtime.Version1
+const _ = runtime.Version2
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -112,6 +112,7 @@ const (
 	GateUDPLength                           // udp: length disagrees with the packet
 	GateNoMatch                             // not what the program is for
 	GateNoSources                           // no row in sources
+	GateChanging                            // user space changed rows at each attempt to read one
 	GateOverQuota                           // dropped, as the spec says
 	GateIPv6Version                         // ipv6: version has another value
 	GateMappedAddress                       // an IPv4-mapped address in an IPv6 header
@@ -302,6 +303,7 @@ var desc = runtime.Desc{
 			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
 			{Name: "no_match", Kind: "up", Doc: "not what the program is for"},
 			{Name: "no_sources", Kind: "up", Doc: "no row in sources"},
+			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "over_quota", Kind: "drop", Doc: "dropped, as the spec says"},
 			{Name: "ipv6_version", Kind: "up", Doc: "ipv6: version has another value"},
 			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},

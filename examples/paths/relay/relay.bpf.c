@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 28
+#define FR_REASONS 29
 #include "fastrelay.h"
 
 /* table routes */
@@ -59,22 +59,23 @@ enum {
 	reason_forward_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
 	reason_forward_udp_length = 10, /* udp: length disagrees with the packet */
 	reason_forward_no_routes = 11, /* no row in routes */
-	reason_forward_hop_limit = 12, /* the hop limit is used up */
-	reason_forward_no_memory = 13, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 14, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 15, /* larger than the MTU of the way out */
-	reason_forward_no_route = 16, /* no way out is known */
-	reason_forward_local = 17, /* the destination is this host */
-	reason_forward_unreachable = 18, /* the route says unreachable */
-	reason_forward_blackhole = 19, /* the route says blackhole */
-	reason_forward_prohibit = 20, /* the route says prohibit */
-	reason_forward_tcp_data_offset = 21, /* tcp: data_offset disagrees with the packet */
-	reason_forward_tcp_options = 22, /* options is longer than the spec allows */
-	reason_forward_not_l4 = 23, /* no l4 header here */
-	reason_forward_ipv6_version = 24, /* ipv6: version has another value */
-	reason_forward_mapped_address = 25, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 26, /* ipv6: payload_length disagrees with the packet */
-	reason_forward_not_ip = 27, /* no ip header here */
+	reason_forward_changing = 12, /* user space changed rows at each attempt to read one */
+	reason_forward_hop_limit = 13, /* the hop limit is used up */
+	reason_forward_no_memory = 14, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 15, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 16, /* larger than the MTU of the way out */
+	reason_forward_no_route = 17, /* no way out is known */
+	reason_forward_local = 18, /* the destination is this host */
+	reason_forward_unreachable = 19, /* the route says unreachable */
+	reason_forward_blackhole = 20, /* the route says blackhole */
+	reason_forward_prohibit = 21, /* the route says prohibit */
+	reason_forward_tcp_data_offset = 22, /* tcp: data_offset disagrees with the packet */
+	reason_forward_tcp_options = 23, /* options is longer than the spec allows */
+	reason_forward_not_l4 = 24, /* no l4 header here */
+	reason_forward_ipv6_version = 25, /* ipv6: version has another value */
+	reason_forward_mapped_address = 26, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 27, /* ipv6: payload_length disagrees with the packet */
+	reason_forward_not_ip = 28, /* no ip header here */
 };
 
 static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, struct val_routes *row_r)
@@ -93,7 +94,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u16 x2 = ld16(data + 14);
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
-#line 97 "relay.bpf.c"
+#line 98 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r->m_fast.hop.state == FR_HOP_DIRECT;
 
@@ -112,7 +113,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x1);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 116 "relay.bpf.c"
+#line 117 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -135,7 +136,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 139 "relay.bpf.c"
+#line 140 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r->m_slow.hop.state == FR_HOP_DIRECT;
 
@@ -152,7 +153,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 156 "relay.bpf.c"
+#line 157 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -179,7 +180,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x2 = ld16(data + 14);
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
-#line 183 "relay.bpf.c"
+#line 184 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r_2->m_fast.hop.state == FR_HOP_DIRECT;
 
@@ -198,7 +199,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 22, x1);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 202 "relay.bpf.c"
+#line 203 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -221,7 +222,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 225 "relay.bpf.c"
+#line 226 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r_2->m_slow.hop.state == FR_HOP_DIRECT;
 
@@ -238,7 +239,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 242 "relay.bpf.c"
+#line 243 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -257,7 +258,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 261 "relay.bpf.c"
+#line 262 "relay.bpf.c"
 	int direct = row_r_3->m_fast.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -273,7 +274,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 277 "relay.bpf.c"
+#line 278 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -290,7 +291,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 294 "relay.bpf.c"
+#line 295 "relay.bpf.c"
 	int direct = row_r_3->m_slow.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -304,7 +305,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 308 "relay.bpf.c"
+#line 309 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -323,7 +324,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 327 "relay.bpf.c"
+#line 328 "relay.bpf.c"
 	int direct = row_r_4->m_fast.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -339,7 +340,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 343 "relay.bpf.c"
+#line 344 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -356,7 +357,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 360 "relay.bpf.c"
+#line 361 "relay.bpf.c"
 	int direct = row_r_4->m_slow.hop.state == FR_HOP_DIRECT;
 
 	csum = bpf_csum_update(skb, 0);
@@ -370,7 +371,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 374 "relay.bpf.c"
+#line 375 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -469,7 +470,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 473 "relay.bpf.c"
+#line 474 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -480,7 +481,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r = find_routes(&key);
-#line 484 "relay.bpf.c"
+#line 485 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r) return fr_up(skb, reason_forward_no_routes);
@@ -502,13 +503,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 506 "relay.bpf.c"
+#line 507 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write1(skb, data, row_r);
-#line 512 "relay.bpf.c"
+#line 513 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -526,13 +527,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 530 "relay.bpf.c"
+#line 531 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write2(skb, data, row_r);
-#line 536 "relay.bpf.c"
+#line 537 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -567,7 +568,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 571 "relay.bpf.c"
+#line 572 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -578,7 +579,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r_2 = find_routes(&key);
-#line 582 "relay.bpf.c"
+#line 583 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_2) return fr_up(skb, reason_forward_no_routes);
@@ -600,13 +601,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_2->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 604 "relay.bpf.c"
+#line 605 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write3(skb, data, row_r_2);
-#line 610 "relay.bpf.c"
+#line 611 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -624,19 +625,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_2->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 628 "relay.bpf.c"
+#line 629 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write4(skb, data, row_r_2);
-#line 634 "relay.bpf.c"
+#line 635 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 640 "relay.bpf.c"
+#line 641 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -682,7 +683,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 686 "relay.bpf.c"
+#line 687 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -697,7 +698,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_3 = find_routes(&key);
-#line 701 "relay.bpf.c"
+#line 702 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_3) return fr_up(skb, reason_forward_no_routes);
@@ -719,13 +720,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_3->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 723 "relay.bpf.c"
+#line 724 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write5(skb, data, row_r_3);
-#line 729 "relay.bpf.c"
+#line 730 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -743,13 +744,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_3->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 747 "relay.bpf.c"
+#line 748 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write6(skb, data, row_r_3);
-#line 753 "relay.bpf.c"
+#line 754 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -784,7 +785,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 788 "relay.bpf.c"
+#line 789 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -799,7 +800,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_4 = find_routes(&key);
-#line 803 "relay.bpf.c"
+#line 804 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_4) return fr_up(skb, reason_forward_no_routes);
@@ -821,13 +822,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_4->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 825 "relay.bpf.c"
+#line 826 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write7(skb, data, row_r_4);
-#line 831 "relay.bpf.c"
+#line 832 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -845,23 +846,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_4->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 849 "relay.bpf.c"
+#line 850 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write8(skb, data, row_r_4);
-#line 855 "relay.bpf.c"
+#line 856 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 861 "relay.bpf.c"
+#line 862 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 867 "relay.bpf.c"
+#line 868 "relay.bpf.c"
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = runtime.Version1
+const _ = runtime.Version2
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -100,6 +100,7 @@ const (
 	ForwardIPv4TotalLength                        // ipv4: total_length disagrees with the packet
 	ForwardUDPLength                              // udp: length disagrees with the packet
 	ForwardNoRoutes                               // no row in routes
+	ForwardChanging                               // user space changed rows at each attempt to read one
 	ForwardHopLimit                               // the hop limit is used up
 	ForwardNoMemory                               // the kernel has no memory to change the packet
 	ForwardFault                                  // dropped: the kernel failed after the first change
@@ -213,6 +214,7 @@ var desc = runtime.Desc{
 			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
 			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
 			{Name: "no_routes", Kind: "up", Doc: "no row in routes"},
+			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "hop_limit", Kind: "up", Doc: "the hop limit is used up"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},

@@ -5,6 +5,8 @@
  *
  * A relay defines these before it includes the header:
  *	FR_REASONS	entries of fr_reasons
+ *	FR_NEEDS_ROWS	bytes for copies of rows, where it has tables whose memory is used again at once
+ *	FR_NEEDS_LEARNED	tables among them that programs write to
  *	FR_NEEDS_SLOTS	entries of fr_slots and fr_usage, where it has sessions; with FR_USAGES, usage counters in a slot
  *	FR_NEEDS_SHARED	entries of fr_shared, where it has counters in tables
  *	FR_NEEDS_NAMED	entries of fr_named, where it has named counters
@@ -163,6 +165,8 @@ struct fr_prefix {
 
 struct fr_lease {
 	__u64 deadline, now;
+	__u64 changes; /* goes up before user space replaces or deletes a row */
+	__u64 storing; /* goes up before and after user space writes an entry of an array: odd in between */
 };
 
 struct fr_reason {
@@ -307,6 +311,120 @@ static __always_inline int fr_lease_valid(__u64 now)
 
 	return l && now < *(volatile __u64 *)&l->deadline;
 }
+
+#ifdef FR_NEEDS_ROWS
+
+/*
+ * Rows. Where user space replaces or deletes a row, the kernel may use its memory at once for the next row that is written, under
+ * a program that has found it and is still reading. So a program reads a row whole, into memory of this processor, and then looks
+ * whether user space has begun to write or to delete one since before the lookup; if so, it reads again. A row that is being
+ * written meanwhile does no harm: its memory was free before the lookup, and can't be what the lookup found.
+ *
+ * On a processor that reorders loads, each has to come after the last one: the address of the next load depends on it.
+ */
+
+FR_ARRAY(fr_rows, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct { __u8 bytes[FR_NEEDS_ROWS]; });
+
+static __always_inline void *fr_room_for_rows(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&fr_rows, &zero);
+}
+
+enum fr_found {
+	FR_MISSING,
+	FR_FOUND,
+	FR_CHANGING, /* rows changed at each attempt */
+};
+
+/* Between two changes lies a system call, and between two readings less: more than one attempt is needed once in a thousand. */
+#define FR_ATTEMPTS 4
+
+/* Tests define it to be slow where it matters. */
+#ifndef FR_INJECT_DELAY
+#define FR_INJECT_DELAY()
+#endif
+
+/* 0, but an address that it is added to isn't known before v is. */
+static __always_inline __u64 fr_depends(__u64 v)
+{
+	asm volatile("%0 &= 0" : "+r"(v));
+	return v;
+}
+
+/* Copies a row. What comes back depends on all that was read. */
+static __always_inline __u64 fr_copy_row(void *to, const void *from, __u32 size)
+{
+	__u64 all = 0;
+	__u32 i;
+
+	_Pragma("clang loop unroll(full)")
+	for (i = 0; i < size; i += 8) {
+		__u64 v = *(const volatile __u64 *)(from + i);
+
+		st64(to + i, v);
+		all |= v;
+	}
+	return all;
+}
+
+/* Which word of fr_lease counts a table's changes. */
+enum fr_changes {
+	FR_CHANGES = __builtin_offsetof(struct fr_lease, changes),
+	FR_STORING = __builtin_offsetof(struct fr_lease, storing),
+};
+
+#ifdef FR_NEEDS_LEARNED
+/* Programs write to some tables as well: for each of these, rows that they have begun to write. */
+FR_ARRAY(fr_learned, BPF_MAP_TYPE_ARRAY, 0, FR_NEEDS_LEARNED, __u64);
+
+static __always_inline void fr_learning(__u32 table)
+{
+	__u64 *n = bpf_map_lookup_elem(&fr_learned, &table);
+
+	if (likely(n))
+		__sync_fetch_and_add(n, 1);
+}
+
+static __always_inline const void *fr_learned_in(__u32 table)
+{
+	return bpf_map_lookup_elem(&fr_learned, &table);
+}
+#endif
+
+static __always_inline __u64 fr_count_of(const void *changes, const void *learned, __u64 after)
+{
+	__u64 n = *(const volatile __u64 *)(changes + after);
+
+	return learned ? n + *(const volatile __u64 *)(learned + after) : n;
+}
+
+/* Finds a row and copies it; learned counts what programs write to the table, or is NULL. */
+static __always_inline enum fr_found fr_find(void *map, const void *key, void *row, __u32 size, enum fr_changes word, const void *learned)
+{
+	__u32 zero = 0, i;
+	const void *changes = bpf_map_lookup_elem(&fr_lease, &zero);
+
+	if (!changes)
+		return FR_MISSING;
+	changes += word;
+	_Pragma("clang loop unroll(disable)")
+	for (i = 0; i < FR_ATTEMPTS; i++) {
+		__u64 before = fr_count_of(changes, learned, 0), after;
+		const void *found = bpf_map_lookup_elem(map, key + fr_depends(before));
+
+		if (!found)
+			return FR_MISSING;
+		FR_INJECT_DELAY();
+		after = fr_count_of(changes, learned, fr_depends(fr_copy_row(row, found, size)));
+		if (likely(before == after) && !(word == FR_STORING && before & 1))
+			return FR_FOUND;
+	}
+	return FR_CHANGING;
+}
+
+#endif
 
 #ifdef FR_NEEDS_SLOTS
 

@@ -7,7 +7,9 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 85
+#define FR_REASONS 87
+#define FR_NEEDS_ROWS 8
+#define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 24577
 #define FR_NEEDS_NAMED 1
 #define FR_NEEDS_RECEIVERS 8193
@@ -98,9 +100,9 @@ struct {
 	__type(value, struct val_streams);
 } tbl_streams SEC(".maps");
 
-static __always_inline struct val_streams *find_streams(const struct key_streams *key)
+static __always_inline enum fr_found find_streams(const struct key_streams *key, struct val_streams *row)
 {
-	return bpf_map_lookup_elem(&tbl_streams, key);
+	return fr_find(&tbl_streams, key, row, sizeof(*row), FR_CHANGES, fr_learned_in(0));
 }
 
 struct {
@@ -163,30 +165,31 @@ enum {
 	reason_video_super_packet = 16, /* several datagrams in one buffer (GSO, GRO) */
 	reason_video_no_match = 17, /* not what the program is for */
 	reason_video_no_streams = 18, /* no row in streams */
-	reason_video_full_streams = 19, /* streams is full */
-	reason_video_no_subscribers = 20, /* no group in subscribers */
-	reason_video_no_memory = 21, /* the kernel has no memory to change the packet */
-	reason_video_fault = 22, /* dropped: the kernel failed after the first change */
-	reason_video_no_key_frame = 23, /* no copy, as the spec says */
-	reason_video_layer = 24, /* no copy, as the spec says */
-	reason_video_refused_rate = 25, /* no rate left */
-	reason_video_contended = 26, /* too many processors spend one credit at once */
-	reason_video_rtcp_declined = 27, /* rtp: payload_type has another value */
-	reason_video_address_family = 28, /* an address of the other family */
-	reason_video_too_big = 29, /* larger than the MTU of the way out */
-	reason_video_no_route = 30, /* no way out is known */
-	reason_video_local = 31, /* the destination is this host */
-	reason_video_unreachable = 32, /* the route says unreachable */
-	reason_video_blackhole = 33, /* the route says blackhole */
-	reason_video_prohibit = 34, /* the route says prohibit */
-	reason_video_no_neighbour = 35, /* the neighbour's link-layer address isn't known yet */
-	reason_video_copy = 36, /* a copy was sent */
-	reason_video_refused_by_device = 37, /* the device takes no more */
-	reason_video_ipv6_version = 38, /* ipv6: version has another value */
-	reason_video_mapped_address = 39, /* an IPv4-mapped address in an IPv6 header */
-	reason_video_ipv6_payload_length = 40, /* ipv6: payload_length disagrees with the packet */
-	reason_video_udp_checksum = 41, /* udp: checksum is 0 where that is invalid */
-	reason_video_not_ip = 42, /* no ip header here */
+	reason_video_changing = 19, /* user space changed rows at each attempt to read one */
+	reason_video_full_streams = 20, /* streams is full */
+	reason_video_no_subscribers = 21, /* no group in subscribers */
+	reason_video_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_video_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_video_no_key_frame = 24, /* no copy, as the spec says */
+	reason_video_layer = 25, /* no copy, as the spec says */
+	reason_video_refused_rate = 26, /* no rate left */
+	reason_video_contended = 27, /* too many processors spend one credit at once */
+	reason_video_rtcp_declined = 28, /* rtp: payload_type has another value */
+	reason_video_address_family = 29, /* an address of the other family */
+	reason_video_too_big = 30, /* larger than the MTU of the way out */
+	reason_video_no_route = 31, /* no way out is known */
+	reason_video_local = 32, /* the destination is this host */
+	reason_video_unreachable = 33, /* the route says unreachable */
+	reason_video_blackhole = 34, /* the route says blackhole */
+	reason_video_prohibit = 35, /* the route says prohibit */
+	reason_video_no_neighbour = 36, /* the neighbour's link-layer address isn't known yet */
+	reason_video_copy = 37, /* a copy was sent */
+	reason_video_refused_by_device = 38, /* the device takes no more */
+	reason_video_ipv6_version = 39, /* ipv6: version has another value */
+	reason_video_mapped_address = 40, /* an IPv4-mapped address in an IPv6 header */
+	reason_video_ipv6_payload_length = 41, /* ipv6: payload_length disagrees with the packet */
+	reason_video_udp_checksum = 42, /* udp: checksum is 0 where that is invalid */
+	reason_video_not_ip = 43, /* no ip header here */
 };
 
 static __always_inline int prog_video_write1(struct __sk_buff *skb)
@@ -241,13 +244,13 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_refused_rate);
-#line 245 "relay.bpf.c"
+#line 248 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-#line 251 "relay.bpf.c"
+#line 254 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -295,7 +298,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 299 "relay.bpf.c"
+#line 302 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -309,7 +312,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 313 "relay.bpf.c"
+#line 316 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -321,7 +324,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 		event0->m_number = v_number;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 325 "relay.bpf.c"
+#line 328 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -333,7 +336,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	fr_shared_add(row_r->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-#line 337 "relay.bpf.c"
+#line 340 "relay.bpf.c"
 	return 0;
 }
 
@@ -363,7 +366,7 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 	if ((fr_shared_get(row_r->m_sent) == 0) && (((((be8(s_rtp_extensions_end) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end) & 7) == 0)) || ((be8(s_vp8_layer_end) & 1) == 1))) { /* rule */
 #line 82 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_key_frame);
-#line 367 "relay.bpf.c"
+#line 370 "relay.bpf.c"
 	}
 
 	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
@@ -373,7 +376,7 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_layer);
-#line 377 "relay.bpf.c"
+#line 380 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -404,13 +407,13 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_video_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_route);
-#line 408 "relay.bpf.c"
+#line 411 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_video_too_big);
 #line 72 "spec.cue"
 	return prog_video_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 414 "relay.bpf.c"
+#line 417 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_vp8_layer_end, __u64 v_priority)
@@ -418,7 +421,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 422 "relay.bpf.c"
+#line 425 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -436,14 +439,14 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_video_no_subscribers);
 
-#line 440 "relay.bpf.c"
+#line 443 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end + 1), 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 447 "relay.bpf.c"
+#line 450 "relay.bpf.c"
 	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
 	same->size = size;
 	same->clock = 0;
@@ -452,7 +455,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 456 "relay.bpf.c"
+#line 459 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -479,7 +482,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn1, &fan, 0);
 
-#line 483 "relay.bpf.c"
+#line 486 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	__u32 len = skb->len;
@@ -543,13 +546,13 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_refused_rate);
-#line 547 "relay.bpf.c"
+#line 550 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-#line 553 "relay.bpf.c"
+#line 556 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -591,7 +594,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 595 "relay.bpf.c"
+#line 598 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -605,7 +608,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 609 "relay.bpf.c"
+#line 612 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -617,7 +620,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 621 "relay.bpf.c"
+#line 624 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -629,7 +632,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 633 "relay.bpf.c"
+#line 636 "relay.bpf.c"
 	return 0;
 }
 
@@ -659,7 +662,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 	if ((fr_shared_get(row_r_2->m_sent) == 0) && (((((be8(s_rtp_extensions_end_2) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end_2) & 7) == 0)) || ((be8(s_vp8_layer_end_2) & 1) == 1))) { /* rule */
 #line 82 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_key_frame);
-#line 663 "relay.bpf.c"
+#line 666 "relay.bpf.c"
 	}
 
 	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
@@ -669,7 +672,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_layer);
-#line 673 "relay.bpf.c"
+#line 676 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -706,13 +709,13 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_route);
-#line 710 "relay.bpf.c"
+#line 713 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_too_big);
 #line 72 "spec.cue"
 	return prog_video_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 716 "relay.bpf.c"
+#line 719 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_vp8_layer_end_2, __u64 v_priority_2)
@@ -720,7 +723,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 724 "relay.bpf.c"
+#line 727 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -746,14 +749,14 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_video_no_subscribers);
 
-#line 750 "relay.bpf.c"
+#line 753 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end_2 + 1), 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 757 "relay.bpf.c"
+#line 760 "relay.bpf.c"
 	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
 	same->size = size;
 	same->clock = 0;
@@ -762,7 +765,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 766 "relay.bpf.c"
+#line 769 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
@@ -786,7 +789,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn2, &fan, 0);
 
-#line 790 "relay.bpf.c"
+#line 793 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	__u32 len = skb->len;
@@ -897,7 +900,9 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 	__u64 v_priority_2;
 	struct val_streams *row_stream;
 	struct val_streams *row_stream_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 273);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -1006,14 +1011,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 1010 "relay.bpf.c"
+#line 1015 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 1017 "relay.bpf.c"
+#line 1022 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1037,14 +1042,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 1041 "relay.bpf.c"
+#line 1046 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 1048 "relay.bpf.c"
+#line 1053 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1066,12 +1071,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1070 "relay.bpf.c"
+#line 1075 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 1075 "relay.bpf.c"
+#line 1080 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1099,14 +1104,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size = 1;
 #line 21 "spec.cue"
 			v_vp8_has = be8(p_rtp_extensions_end + 1); /* vp8.has */
-#line 1103 "relay.bpf.c"
+#line 1108 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size = 0;
 #line 21 "spec.cue"
 			v_vp8_has = 0;
-#line 1110 "relay.bpf.c"
+#line 1115 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1130,14 +1135,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size = 1;
 #line 22 "spec.cue"
 			v_vp8_picture = be8(p_vp8_has_end); /* vp8.picture */
-#line 1134 "relay.bpf.c"
+#line 1139 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size = 0;
 #line 22 "spec.cue"
 			v_vp8_picture = 0;
-#line 1141 "relay.bpf.c"
+#line 1146 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1159,12 +1164,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 1;
-#line 1163 "relay.bpf.c"
+#line 1168 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 0;
-#line 1168 "relay.bpf.c"
+#line 1173 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1186,12 +1191,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 1;
-#line 1190 "relay.bpf.c"
+#line 1195 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 0;
-#line 1195 "relay.bpf.c"
+#line 1200 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1215,14 +1220,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size = 1;
 #line 25 "spec.cue"
 			v_vp8_layer = be8(p_vp8_tl0picidx_end); /* vp8.layer */
-#line 1219 "relay.bpf.c"
+#line 1224 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size = 0;
 #line 25 "spec.cue"
 			v_vp8_layer = 0;
-#line 1226 "relay.bpf.c"
+#line 1231 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1246,7 +1251,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1250 "relay.bpf.c"
+#line 1255 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1257,7 +1262,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1261 "relay.bpf.c"
+#line 1266 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : (v_vp8_layer >> 6);
@@ -1269,10 +1274,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1273 "relay.bpf.c"
+#line 1278 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
+#line 1282 "relay.bpf.c"
+			enum fr_found found;
 
 #line 59 "spec.cue"
 			fr_put_v4(key.m_publisher.addr, ld32(data + 26));
@@ -1285,8 +1292,16 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 59 "spec.cue"
 			key.m_ssrc = be32(data + 50);
 #line 59 "spec.cue"
-			row_stream = find_streams(&key);
-#line 1290 "relay.bpf.c"
+			row_stream = rows + 0;
+#line 59 "spec.cue"
+			found = find_streams(&key, row_stream);
+#line 59 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_video_changing);
+#line 59 "spec.cue"
+			if (found == FR_MISSING)
+#line 59 "spec.cue"
+				row_stream = NULL;
+#line 1305 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_video_no_streams);
@@ -1298,7 +1313,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write1(skb);
-#line 1302 "relay.bpf.c"
+#line 1317 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -1321,12 +1336,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 64 "spec.cue"
 			val.m_highest = be16(data + 44);
 #line 64 "spec.cue"
+			fr_learning(0);
+#line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1326 "relay.bpf.c"
+#line 1343 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_vp8_layer_end, v_priority);
-#line 1330 "relay.bpf.c"
+#line 1347 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
@@ -1411,14 +1428,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 1415 "relay.bpf.c"
+#line 1432 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 1422 "relay.bpf.c"
+#line 1439 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1442,14 +1459,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 1446 "relay.bpf.c"
+#line 1463 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 1453 "relay.bpf.c"
+#line 1470 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1471,12 +1488,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1475 "relay.bpf.c"
+#line 1492 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 1480 "relay.bpf.c"
+#line 1497 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1504,14 +1521,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size_2 = 1;
 #line 21 "spec.cue"
 			v_vp8_has_2 = be8(p_rtp_extensions_end_2 + 1); /* vp8.has */
-#line 1508 "relay.bpf.c"
+#line 1525 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size_2 = 0;
 #line 21 "spec.cue"
 			v_vp8_has_2 = 0;
-#line 1515 "relay.bpf.c"
+#line 1532 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1535,14 +1552,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size_2 = 1;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = be8(p_vp8_has_end_2); /* vp8.picture */
-#line 1539 "relay.bpf.c"
+#line 1556 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size_2 = 0;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = 0;
-#line 1546 "relay.bpf.c"
+#line 1563 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1564,12 +1581,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 1;
-#line 1568 "relay.bpf.c"
+#line 1585 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 0;
-#line 1573 "relay.bpf.c"
+#line 1590 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1591,12 +1608,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 1;
-#line 1595 "relay.bpf.c"
+#line 1612 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 0;
-#line 1600 "relay.bpf.c"
+#line 1617 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1620,14 +1637,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size_2 = 1;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = be8(p_vp8_tl0picidx_end_2); /* vp8.layer */
-#line 1624 "relay.bpf.c"
+#line 1641 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size_2 = 0;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = 0;
-#line 1631 "relay.bpf.c"
+#line 1648 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1651,7 +1668,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1655 "relay.bpf.c"
+#line 1672 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1662,7 +1679,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1666 "relay.bpf.c"
+#line 1683 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : (v_vp8_layer_2 >> 6);
@@ -1674,10 +1691,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1678 "relay.bpf.c"
+#line 1695 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
+#line 1699 "relay.bpf.c"
+			enum fr_found found;
 
 #line 59 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
@@ -1698,8 +1717,16 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 59 "spec.cue"
 			key.m_ssrc = be32(data + 70);
 #line 59 "spec.cue"
-			row_stream_2 = find_streams(&key);
-#line 1703 "relay.bpf.c"
+			row_stream_2 = rows + 0;
+#line 59 "spec.cue"
+			found = find_streams(&key, row_stream_2);
+#line 59 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_video_changing);
+#line 59 "spec.cue"
+			if (found == FR_MISSING)
+#line 59 "spec.cue"
+				row_stream_2 = NULL;
+#line 1730 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_video_no_streams);
@@ -1711,7 +1738,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write2(skb);
-#line 1715 "relay.bpf.c"
+#line 1742 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -1742,18 +1769,20 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 64 "spec.cue"
 			val.m_highest = be16(data + 64);
 #line 64 "spec.cue"
+			fr_learning(0);
+#line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1747 "relay.bpf.c"
+#line 1776 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_vp8_layer_end_2, v_priority_2);
-#line 1751 "relay.bpf.c"
+#line 1780 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 #line 79 "spec.cue"
 	return fr_up(skb, reason_video_not_ip);
-#line 1757 "relay.bpf.c"
+#line 1786 "relay.bpf.c"
 }
 
 /*
@@ -1764,48 +1793,49 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_audio_sent = 43, /* rewritten and sent */
-	reason_audio_pass = 44, /* passed on, as the spec says */
-	reason_audio_inactive = 45, /* the relay's lease has lapsed */
-	reason_audio_vlan_tag = 46, /* a VLAN tag that the stack doesn't have */
-	reason_audio_truncated = 47, /* the packet ends inside a header */
-	reason_audio_ipv4_version = 48, /* ipv4: version has another value */
-	reason_audio_ip_options = 49, /* ipv4: ihl has another value */
-	reason_audio_ipv4_reserved = 50, /* ipv4: reserved has another value */
-	reason_audio_fragment = 51, /* ipv4: mf has another value */
-	reason_audio_ipv4_total_length = 52, /* ipv4: total_length disagrees with the packet */
-	reason_audio_not_udp = 53, /* no udp header here */
-	reason_audio_udp_length = 54, /* udp: length disagrees with the packet */
-	reason_audio_rtp_version = 55, /* rtp: version has another value */
-	reason_audio_rtcp = 56, /* rtp: payload_type has another value */
-	reason_audio_rtp_csrc_list = 57, /* csrc_list is longer than the spec allows */
-	reason_audio_rtp_extensions = 58, /* extensions is longer than the spec allows */
-	reason_audio_super_packet = 59, /* several datagrams in one buffer (GSO, GRO) */
-	reason_audio_no_match = 60, /* not what the program is for */
-	reason_audio_no_streams = 61, /* no row in streams */
-	reason_audio_full_streams = 62, /* streams is full */
-	reason_audio_no_subscribers = 63, /* no group in subscribers */
-	reason_audio_no_memory = 64, /* the kernel has no memory to change the packet */
-	reason_audio_fault = 65, /* dropped: the kernel failed after the first change */
-	reason_audio_layer = 66, /* no copy, as the spec says */
-	reason_audio_refused_rate = 67, /* no rate left */
-	reason_audio_contended = 68, /* too many processors spend one credit at once */
-	reason_audio_rtcp_declined = 69, /* rtp: payload_type has another value */
-	reason_audio_address_family = 70, /* an address of the other family */
-	reason_audio_too_big = 71, /* larger than the MTU of the way out */
-	reason_audio_no_route = 72, /* no way out is known */
-	reason_audio_local = 73, /* the destination is this host */
-	reason_audio_unreachable = 74, /* the route says unreachable */
-	reason_audio_blackhole = 75, /* the route says blackhole */
-	reason_audio_prohibit = 76, /* the route says prohibit */
-	reason_audio_no_neighbour = 77, /* the neighbour's link-layer address isn't known yet */
-	reason_audio_copy = 78, /* a copy was sent */
-	reason_audio_refused_by_device = 79, /* the device takes no more */
-	reason_audio_ipv6_version = 80, /* ipv6: version has another value */
-	reason_audio_mapped_address = 81, /* an IPv4-mapped address in an IPv6 header */
-	reason_audio_ipv6_payload_length = 82, /* ipv6: payload_length disagrees with the packet */
-	reason_audio_udp_checksum = 83, /* udp: checksum is 0 where that is invalid */
-	reason_audio_not_ip = 84, /* no ip header here */
+	reason_audio_sent = 44, /* rewritten and sent */
+	reason_audio_pass = 45, /* passed on, as the spec says */
+	reason_audio_inactive = 46, /* the relay's lease has lapsed */
+	reason_audio_vlan_tag = 47, /* a VLAN tag that the stack doesn't have */
+	reason_audio_truncated = 48, /* the packet ends inside a header */
+	reason_audio_ipv4_version = 49, /* ipv4: version has another value */
+	reason_audio_ip_options = 50, /* ipv4: ihl has another value */
+	reason_audio_ipv4_reserved = 51, /* ipv4: reserved has another value */
+	reason_audio_fragment = 52, /* ipv4: mf has another value */
+	reason_audio_ipv4_total_length = 53, /* ipv4: total_length disagrees with the packet */
+	reason_audio_not_udp = 54, /* no udp header here */
+	reason_audio_udp_length = 55, /* udp: length disagrees with the packet */
+	reason_audio_rtp_version = 56, /* rtp: version has another value */
+	reason_audio_rtcp = 57, /* rtp: payload_type has another value */
+	reason_audio_rtp_csrc_list = 58, /* csrc_list is longer than the spec allows */
+	reason_audio_rtp_extensions = 59, /* extensions is longer than the spec allows */
+	reason_audio_super_packet = 60, /* several datagrams in one buffer (GSO, GRO) */
+	reason_audio_no_match = 61, /* not what the program is for */
+	reason_audio_no_streams = 62, /* no row in streams */
+	reason_audio_changing = 63, /* user space changed rows at each attempt to read one */
+	reason_audio_full_streams = 64, /* streams is full */
+	reason_audio_no_subscribers = 65, /* no group in subscribers */
+	reason_audio_no_memory = 66, /* the kernel has no memory to change the packet */
+	reason_audio_fault = 67, /* dropped: the kernel failed after the first change */
+	reason_audio_layer = 68, /* no copy, as the spec says */
+	reason_audio_refused_rate = 69, /* no rate left */
+	reason_audio_contended = 70, /* too many processors spend one credit at once */
+	reason_audio_rtcp_declined = 71, /* rtp: payload_type has another value */
+	reason_audio_address_family = 72, /* an address of the other family */
+	reason_audio_too_big = 73, /* larger than the MTU of the way out */
+	reason_audio_no_route = 74, /* no way out is known */
+	reason_audio_local = 75, /* the destination is this host */
+	reason_audio_unreachable = 76, /* the route says unreachable */
+	reason_audio_blackhole = 77, /* the route says blackhole */
+	reason_audio_prohibit = 78, /* the route says prohibit */
+	reason_audio_no_neighbour = 79, /* the neighbour's link-layer address isn't known yet */
+	reason_audio_copy = 80, /* a copy was sent */
+	reason_audio_refused_by_device = 81, /* the device takes no more */
+	reason_audio_ipv6_version = 82, /* ipv6: version has another value */
+	reason_audio_mapped_address = 83, /* an IPv4-mapped address in an IPv6 header */
+	reason_audio_ipv6_payload_length = 84, /* ipv6: payload_length disagrees with the packet */
+	reason_audio_udp_checksum = 85, /* udp: checksum is 0 where that is invalid */
+	reason_audio_not_ip = 86, /* no ip header here */
 };
 
 static __always_inline int prog_audio_write1(struct __sk_buff *skb)
@@ -1858,13 +1888,13 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_refused_rate);
-#line 1862 "relay.bpf.c"
+#line 1892 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 1868 "relay.bpf.c"
+#line 1898 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -1912,7 +1942,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1916 "relay.bpf.c"
+#line 1946 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -1926,7 +1956,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 1930 "relay.bpf.c"
+#line 1960 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -1938,7 +1968,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		event0->m_number = v_number;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 1942 "relay.bpf.c"
+#line 1972 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -1950,7 +1980,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	fr_shared_add(row_r->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-#line 1954 "relay.bpf.c"
+#line 1984 "relay.bpf.c"
 	return 0;
 }
 
@@ -1979,7 +2009,7 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_layer);
-#line 1983 "relay.bpf.c"
+#line 2013 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2010,13 +2040,13 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_no_route);
-#line 2014 "relay.bpf.c"
+#line 2044 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 2020 "relay.bpf.c"
+#line 2050 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_priority)
@@ -2024,7 +2054,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 2028 "relay.bpf.c"
+#line 2058 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2043,11 +2073,11 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	if (!list) return fr_up(skb, reason_audio_no_subscribers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2047 "relay.bpf.c"
+#line 2077 "relay.bpf.c"
 	void *front = fr_save_front(skb, 54);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2051 "relay.bpf.c"
+#line 2081 "relay.bpf.c"
 	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -2055,7 +2085,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2059 "relay.bpf.c"
+#line 2089 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -2081,7 +2111,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn1, &fan, 0);
 
-#line 2085 "relay.bpf.c"
+#line 2115 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	__u32 len = skb->len;
@@ -2143,13 +2173,13 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_refused_rate);
-#line 2147 "relay.bpf.c"
+#line 2177 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 2153 "relay.bpf.c"
+#line 2183 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -2191,7 +2221,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 2195 "relay.bpf.c"
+#line 2225 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -2205,7 +2235,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 2209 "relay.bpf.c"
+#line 2239 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -2217,7 +2247,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 2221 "relay.bpf.c"
+#line 2251 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -2229,7 +2259,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 2233 "relay.bpf.c"
+#line 2263 "relay.bpf.c"
 	return 0;
 }
 
@@ -2258,7 +2288,7 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_layer);
-#line 2262 "relay.bpf.c"
+#line 2292 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2295,13 +2325,13 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_no_route);
-#line 2299 "relay.bpf.c"
+#line 2329 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 2305 "relay.bpf.c"
+#line 2335 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_priority_2)
@@ -2309,7 +2339,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 2313 "relay.bpf.c"
+#line 2343 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2336,11 +2366,11 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	if (!list) return fr_up(skb, reason_audio_no_subscribers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2340 "relay.bpf.c"
+#line 2370 "relay.bpf.c"
 	void *front = fr_save_front(skb, 74);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2344 "relay.bpf.c"
+#line 2374 "relay.bpf.c"
 	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -2348,7 +2378,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2352 "relay.bpf.c"
+#line 2382 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
@@ -2371,7 +2401,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn2, &fan, 0);
 
-#line 2375 "relay.bpf.c"
+#line 2405 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	__u32 len = skb->len;
@@ -2436,7 +2466,9 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 	__u64 v_priority_2;
 	struct val_streams *row_stream;
 	struct val_streams *row_stream_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 266);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -2545,14 +2577,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 2549 "relay.bpf.c"
+#line 2581 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 2556 "relay.bpf.c"
+#line 2588 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2576,14 +2608,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 2580 "relay.bpf.c"
+#line 2612 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 2587 "relay.bpf.c"
+#line 2619 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2605,12 +2637,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2609 "relay.bpf.c"
+#line 2641 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 2614 "relay.bpf.c"
+#line 2646 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2628,7 +2660,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2632 "relay.bpf.c"
+#line 2664 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2639,7 +2671,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2643 "relay.bpf.c"
+#line 2675 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : 0ULL;
@@ -2651,10 +2683,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2655 "relay.bpf.c"
+#line 2687 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
+#line 2691 "relay.bpf.c"
+			enum fr_found found;
 
 #line 59 "spec.cue"
 			fr_put_v4(key.m_publisher.addr, ld32(data + 26));
@@ -2667,8 +2701,16 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 59 "spec.cue"
 			key.m_ssrc = be32(data + 50);
 #line 59 "spec.cue"
-			row_stream = find_streams(&key);
-#line 2672 "relay.bpf.c"
+			row_stream = rows + 0;
+#line 59 "spec.cue"
+			found = find_streams(&key, row_stream);
+#line 59 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_audio_changing);
+#line 59 "spec.cue"
+			if (found == FR_MISSING)
+#line 59 "spec.cue"
+				row_stream = NULL;
+#line 2714 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_audio_no_streams);
@@ -2680,7 +2722,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write1(skb);
-#line 2684 "relay.bpf.c"
+#line 2726 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -2703,12 +2745,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 64 "spec.cue"
 			val.m_highest = be16(data + 44);
 #line 64 "spec.cue"
+			fr_learning(0);
+#line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 2708 "relay.bpf.c"
+#line 2752 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_priority);
-#line 2712 "relay.bpf.c"
+#line 2756 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
@@ -2793,14 +2837,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 2797 "relay.bpf.c"
+#line 2841 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 2804 "relay.bpf.c"
+#line 2848 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2824,14 +2868,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 2828 "relay.bpf.c"
+#line 2872 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 2835 "relay.bpf.c"
+#line 2879 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2853,12 +2897,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2857 "relay.bpf.c"
+#line 2901 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 2862 "relay.bpf.c"
+#line 2906 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2876,7 +2920,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2880 "relay.bpf.c"
+#line 2924 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2887,7 +2931,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2891 "relay.bpf.c"
+#line 2935 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : 0ULL;
@@ -2899,10 +2943,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2903 "relay.bpf.c"
+#line 2947 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
+#line 2951 "relay.bpf.c"
+			enum fr_found found;
 
 #line 59 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
@@ -2923,8 +2969,16 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 59 "spec.cue"
 			key.m_ssrc = be32(data + 70);
 #line 59 "spec.cue"
-			row_stream_2 = find_streams(&key);
-#line 2928 "relay.bpf.c"
+			row_stream_2 = rows + 0;
+#line 59 "spec.cue"
+			found = find_streams(&key, row_stream_2);
+#line 59 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_audio_changing);
+#line 59 "spec.cue"
+			if (found == FR_MISSING)
+#line 59 "spec.cue"
+				row_stream_2 = NULL;
+#line 2982 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_audio_no_streams);
@@ -2936,7 +2990,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write2(skb);
-#line 2940 "relay.bpf.c"
+#line 2994 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -2967,16 +3021,18 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 64 "spec.cue"
 			val.m_highest = be16(data + 64);
 #line 64 "spec.cue"
+			fr_learning(0);
+#line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 2972 "relay.bpf.c"
+#line 3028 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2);
-#line 2976 "relay.bpf.c"
+#line 3032 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
 #line 84 "spec.cue"
 	return fr_up(skb, reason_audio_not_ip);
-#line 2982 "relay.bpf.c"
+#line 3038 "relay.bpf.c"
 }

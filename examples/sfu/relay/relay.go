@@ -15,7 +15,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = runtime.Version1
+const _ = runtime.Version2
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -137,6 +137,7 @@ const (
 	VideoSuperPacket                          // several datagrams in one buffer (GSO, GRO)
 	VideoNoMatch                              // not what the program is for
 	VideoNoStreams                            // no row in streams
+	VideoChanging                             // user space changed rows at each attempt to read one
 	VideoFullStreams                          // streams is full
 	VideoNoSubscribers                        // no group in subscribers
 	VideoNoMemory                             // the kernel has no memory to change the packet
@@ -210,6 +211,7 @@ const (
 	AudioSuperPacket                          // several datagrams in one buffer (GSO, GRO)
 	AudioNoMatch                              // not what the program is for
 	AudioNoStreams                            // no row in streams
+	AudioChanging                             // user space changed rows at each attempt to read one
 	AudioFullStreams                          // streams is full
 	AudioNoSubscribers                        // no group in subscribers
 	AudioNoMemory                             // the kernel has no memory to change the packet
@@ -618,6 +620,7 @@ var desc = runtime.Desc{
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_match", Kind: "up", Doc: "not what the program is for"},
 			{Name: "no_streams", Kind: "up", Doc: "no row in streams"},
+			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "full_streams", Kind: "up", Doc: "streams is full"},
 			{Name: "no_subscribers", Kind: "up", Doc: "no group in subscribers"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
@@ -643,7 +646,7 @@ var desc = runtime.Desc{
 			{Name: "udp_checksum", Kind: "declined", Doc: "udp: checksum is 0 where that is invalid"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
-		{Name: "audio", Hook: "tc/ingress", L2: true, Base: 43, Reasons: []runtime.ReasonDesc{
+		{Name: "audio", Hook: "tc/ingress", L2: true, Base: 44, Reasons: []runtime.ReasonDesc{
 			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
@@ -663,6 +666,7 @@ var desc = runtime.Desc{
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_match", Kind: "up", Doc: "not what the program is for"},
 			{Name: "no_streams", Kind: "up", Doc: "no row in streams"},
+			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "full_streams", Kind: "up", Doc: "streams is full"},
 			{Name: "no_subscribers", Kind: "up", Doc: "no group in subscribers"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},

@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 61
+#define FR_REASONS 63
+#define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 4096
 #define FR_USAGES 2
 #define FR_NEEDS_SCRATCH
@@ -61,11 +62,11 @@ struct {
 	__type(value, struct val_by_channel);
 } tbl_by_channel SEC(".maps");
 
-static __always_inline struct val_by_channel *find_by_channel(const struct key_by_channel *key, __u64 now)
+static __always_inline enum fr_found find_by_channel(const struct key_by_channel *key, struct val_by_channel *row, __u64 now)
 {
-	struct val_by_channel *row = bpf_map_lookup_elem(&tbl_by_channel, key);
+	enum fr_found found = fr_find(&tbl_by_channel, key, row, sizeof(*row), FR_CHANGES, NULL);
 
-	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
+	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
 }
 
 struct {
@@ -75,11 +76,11 @@ struct {
 	__type(value, struct val_by_peer);
 } tbl_by_peer SEC(".maps");
 
-static __always_inline struct val_by_peer *find_by_peer(const struct key_by_peer *key, __u64 now)
+static __always_inline enum fr_found find_by_peer(const struct key_by_peer *key, struct val_by_peer *row, __u64 now)
 {
-	struct val_by_peer *row = bpf_map_lookup_elem(&tbl_by_peer, key);
+	enum fr_found found = fr_find(&tbl_by_peer, key, row, sizeof(*row), FR_CHANGES, NULL);
 
-	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
+	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -106,21 +107,22 @@ enum {
 	reason_to_peer_channel_data_length = 13, /* channel_data: length disagrees with the packet */
 	reason_to_peer_super_packet = 14, /* several datagrams in one buffer (GSO, GRO) */
 	reason_to_peer_no_by_channel = 15, /* no row in by_channel */
-	reason_to_peer_address_family = 16, /* an address of the other family */
-	reason_to_peer_no_memory = 17, /* the kernel has no memory to change the packet */
-	reason_to_peer_fault = 18, /* dropped: the kernel failed after the first change */
-	reason_to_peer_too_big = 19, /* larger than the MTU of the way out */
-	reason_to_peer_no_route = 20, /* no way out is known */
-	reason_to_peer_local = 21, /* the destination is this host */
-	reason_to_peer_unreachable = 22, /* the route says unreachable */
-	reason_to_peer_blackhole = 23, /* the route says blackhole */
-	reason_to_peer_prohibit = 24, /* the route says prohibit */
-	reason_to_peer_ipv4_checksum = 25, /* ipv4: checksum is wrong */
-	reason_to_peer_udp_checksum = 26, /* udp: checksum is 0 where that is invalid */
-	reason_to_peer_ipv6_version = 27, /* ipv6: version has another value */
-	reason_to_peer_mapped_address = 28, /* an IPv4-mapped address in an IPv6 header */
-	reason_to_peer_ipv6_payload_length = 29, /* ipv6: payload_length disagrees with the packet */
-	reason_to_peer_not_ip = 30, /* no ip header here */
+	reason_to_peer_changing = 16, /* user space changed rows at each attempt to read one */
+	reason_to_peer_address_family = 17, /* an address of the other family */
+	reason_to_peer_no_memory = 18, /* the kernel has no memory to change the packet */
+	reason_to_peer_fault = 19, /* dropped: the kernel failed after the first change */
+	reason_to_peer_too_big = 20, /* larger than the MTU of the way out */
+	reason_to_peer_no_route = 21, /* no way out is known */
+	reason_to_peer_local = 22, /* the destination is this host */
+	reason_to_peer_unreachable = 23, /* the route says unreachable */
+	reason_to_peer_blackhole = 24, /* the route says blackhole */
+	reason_to_peer_prohibit = 25, /* the route says prohibit */
+	reason_to_peer_ipv4_checksum = 26, /* ipv4: checksum is wrong */
+	reason_to_peer_udp_checksum = 27, /* udp: checksum is 0 where that is invalid */
+	reason_to_peer_ipv6_version = 28, /* ipv6: version has another value */
+	reason_to_peer_mapped_address = 29, /* an IPv4-mapped address in an IPv6 header */
+	reason_to_peer_ipv6_payload_length = 30, /* ipv6: payload_length disagrees with the packet */
+	reason_to_peer_not_ip = 31, /* no ip header here */
 };
 
 static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end, __u64 v_channel_data_end, __u64 v_payload_len, struct val_by_channel *row_ch)
@@ -150,7 +152,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 154 "relay.bpf.c"
+#line 156 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -164,7 +166,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 42);
-#line 168 "relay.bpf.c"
+#line 170 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x5 + x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -178,13 +180,13 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x13 = ld32(data + 16);
 #line 26 "spec.cue"
 	__u32 x14 = ld32(data + 20);
-#line 182 "relay.bpf.c"
+#line 184 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x14 + x8 + x9) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 42, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 188 "relay.bpf.c"
+#line 190 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -220,7 +222,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 224 "relay.bpf.c"
+#line 226 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -262,7 +264,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 266 "relay.bpf.c"
+#line 268 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -276,7 +278,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 42);
-#line 280 "relay.bpf.c"
+#line 282 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -284,7 +286,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 62, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 288 "relay.bpf.c"
+#line 290 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -320,7 +322,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 324 "relay.bpf.c"
+#line 326 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -368,7 +370,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u64 x13 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x14 = ld16(data + 58);
-#line 372 "relay.bpf.c"
+#line 374 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -382,7 +384,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u32 x15 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x16 = ld32(data + 62);
-#line 386 "relay.bpf.c"
+#line 388 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0 + tail0) + (__u64)x8 + x9 + x2 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -390,7 +392,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 394 "relay.bpf.c"
+#line 396 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -425,7 +427,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	st16(data + 56, x9);
 	st16(data + 58, x2);
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 429 "relay.bpf.c"
+#line 431 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -468,7 +470,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 472 "relay.bpf.c"
+#line 474 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
@@ -482,7 +484,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u32 x12 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x13 = ld32(data + 62);
-#line 486 "relay.bpf.c"
+#line 488 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + x13 + was0 + tail0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -493,7 +495,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 42, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 497 "relay.bpf.c"
+#line 499 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -530,7 +532,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 534 "relay.bpf.c"
+#line 536 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -560,7 +562,9 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	__u64 v_payload_len_4;
 	struct val_by_channel *row_ch;
 	struct val_by_channel *row_ch_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -653,10 +657,12 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 657 "relay.bpf.c"
+#line 661 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
+#line 665 "relay.bpf.c"
+			enum fr_found found;
 
 #line 25 "spec.cue"
 			fr_put_v4(key.m_client.addr, ld32(data + 26));
@@ -669,8 +675,16 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			key.m_number = be16(data + 42);
 #line 25 "spec.cue"
-			row_ch = find_by_channel(&key, now);
-#line 674 "relay.bpf.c"
+			row_ch = rows + 0;
+#line 25 "spec.cue"
+			found = find_by_channel(&key, row_ch, now);
+#line 25 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_peer_changing);
+#line 25 "spec.cue"
+			if (found == FR_MISSING)
+#line 25 "spec.cue"
+				row_ch = NULL;
+#line 688 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -694,13 +708,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 698 "relay.bpf.c"
+#line 712 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (28ULL + v_payload_len > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len, row_ch);
-#line 704 "relay.bpf.c"
+#line 718 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -726,13 +740,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 730 "relay.bpf.c"
+#line 744 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len_2, row_ch);
-#line 736 "relay.bpf.c"
+#line 750 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -801,10 +815,12 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 805 "relay.bpf.c"
+#line 819 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
+#line 823 "relay.bpf.c"
+			enum fr_found found;
 
 #line 25 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
@@ -825,8 +841,16 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			key.m_number = be16(data + 62);
 #line 25 "spec.cue"
-			row_ch_2 = find_by_channel(&key, now);
-#line 830 "relay.bpf.c"
+			row_ch_2 = rows + 0;
+#line 25 "spec.cue"
+			found = find_by_channel(&key, row_ch_2, now);
+#line 25 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_peer_changing);
+#line 25 "spec.cue"
+			if (found == FR_MISSING)
+#line 25 "spec.cue"
+				row_ch_2 = NULL;
+#line 854 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -856,13 +880,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 860 "relay.bpf.c"
+#line 884 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, row_ch_2);
-#line 866 "relay.bpf.c"
+#line 890 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -886,19 +910,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 890 "relay.bpf.c"
+#line 914 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, row_ch_2);
-#line 896 "relay.bpf.c"
+#line 920 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_to_peer_not_ip);
-#line 902 "relay.bpf.c"
+#line 926 "relay.bpf.c"
 }
 
 /*
@@ -909,36 +933,37 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_to_client_sent = 31, /* rewritten and sent */
-	reason_to_client_pass = 32, /* passed on, as the spec says */
-	reason_to_client_inactive = 33, /* the relay's lease has lapsed */
-	reason_to_client_vlan_tag = 34, /* a VLAN tag that the stack doesn't have */
-	reason_to_client_truncated = 35, /* the packet ends inside a header */
-	reason_to_client_ipv4_version = 36, /* ipv4: version has another value */
-	reason_to_client_ip_options = 37, /* ipv4: ihl has another value */
-	reason_to_client_ipv4_reserved = 38, /* ipv4: reserved has another value */
-	reason_to_client_fragment = 39, /* ipv4: mf has another value */
-	reason_to_client_ipv4_total_length = 40, /* ipv4: total_length disagrees with the packet */
-	reason_to_client_not_udp = 41, /* no udp header here */
-	reason_to_client_udp_length = 42, /* udp: length disagrees with the packet */
-	reason_to_client_no_by_peer = 43, /* no row in by_peer */
-	reason_to_client_channel_data_number = 44, /* a value that channel_data.number can't have */
-	reason_to_client_address_family = 45, /* an address of the other family */
-	reason_to_client_super_packet = 46, /* several datagrams in one buffer (GSO, GRO) */
-	reason_to_client_no_memory = 47, /* the kernel has no memory to change the packet */
-	reason_to_client_fault = 48, /* dropped: the kernel failed after the first change */
-	reason_to_client_too_big = 49, /* larger than the MTU of the way out */
-	reason_to_client_no_route = 50, /* no way out is known */
-	reason_to_client_local = 51, /* the destination is this host */
-	reason_to_client_unreachable = 52, /* the route says unreachable */
-	reason_to_client_blackhole = 53, /* the route says blackhole */
-	reason_to_client_prohibit = 54, /* the route says prohibit */
-	reason_to_client_ipv4_checksum = 55, /* ipv4: checksum is wrong */
-	reason_to_client_udp_checksum = 56, /* udp: checksum is 0 where that is invalid */
-	reason_to_client_ipv6_version = 57, /* ipv6: version has another value */
-	reason_to_client_mapped_address = 58, /* an IPv4-mapped address in an IPv6 header */
-	reason_to_client_ipv6_payload_length = 59, /* ipv6: payload_length disagrees with the packet */
-	reason_to_client_not_ip = 60, /* no ip header here */
+	reason_to_client_sent = 32, /* rewritten and sent */
+	reason_to_client_pass = 33, /* passed on, as the spec says */
+	reason_to_client_inactive = 34, /* the relay's lease has lapsed */
+	reason_to_client_vlan_tag = 35, /* a VLAN tag that the stack doesn't have */
+	reason_to_client_truncated = 36, /* the packet ends inside a header */
+	reason_to_client_ipv4_version = 37, /* ipv4: version has another value */
+	reason_to_client_ip_options = 38, /* ipv4: ihl has another value */
+	reason_to_client_ipv4_reserved = 39, /* ipv4: reserved has another value */
+	reason_to_client_fragment = 40, /* ipv4: mf has another value */
+	reason_to_client_ipv4_total_length = 41, /* ipv4: total_length disagrees with the packet */
+	reason_to_client_not_udp = 42, /* no udp header here */
+	reason_to_client_udp_length = 43, /* udp: length disagrees with the packet */
+	reason_to_client_no_by_peer = 44, /* no row in by_peer */
+	reason_to_client_changing = 45, /* user space changed rows at each attempt to read one */
+	reason_to_client_channel_data_number = 46, /* a value that channel_data.number can't have */
+	reason_to_client_address_family = 47, /* an address of the other family */
+	reason_to_client_super_packet = 48, /* several datagrams in one buffer (GSO, GRO) */
+	reason_to_client_no_memory = 49, /* the kernel has no memory to change the packet */
+	reason_to_client_fault = 50, /* dropped: the kernel failed after the first change */
+	reason_to_client_too_big = 51, /* larger than the MTU of the way out */
+	reason_to_client_no_route = 52, /* no way out is known */
+	reason_to_client_local = 53, /* the destination is this host */
+	reason_to_client_unreachable = 54, /* the route says unreachable */
+	reason_to_client_blackhole = 55, /* the route says blackhole */
+	reason_to_client_prohibit = 56, /* the route says prohibit */
+	reason_to_client_ipv4_checksum = 57, /* ipv4: checksum is wrong */
+	reason_to_client_udp_checksum = 58, /* udp: checksum is 0 where that is invalid */
+	reason_to_client_ipv6_version = 59, /* ipv6: version has another value */
+	reason_to_client_mapped_address = 60, /* an IPv4-mapped address in an IPv6 header */
+	reason_to_client_ipv6_payload_length = 61, /* ipv6: payload_length disagrees with the packet */
+	reason_to_client_not_ip = 62, /* no ip header here */
 };
 
 static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, struct val_by_peer *row_ch)
@@ -972,13 +997,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 976 "relay.bpf.c"
+#line 1001 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 982 "relay.bpf.c"
+#line 1007 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x5 + x6 + x7 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -992,13 +1017,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x14 = ld32(data + 16);
 #line 33 "spec.cue"
 	__u32 x15 = ld32(data + 20);
-#line 996 "relay.bpf.c"
+#line 1021 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x15 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 1002 "relay.bpf.c"
+#line 1027 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1039,7 +1064,7 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1043 "relay.bpf.c"
+#line 1068 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1085,13 +1110,13 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1089 "relay.bpf.c"
+#line 1114 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1095 "relay.bpf.c"
+#line 1120 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1099,7 +1124,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 1103 "relay.bpf.c"
+#line 1128 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1140,7 +1165,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	st16(data + 64, x9);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 1144 "relay.bpf.c"
+#line 1169 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1192,13 +1217,13 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	__u64 x15 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x16 = ld16(data + 58);
-#line 1196 "relay.bpf.c"
+#line 1221 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x17 = ld32(data + 54);
-#line 1202 "relay.bpf.c"
+#line 1227 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1206,7 +1231,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 1210 "relay.bpf.c"
+#line 1235 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1246,7 +1271,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	st16(data + 64, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? old0 : sum0);
-#line 1250 "relay.bpf.c"
+#line 1275 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1293,13 +1318,13 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u64 x12 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 1297 "relay.bpf.c"
+#line 1322 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	int pending0 = old0 == fr_fold(was0);
 #line 33 "spec.cue"
 	__u32 x14 = ld32(data + 54);
-#line 1303 "relay.bpf.c"
+#line 1328 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1310,7 +1335,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 1314 "relay.bpf.c"
+#line 1339 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1352,7 +1377,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? old0 : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1356 "relay.bpf.c"
+#line 1381 "relay.bpf.c"
 	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1380,7 +1405,9 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 	__u64 v_payload_len_4;
 	struct val_by_peer *row_ch;
 	struct val_by_peer *row_ch_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -1451,10 +1478,12 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1455 "relay.bpf.c"
+#line 1482 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
+#line 1486 "relay.bpf.c"
+			enum fr_found found;
 
 #line 32 "spec.cue"
 			fr_put_v4(key.m_peer.addr, ld32(data + 26));
@@ -1465,8 +1494,16 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 32 "spec.cue"
 			key.m_relayed.port = be16(data + 36);
 #line 32 "spec.cue"
-			row_ch = find_by_peer(&key, now);
-#line 1470 "relay.bpf.c"
+			row_ch = rows + 0;
+#line 32 "spec.cue"
+			found = find_by_peer(&key, row_ch, now);
+#line 32 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_client_changing);
+#line 32 "spec.cue"
+			if (found == FR_MISSING)
+#line 32 "spec.cue"
+				row_ch = NULL;
+#line 1507 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1494,13 +1531,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1498 "relay.bpf.c"
+#line 1535 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write1(skb, data, now, v_payload_len, row_ch);
-#line 1504 "relay.bpf.c"
+#line 1541 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1528,13 +1565,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1532 "relay.bpf.c"
+#line 1569 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write2(skb, data, now, v_payload_len_2, row_ch);
-#line 1538 "relay.bpf.c"
+#line 1575 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1581,10 +1618,12 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1585 "relay.bpf.c"
+#line 1622 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
+#line 1626 "relay.bpf.c"
+			enum fr_found found;
 
 #line 32 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
@@ -1603,8 +1642,16 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 32 "spec.cue"
 			key.m_relayed.port = be16(data + 56);
 #line 32 "spec.cue"
-			row_ch_2 = find_by_peer(&key, now);
-#line 1608 "relay.bpf.c"
+			row_ch_2 = rows + 0;
+#line 32 "spec.cue"
+			found = find_by_peer(&key, row_ch_2, now);
+#line 32 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_client_changing);
+#line 32 "spec.cue"
+			if (found == FR_MISSING)
+#line 32 "spec.cue"
+				row_ch_2 = NULL;
+#line 1655 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1638,13 +1685,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1642 "relay.bpf.c"
+#line 1689 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write3(skb, data, now, v_payload_len_3, row_ch_2);
-#line 1648 "relay.bpf.c"
+#line 1695 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1670,17 +1717,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1674 "relay.bpf.c"
+#line 1721 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write4(skb, data, now, v_payload_len_4, row_ch_2);
-#line 1680 "relay.bpf.c"
+#line 1727 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_to_client_not_ip);
-#line 1686 "relay.bpf.c"
+#line 1733 "relay.bpf.c"
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = runtime.Version1
+const _ = runtime.Version2
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -103,6 +103,7 @@ const (
 	ToPeerChannelDataLength                     // channel_data: length disagrees with the packet
 	ToPeerSuperPacket                           // several datagrams in one buffer (GSO, GRO)
 	ToPeerNoByChannel                           // no row in by_channel
+	ToPeerChanging                              // user space changed rows at each attempt to read one
 	ToPeerAddressFamily                         // an address of the other family
 	ToPeerNoMemory                              // the kernel has no memory to change the packet
 	ToPeerFault                                 // dropped: the kernel failed after the first change
@@ -161,6 +162,7 @@ const (
 	ToClientNotUDP                                  // no udp header here
 	ToClientUDPLength                               // udp: length disagrees with the packet
 	ToClientNoByPeer                                // no row in by_peer
+	ToClientChanging                                // user space changed rows at each attempt to read one
 	ToClientChannelDataNumber                       // a value that channel_data.number can't have
 	ToClientAddressFamily                           // an address of the other family
 	ToClientSuperPacket                             // several datagrams in one buffer (GSO, GRO)
@@ -332,6 +334,7 @@ var desc = runtime.Desc{
 			{Name: "channel_data_length", Kind: "up", Doc: "channel_data: length disagrees with the packet"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_by_channel", Kind: "up", Doc: "no row in by_channel"},
+			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "address_family", Kind: "up", Doc: "an address of the other family"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
@@ -348,7 +351,7 @@ var desc = runtime.Desc{
 			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6: payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
-		{Name: "to_client", Hook: "tc/ingress", L2: true, Base: 31, Reasons: []runtime.ReasonDesc{
+		{Name: "to_client", Hook: "tc/ingress", L2: true, Base: 32, Reasons: []runtime.ReasonDesc{
 			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
@@ -362,6 +365,7 @@ var desc = runtime.Desc{
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
 			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
 			{Name: "no_by_peer", Kind: "up", Doc: "no row in by_peer"},
+			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "channel_data_number", Kind: "up", Doc: "a value that channel_data.number can't have"},
 			{Name: "address_family", Kind: "up", Doc: "an address of the other family"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},

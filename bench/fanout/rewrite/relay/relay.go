@@ -14,7 +14,7 @@ import (
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = runtime.Version1
+const _ = runtime.Version2
 
 //go:embed relay_bpfel.o
 var object []byte
