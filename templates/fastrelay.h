@@ -363,6 +363,7 @@ static __always_inline __u64 fr_copy_row(void *to, const void *from, __u32 size)
 	for (i = 0; i < size; i += 8) {
 		__u64 v = *(const volatile __u64 *)(from + i);
 
+		FR_INJECT_DELAY();
 		st64(to + i, v);
 		all |= v;
 	}
