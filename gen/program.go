@@ -392,8 +392,8 @@ func (p *program) leaf(path []*inst, blk *[]ir.Stmt) {
 	}
 	p.out.Paths = append(p.out.Paths, strings.Join(names, " "))
 	s := &scope{program: p, path: path, rows: map[string]*ir.Row{}, facts: map[*ir.Row]bool{}, named: map[string]val{}, lists: map[string]*list{}}
-	if !segmented {
-		emit(blk, s.ordinary(unsegmented))
+	if guard := s.superPackets(unsegmented); guard != nil {
+		emit(blk, guard)
 	}
 	if len(path) == 0 {
 		p.diags.Add(codeStack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).WithHint("a stack begins with the link layer: [\"eth\", …]")

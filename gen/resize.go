@@ -51,6 +51,9 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 	for _, o := range w.hdrs {
 		static = static && o.size >= 0
 	}
+	if change > 0 && w.hdrs[change-1].old != nil {
+		rw.Unmoved = w.hdrs[change-1].old.end
+	}
 	stays := slices.ContainsFunc(w.hdrs, func(o *outHeader) bool { return isIP(o.h) })
 	outer := w.outermost()
 	headers := isIP(outer) && stays && static

@@ -418,6 +418,9 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 			return
 		}
 	}
+	if w.each == nil && (moved || w.readdressed()) {
+		w.unknownPartial(&w.guards, oldFront, rw.Resize == ir.MovePayload, pos)
+	}
 	sums, ok := w.sums(rw, end)
 	if !ok {
 		return

@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 )
 
 // readObject parses an object and checks that it is the one that desc describes.
@@ -200,7 +202,11 @@ func loadCollection(desc *Desc, spec *ebpf.CollectionSpec, found map[string]*ebp
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, explainLoad(desc, doing, fmt.Errorf("raise the limit of locked memory: %w", err))
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: found})
+	facts, err := skbfacts.Prepare(spec, skbfacts.All)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", doing, err)
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: found, Programs: facts})
 	if err != nil {
 		return nil, explainLoad(desc, doing, err)
 	}

@@ -234,6 +234,10 @@ func (r *run) meta(k ir.MetaKind) uint64 {
 		return uint64(r.packet.linkProto())
 	case ir.LeaseValid:
 		return truth(r.relay.World.Now < r.relay.World.LeaseDeadline)
+	case ir.Partial:
+		return uint64(r.packet.Partial.Start)<<16 | uint64(r.packet.Partial.Field)
+	case ir.Encapsulated:
+		return truth(r.packet.Tunnel)
 	}
 	r.fail("unknown fact %d about the packet", k)
 	return 0

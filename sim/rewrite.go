@@ -12,6 +12,21 @@ const (
 	tagSize       = 4
 )
 
+// moved says where a checksum that is left to a device stands in the packet that leaves.
+func (r *run) moved(w *ir.Rewrite, oldFront, newFront int) Partial {
+	p := r.packet.Partial
+	for _, s := range w.Sums {
+		if r.pending(s) {
+			by := r.offset(s.New) - r.offset(s.Old)
+			return Partial{p.Start + by, p.Field + by}
+		}
+	}
+	if p != (Partial{}) && w.Resize != ir.InPlace && p.Start >= r.offset(w.Unmoved) {
+		return Partial{p.Start + newFront - oldFront, p.Field + newFront - oldFront}
+	}
+	return p
+}
+
 // rewrite returns the packet that leaves. All values come from the packet that came. Addressed says that the link-layer
 // addresses will be those of the packet's hop: no cell covers them.
 func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
@@ -96,6 +111,7 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 		r.fail("byte %d of the new front is not written", kept+i)
 	}
 	out.Data = data
+	out.Partial = r.moved(w, oldFront, newFront)
 	out.Proto = 0 // what the kernel finds in the new frame
 	return out
 }

@@ -19,12 +19,19 @@ type Tag struct {
 // Packet is a frame and the facts about it that are not in its bytes.
 type Packet struct {
 	Data     []byte
-	VLAN     *Tag   // nil: no tag in the metadata
-	Pending  bool   // the offloaded checksum is left to a device (CHECKSUM_PARTIAL)
+	VLAN     *Tag // nil: no tag in the metadata
+	Partial  Partial
 	GSO      uint32 // bytes of payload in a segment of a super-packet; 0 for an ordinary packet
+	Tunnel   bool   // of a super-packet: each segment begins with a tunnel's headers (SKB_GSO_ENCAP_ALL)
 	Mark     uint32
 	Priority uint32
 	Proto    uint16 // skb->protocol; 0: what the kernel finds in the frame's EtherType
+}
+
+// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL), as offsets in the frame. Zero: all checksums are complete.
+type Partial struct {
+	Start int // the first byte that it covers
+	Field int // its field, which holds the sum of the pseudo-header
 }
 
 // linkProto is skb->protocol: eth_type_trans in net/ethernet/eth.c.
@@ -450,13 +457,7 @@ func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 }
 
 func (r *run) forward(n *node, s *ir.Forward) {
-	taken, ok := r.before(n.effects)
-	if !ok {
-		return
-	}
-	if r.stuck(s.Rewrite) {
-		r.giveBack(taken)
-		r.up(s.NoRoom)
+	if _, ok := r.before(n.effects); !ok {
 		return
 	}
 	out := *r.packet

@@ -152,7 +152,7 @@ func TestPendingChecksum(t *testing.T) {
 	r := openTurn(t, newTurnPlan())
 	in := channelData([]byte("hello"), 3, 0, true)
 	binary.BigEndian.PutUint16(in[40:], pseudo("198.51.100.7", "192.0.2.1", 8+4+5+3))
-	res, err := r.Run("to_peer", sim.Packet{Data: in, Pending: true})
+	res, err := r.Run("to_peer", sim.Packet{Data: in, Partial: sim.Partial{Start: 34, Field: 40}})
 	if err != nil || res.Verdict != sim.VerdictSent {
 		t.Fatal(res.Verdict, res.Reason, err)
 	}

@@ -65,7 +65,7 @@ func (r *run) region(at, n, limit int, what string) []byte {
 
 // sum computes a checksum of the packet that leaves.
 func (r *run) sum(s *ir.Sum) uint16 {
-	if !s.Fresh && s.Offloaded && r.packet.Pending && !(s.Absent && r.old(s) == 0) {
+	if r.pending(s) {
 		old := r.old(s)
 		sum := sumAdd(sumAdd(old, r.terms(s.NewPseudo, s.Name)), sumNeg(r.terms(s.OldPseudo, s.Name)))
 		if sum == 0 {
@@ -74,6 +74,11 @@ func (r *run) sum(s *ir.Sum) uint16 {
 		return uint16(sum)
 	}
 	return r.followed(s)
+}
+
+// pending reports whether a checksum is left to a device.
+func (r *run) pending(s *ir.Sum) bool {
+	return !s.Fresh && s.Offloaded && r.packet.Partial != Partial{} && r.packet.Partial.Field == r.offset(s.Old)
 }
 
 // old is the checksum of the packet that came.
@@ -102,23 +107,6 @@ func (r *run) followed(s *ir.Sum) uint16 {
 	}
 	new := sumAdd(payload, sumAdd(r.terms(s.NewTerms, s.Name), r.terms(s.NewPseudo, s.Name)))
 	return r.written(s, sumNeg(new))
-}
-
-// stuck reports whether a checksum of a rewrite seems to be pending, where the kernel's helper couldn't finish it: at an odd
-// offset.
-func (r *run) stuck(w *ir.Rewrite) bool {
-	return w != nil && slices.ContainsFunc(w.Sums, func(s *ir.Sum) bool { return r.stuckSum(w, s) })
-}
-
-func (r *run) stuckSum(w *ir.Rewrite, s *ir.Sum) bool {
-	if !s.Offloaded || s.Fresh || r.offset(s.New)&1 == 0 {
-		return false
-	}
-	pseudo := r.terms(s.OldPseudo, s.Name)
-	if pseudo == 0 {
-		pseudo = modulus // a sum of summands that are not all zero
-	}
-	return r.old(s) == pseudo || r.packet.Pending || w.Resize == ir.InPlace && r.packet.GSO != 0
 }
 
 // written chooses the form of zero that a checksum is written in.

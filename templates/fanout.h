@@ -151,6 +151,8 @@ static __noinline __u32 fr_sum_kind(struct __sk_buff *skb, __u32 off, __u16 old,
 {
 	void *p;
 
+	if (fr_facts)
+		return (__u16)fr_partial(skb) == off ? FR_SUM_PENDING : FR_SUM_FULL;
 	if (old != pseudo && !skb->gso_size) /* the pseudo-header of a super-packet may have another length */
 		return FR_SUM_FULL;
 	if (off & 1)

@@ -184,6 +184,9 @@ func (r *renderer) file() *fileData {
 	if len(p.Counters) > 0 {
 		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_NAMED %d", len(p.Counters)))
 	}
+	if r.needs["facts"] != "" {
+		d.Defines = append(d.Defines, "FR_NEEDS_FACTS")
+	}
 	if r.needs["scratch"] != "" {
 		d.Defines = append(d.Defines, "FR_NEEDS_SCRATCH")
 	}

@@ -172,6 +172,12 @@ func (f *function) meta(k ir.MetaKind) string {
 		return f.asItCame("priority")
 	case ir.LinkProto:
 		return "bpf_htons(skb->protocol)"
+	case ir.Partial:
+		f.needs["facts"] = "yes"
+		return "fr_partial(skb)"
+	case ir.Encapsulated:
+		f.needs["facts"] = "yes"
+		return "fr_encapsulated(skb)"
 	case ir.LeaseValid:
 		f.usesNow()
 		return "fr_lease_valid(now)"

@@ -202,6 +202,7 @@ func (n *fan) save() string {
 		size, room = "1", 1
 	}
 	w.sameSize = max(w.sameSize, 1)
+	w.needs["facts"] = "yes"
 	if n.front.Base != nil {
 		room = 1 << bits.Len(uint(room-1))
 		w.line("")

@@ -60,14 +60,22 @@ func (w *writer) shifted() string {
 	return text
 }
 
+// anyPending is the condition under which a checksum of a header that stays where it is while the payload moves is pending.
 func (w *writer) anyPending() string {
+	var names []string
 	for _, s := range w.sums {
-		if s.Offloaded {
-			return s.name("pending")
+		if s.Offloaded && !s.Fresh && s.Old.Base == w.rw.Unmoved.Base && s.Old.Const < w.rw.Unmoved.Const {
+			names = append(names, s.name("pending"))
 		}
 	}
-	w.fail("a rewrite at %s depends on a pending checksum, but has none", w.rw.Pos)
-	return "0"
+	switch len(names) {
+	case 0:
+		w.fail("a rewrite at %s depends on a pending checksum, but has none", w.rw.Pos)
+		return "0"
+	case 1:
+		return names[0]
+	}
+	return "(" + strings.Join(names, " || ") + ")"
 }
 
 // room renders the call that makes and closes room.

@@ -182,18 +182,19 @@ func (w *writer) checksum(s *sum) {
 	if s.Offloaded {
 		w.line("__u64 %s = %s;", s.name("was"), w.add(wasPseudo))
 		w.line("__u64 %s = %s;", s.name("now"), w.add(nowPseudo))
-		or := ""
+		w.partial()
+		pending := fmt.Sprintf("fr_is_partial(partial, %s, %s, fr_fold(%s))", w.offset(s.Old), s.name("old"), s.name("was"))
 		if w.rw.Resize == ir.InPlace && !w.known.plain {
-			or = " || skb->gso_size" // the pseudo-header of a super-packet may have another length: the kernel knows
+			pending += " || (!fr_facts && skb->gso_size)" // the pseudo-header of a super-packet may have another length: the kernel knows
 		}
-		w.line("int %s = %s == fr_fold(%s)%s;", s.name("pending"), s.name("old"), s.name("was"), or)
+		w.line("int %s = %s;", s.name("pending"), pending)
 		switch at := w.offset(s.New); {
 		case s.New.Base != nil:
 			w.line("/* bpf_l4_csum_replace takes even offsets only */")
-			w.failIf(fmt.Sprintf("unlikely(%s) && (%s & 1)", s.name("pending"), at))
+			w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts && (%s & 1)", s.name("pending"), at))
 		case s.New.Const&1 != 0:
 			w.line("/* bpf_l4_csum_replace takes even offsets only */")
-			w.failIf(fmt.Sprintf("unlikely(%s)", s.name("pending")))
+			w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts", s.name("pending")))
 		}
 		wasPseudo, nowPseudo = []summand{{scalar{size: 4}, false, s.name("was")}}, []summand{{scalar{size: 4}, false, s.name("now")}}
 	} else if s.Swap == nil {
@@ -248,13 +249,32 @@ func (w *writer) tail(s *sum) summand {
 	return summand{scalar{size: 4}, false, name}
 }
 
-// finish has the kernel complete a checksum that may be pending.
+// partial asks once where a checksum is left to a device.
+func (w *writer) partial() {
+	if w.asked {
+		return
+	}
+	w.asked, w.needs["facts"] = true, "yes"
+	w.line("__u32 partial = fr_partial(skb);")
+}
+
+// stored is what goes into a checksum's field. Where the kernel says that it is pending, that is the new pseudo-header's sum; where
+// it doesn't say, the kernel finishes it.
+func (s *sum) stored() string {
+	if !s.Offloaded || s.Fresh {
+		return s.name("sum")
+	}
+	old := s.name("old")
+	return fmt.Sprintf("%s ? (fr_facts ? fr_fold(FR_ZERO + %s + %s - %s) : %s) : %s", s.name("pending"), old, s.name("now"), s.name("was"), old, s.name("sum"))
+}
+
+// finish has the kernel complete a checksum that seems to be pending.
 func (w *writer) finish(s *sum) {
 	flags := "0"
 	if s.Optional {
 		flags = "BPF_F_MARK_MANGLED_0"
 	}
-	w.failIf(fmt.Sprintf("unlikely(%s) && fr_finish_sum(skb, %s, (__u32)%s << 16 | %s, FR_ZERO + %s - %s, %s)",
+	w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts && fr_finish_sum(skb, %s, (__u32)%s << 16 | %s, FR_ZERO + %s - %s, %s)",
 		s.name("pending"), w.offset(s.New), s.name("old"), s.name("sum"), s.name("now"), s.name("was"), flags))
 	w.moves = true
 }

@@ -130,6 +130,7 @@ type writer struct {
 	sums    []*sum
 	changed bool // the packet has changed: what fails now drops it
 	moves   bool // helpers were called that may have moved the packet
+	asked   bool // it has asked where a checksum is left to a device
 }
 
 // cell is a store into the front of the packet that leaves.
@@ -432,14 +433,10 @@ func (w *writer) front(direct string) {
 		w.changed = true
 	}
 	for _, s := range w.sums {
-		value := s.name("sum")
-		if s.Offloaded {
-			value = fmt.Sprintf("%s ? %s : %s", s.name("pending"), s.name("old"), s.name("sum"))
-		}
-		w.stmt(s.Pos, "st16(%s, %s);", w.place(s.New), value)
+		w.stmt(s.Pos, "st16(%s, %s);", w.place(s.New), s.stored())
 	}
 	for _, s := range w.sums {
-		if s.Offloaded {
+		if s.Offloaded && !s.Fresh {
 			w.finish(s)
 		}
 	}

@@ -394,8 +394,8 @@ const (
 	MoveHeaders
 	// MovePayload: the front stays, the payload moves, the tail is cut or grown.
 	MovePayload
-	// MoveEither: MovePayload where the offloaded checksum may be pending (its field equals the folded pseudo-header sum),
-	// else MoveHeaders. See docs/architecture.md: the kernel's csum_start doesn't follow a moved header.
+	// MoveEither: MovePayload where a checksum of a header in front of Rewrite.Unmoved is pending, else MoveHeaders. See
+	// docs/architecture.md: the kernel's csum_start doesn't follow a moved header.
 	MoveEither
 )
 
@@ -420,6 +420,7 @@ type Rewrite struct {
 	L2       int  // bytes of the link-layer headers in the frame that leaves: where the network header begins
 	OldFront Off
 	NewFront Off // Base is OldFront.Base or nil
+	Unmoved  Off // unless InPlace: behind the last header that came in front of all that is taken out or put in
 	Payload  Expr
 	Trim     bool // cut the tail off
 	Cells    []Cell
@@ -449,7 +450,8 @@ type Cell struct {
 // new = ~(payload + New + NewPseudo), all in ones' complement arithmetic. The canonical forms are: a result of FFFF is
 // written as 0, except that an Optional checksum writes 0 as FFFF.
 //
-// A checksum that is pending holds only the pseudo-header's sum, not complemented: new = old + NewPseudo - OldPseudo.
+// A checksum that is pending (the fact Partial names its field) holds only the pseudo-header's sum, not complemented:
+// new = old + NewPseudo - OldPseudo. Where the kernel doesn't say which one is, one may be that holds this sum.
 type Sum struct {
 	Name      string // "udp.checksum"
 	Old       Off    // the field in the packet that came; Fresh: not used
@@ -457,7 +459,7 @@ type Sum struct {
 	Fresh     bool   // the header is new: new = ~(New + NewPseudo)
 	Absent    bool   // an old value of 0 means "no checksum" and stays
 	Optional  bool
-	Offloaded bool // may be pending; where it seems to be, at an odd offset, the packet goes up (Forward.NoRoom): the kernel's helper can't finish it
+	Offloaded bool // may be pending. Where the kernel doesn't say, and one at an odd offset seems to be, the packet goes up (Forward.NoRoom)
 	OldTerms  []Term
 	NewTerms  []Term
 	OldPseudo []Term
@@ -535,6 +537,12 @@ const (
 	SKBPrio                    // skb->priority
 	LinkProto                  // skb->protocol, as a host-order EtherType
 	LeaseValid                 // the relay's lease has not lapsed
+	// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it covers, times
+	// 65536, plus that of its field; 0 where none is, or the kernel doesn't say.
+	Partial
+	// Encapsulated holds where the segments of a super-packet begin with a tunnel's headers, which the kernel repeats in front of
+	// each (SKB_GSO_ENCAP_ALL). Where the kernel doesn't say, it doesn't hold.
+	Encapsulated
 )
 
 // Meta reads a fact about the packet.
@@ -634,7 +642,7 @@ func (e *Load) Type() Type       { return UintType(e.Bits) }
 func (e *LoadBytes) Type() Type  { return e.T }
 func (e *VarRef) Type() Type     { return e.Var.Type }
 func (e *Meta) Type() Type {
-	if e.Kind == VLANTag || e.Kind == LeaseValid {
+	if e.Kind == VLANTag || e.Kind == LeaseValid || e.Kind == Encapsulated {
 		return boolType
 	}
 	if e.Kind == VLANTCI || e.Kind == VLANProto || e.Kind == LinkProto {

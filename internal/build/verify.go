@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 )
 
 // Verified is what the running kernel's verifier says of a program.
@@ -43,8 +45,13 @@ func Verify(r *Result) (map[string]*Verified, error) {
 			m.MaxEntries = 1
 		}
 	}
+	options, err := skbfacts.Prepare(collection, skbfacts.All)
+	if err != nil {
+		return nil, err
+	}
 	load := func(level ebpf.LogLevel) (*ebpf.Collection, error) {
-		return ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{Programs: ebpf.ProgramOptions{LogLevel: level}})
+		options.LogLevel = level
+		return ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{Programs: options})
 	}
 	loaded, err := load(ebpf.LogLevelStats)
 	var refused *ebpf.VerifierError

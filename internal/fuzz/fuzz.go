@@ -340,7 +340,7 @@ func (f *fuzzer) examine(program string, p sim.Packet, res sim.Result, decode bo
 
 // judge asks the config's judge about a packet that left.
 func (f *fuzzer) judge(program string, p sim.Packet, res sim.Result) string {
-	if f.Judge == nil || p.GSO != 0 || p.VLAN != nil || p.Pending {
+	if f.Judge == nil || p.GSO != 0 || p.VLAN != nil || p.Partial != (sim.Partial{}) {
 		return ""
 	}
 	forwarded := res.Verdict == sim.VerdictSent || res.Verdict == sim.VerdictPass

@@ -182,7 +182,7 @@ func FuzzBytes(f *testing.F) {
 		f.Add(uint8(i), make([]byte, 64), uint64(1), uint32(0)) // some have no tests
 		hs := packet.NewHeaders(s)
 		for _, t := range s.Tests {
-			f.Add(uint8(i), hs.Make(t.Packet, &diag.List{}), uint64(1), uint32(0))
+			f.Add(uint8(i), hs.Make(t.Packet, &diag.List{}).Data, uint64(1), uint32(0))
 		}
 	}
 	pairs := map[string]*fuzz.Pair{} // made where they are needed: a spec takes clang a while

@@ -22,7 +22,7 @@ type Frame struct {
 
 // Options choose how a frame is built.
 type Options struct {
-	Pending bool // checksums that may be left to a device hold the sum of their pseudo-header only
+	Pending bool // the innermost checksum that may be left to a device is: it holds the sum of its pseudo-header only
 }
 
 // Addresses that a frame has which gives none.
@@ -80,14 +80,50 @@ func (hs *Headers) fillSums(f *Frame, opt Options, keep func(span int, field *sp
 			if p.Field.Checksum == nil || !p.There || keep(i, p.Field) {
 				continue
 			}
-			sum, err := s.checksum(&p, opt.Pending)
+			sum, err := s.checksum(&p)
 			if err != nil {
 				return fmt.Errorf("%s.%s: %w", sp.Name(), p.Field.Name.Value, err)
 			}
 			p.Put(f.Data, Uint(uint64(sum)))
 		}
 	}
+	if !opt.Pending {
+		return nil
+	}
+	// Whoever leaves the inner checksum to a device computes outer ones as they will be right in the end.
+	i, p := hs.partial(f.Data, f.Spans)
+	if p == nil || keep(i, p.Field) {
+		return nil
+	}
+	pseudo, err := (&scope{hs, f.Data, f.Spans[:i+1]}).pseudo(p.Field.Checksum)
+	if err != nil {
+		return err
+	}
+	p.Put(f.Data, Uint(uint64(fold(pseudo))))
 	return nil
+}
+
+// partial returns the place of the innermost checksum that may be left to a device, and the index of its span; nil where there is
+// none.
+func (hs *Headers) partial(frame []byte, spans []*Span) (int, *Place) {
+	for i, sp := range slices.Backward(spans) {
+		for _, p := range sp.Places {
+			if c := p.Field.Checksum; c != nil && c.Offloaded && p.There && !((&scope{hs, frame, spans[:i+1]}).mayBeAbsent(c) && p.Get(frame).Int == 0) {
+				return i, &p
+			}
+		}
+	}
+	return 0, nil
+}
+
+// Partial returns the offsets of the first byte that the innermost offloaded checksum of a frame covers, and of its field; zeros
+// where there is none.
+func (hs *Headers) Partial(f *Frame) (start, field int) {
+	i, p := hs.partial(f.Data, f.Spans)
+	if p == nil {
+		return 0, 0
+	}
+	return f.Spans[i].Start, p.Bit / 8
 }
 
 type builder struct {

@@ -119,7 +119,7 @@ func build(t *testing.T, ls ...*spec.Layer) []byte {
 	t.Helper()
 	hs := packet.NewHeaders(protocols())
 	var diags diag.List
-	frame := hs.Make(&spec.Packet{Layers: ls}, &diags)
+	frame := hs.Make(&spec.Packet{Layers: ls}, &diags).Data
 	if err := diags.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestMistakes(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var diags diag.List
-			frame := packet.NewHeaders(protocols()).Make(&spec.Packet{Layers: c.layers}, &diags)
+			frame := packet.NewHeaders(protocols()).Make(&spec.Packet{Layers: c.layers}, &diags).Data
 			if err := diags.Err(); frame != nil || err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("got %v, want %s", err, c.want)
 			}

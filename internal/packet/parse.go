@@ -1,6 +1,7 @@
 package packet
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -30,8 +31,23 @@ func (hs *Headers) Parse(frame []byte, headers []*spec.Header, opt Options) ([]*
 		problems = append(problems, sp.bound(frame, limit)...)
 		at, limit = sp.End, sp.Payload()
 	}
+	if i, p := hs.partial(frame, spans); opt.Pending && p != nil {
+		// It has to be the pseudo-header's sum; outer ones are looked at as they will be when it is complete.
+		s := &scope{hs, frame, spans[:i+1]}
+		name := spans[i].Name() + "." + p.Field.Name.Value
+		if pseudo, err := s.pseudo(p.Field.Checksum); err != nil {
+			problems = append(problems, Problem{name, err.Error()})
+		} else if got := p.Get(frame).Int; got%0xffff != uint64(fold(pseudo))%0xffff {
+			problems = append(problems, Problem{name, fmt.Sprintf("got 0x%04x, want 0x%04x", got, fold(pseudo))})
+		}
+		s.frame = bytes.Clone(frame)
+		if full, err := s.checksum(p); err == nil {
+			p.Put(s.frame, Uint(uint64(full)))
+		}
+		frame = s.frame
+	}
 	for i, sp := range spans {
-		problems = append(problems, (&scope{hs, frame, spans[:i+1]}).sums(sp, opt.Pending)...)
+		problems = append(problems, (&scope{hs, frame, spans[:i+1]}).sums(sp)...)
 	}
 	return spans, problems
 }
@@ -134,7 +150,7 @@ func (s *Span) bound(frame []byte, limit int) []Problem {
 }
 
 // sums checks the checksums of a span, the last one of the scope.
-func (s *scope) sums(sp *Span, pending bool) []Problem {
+func (s *scope) sums(sp *Span) []Problem {
 	var problems []Problem
 	for _, p := range sp.Places {
 		c := p.Field.Checksum
@@ -145,7 +161,7 @@ func (s *scope) sums(sp *Span, pending bool) []Problem {
 		if got.Int == 0 && s.mayBeAbsent(c) {
 			continue
 		}
-		want, err := s.checksum(&p, pending)
+		want, err := s.checksum(&p)
 		name := sp.Name() + "." + p.Field.Name.Value
 		switch {
 		case err != nil:

@@ -141,22 +141,26 @@ func (r *resolver) store(layer int, f *spec.Field, l spec.Literal) {
 	r.layers[layer].Values[f.Name.Value] = v
 }
 
-// Make resolves and builds the packet of a test, or reports why it can't be.
-func (hs *Headers) Make(p *spec.Packet, diags *diag.List) []byte {
+// Make resolves and builds the packet of a test, or reports why it can't be: then the frame is empty.
+func (hs *Headers) Make(p *spec.Packet, diags *diag.List) *Frame {
 	if p.Hex != nil {
-		return p.Hex
+		f := &Frame{Data: p.Hex}
+		if eth := hs.Header("eth"); eth != nil {
+			f.Spans, _ = hs.Parse(p.Hex, hs.Guess(p.Hex, eth), Options{})
+		}
+		return f
 	}
 	before := diags.Len()
 	layers := hs.Resolve(p.Layers, diags)
 	if diags.Len() > before {
-		return nil
+		return &Frame{}
 	}
 	f, err := hs.Build(layers, Options{Pending: p.Pending})
 	if err != nil {
 		diags.Add(codeUnbuildable, p.Pos, "the packet can't be built: %s", err)
-		return nil
+		return &Frame{}
 	}
-	return f.Data
+	return f
 }
 
 func didYouMean(name string, known []string) string {

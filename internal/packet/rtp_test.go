@@ -54,7 +54,7 @@ func TestListsAndConditions(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			diags := &diag.List{}
-			frame := hs.Make(&spec.Packet{Layers: []*spec.Layer{{Header: name("rtp"), Fields: c.fields}}}, diags)
+			frame := hs.Make(&spec.Packet{Layers: []*spec.Layer{{Header: name("rtp"), Fields: c.fields}}}, diags).Data
 			if c.want == "" {
 				if diags.Len() == 0 {
 					t.Errorf("it was built: %x", frame)

@@ -53,15 +53,12 @@ func (s *scope) pseudo(c *spec.Checksum) (uint64, error) {
 	return sum, nil
 }
 
-// checksum computes what a checksum field at a place should hold. Pending: what it holds while a device is to complete it.
-func (s *scope) checksum(p *Place, pending bool) (uint16, error) {
+// checksum computes what a checksum field at a place should hold.
+func (s *scope) checksum(p *Place) (uint16, error) {
 	c := p.Field.Checksum
 	pseudo, err := s.pseudo(c)
 	if err != nil {
 		return 0, err
-	}
-	if pending && c.Offloaded {
-		return fold(pseudo), nil
 	}
 	old := p.Get(s.frame)
 	p.Put(s.frame, Uint(0))

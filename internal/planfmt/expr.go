@@ -17,7 +17,7 @@ var binOps = map[ir.BinOp]string{
 var metaNames = map[ir.MetaKind]string{
 	ir.FrameLen: "frame_len", ir.VLANTag: "vlan_tag", ir.VLANTCI: "vlan_tci", ir.VLANProto: "vlan_proto",
 	ir.GSOSize: "gso_size", ir.SKBMark: "skb_mark", ir.SKBPrio: "skb_priority", ir.LinkProto: "link_proto",
-	ir.LeaseValid: "lease_valid",
+	ir.LeaseValid: "lease_valid", ir.Partial: "partial", ir.Encapsulated: "encapsulated",
 }
 
 // expr returns the text of an expression.

@@ -61,7 +61,7 @@ program out tc/ingress
   body
     need 42 bytes else up short  ; eth.cue:7
     let size = 8 + (udp.dst_port[36 u16] & 0xfff)
-    lookup p = peers{client.port: udp.dst_port[36 u16]} else up short
+    lookup p = peers{client.port: udp.dst_port[36 u16]} else up short, if rows change up sent
     forward sent through p.hop (IPv4)  ; 9:4
       rewrite in place, l2 14, front 42 -> 42
         [36 +2] = size  (dst_port)

@@ -30,7 +30,7 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 		if s.Miss >= 0 {
 			miss = "else " + stop(p, s.Miss)
 		}
-		w.line(s.Pos, "lookup %s = %s%s %s, while it changes %s", s.Row.Name, s.Row.Table.Name, members(s.Key), miss, stop(p, s.Changing))
+		w.line(s.Pos, "lookup %s = %s%s %s, if rows change %s", s.Row.Name, s.Row.Table.Name, members(s.Key), miss, stop(p, s.Changing))
 	case *ir.Count:
 		w.line(s.Pos, "%s", count(s))
 	case *ir.Learn:
@@ -126,6 +126,9 @@ func (w *writer) rewrite(r *ir.Rewrite) {
 	}
 	text += fmt.Sprintf(", l2 %d", r.L2)
 	text += fmt.Sprintf(", front %s -> %s", offset(r.OldFront), offset(r.NewFront))
+	if r.Unmoved != (ir.Off{}) {
+		text += ", unmoved " + offset(r.Unmoved)
+	}
 	if r.Payload != nil {
 		text += ", payload " + expr(r.Payload)
 	}

@@ -411,7 +411,12 @@ func (p *preparer) packet() {
 		p.diags.Add(codeIncomplete, p.t.src.Name.Pos, "the test has no packet")
 		return
 	}
-	p.t.packet = sim.Packet{Data: p.headers.Make(src, p.diags), Pending: src.Pending}
+	frame := p.headers.Make(src, p.diags)
+	p.t.packet = sim.Packet{Data: frame.Data}
+	if src.Pending {
+		start, field := p.headers.Partial(frame)
+		p.t.packet.Partial = sim.Partial{Start: start, Field: field}
+	}
 	if src.VLAN != nil {
 		p.t.packet.VLAN = &sim.Tag{Proto: src.VLAN.Proto, TCI: src.VLAN.TCI}
 	}

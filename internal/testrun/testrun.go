@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -90,7 +91,11 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 			m.MaxEntries = uint32(n)
 		}
 	}
-	coll, err := ebpf.NewCollection(spec)
+	facts, err := skbfacts.Prepare(spec, skbfacts.All)
+	if err != nil {
+		return nil, err
+	}
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{Programs: facts})
 	if err != nil {
 		return nil, refused(fmt.Errorf("load the object: %w", err))
 	}
@@ -225,7 +230,7 @@ func Shows(p *sim.Packet) string {
 	switch {
 	case p.VLAN != nil:
 		return "the VLAN tag is in the metadata"
-	case p.Pending:
+	case p.Partial != (sim.Partial{}):
 		return "the checksum is pending"
 	case len(p.Data) < 14 || len(p.Data) > MaxFrame:
 		return fmt.Sprintf("the frame has %d bytes", len(p.Data))

@@ -11,6 +11,7 @@
  *	FR_NEEDS_SHARED	entries of fr_shared, where it has counters in tables
  *	FR_NEEDS_NAMED	entries of fr_named, where it has named counters
  *	FR_NEEDS_SCRATCH	where it moves payloads
+ *	FR_NEEDS_FACTS	where it asks what the kernel knows about a packet
  *
  * Sums are ones' complement sums (RFC 1071) of 16-bit words as they lie in memory. That gives the same checksum as network
  * order does (RFC 1071, 2.B), and needs no byte swaps.
@@ -128,6 +129,7 @@ static __s64 (*bpf_csum_update)(struct __sk_buff *skb, __u32 csum) = (void *)40;
 static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 diff, __u32 mode, __u64 flags) = (void *)50;
 static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen, __u32 flags) = (void *)69;
 static __u64 (*bpf_jiffies64)(void) = (void *)118;
+static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
 static long (*bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int plen, __u64 flags) = (void *)152;
 
 /*
@@ -363,6 +365,7 @@ static __always_inline __u64 fr_copy_row(void *to, const void *from, __u32 size)
 	for (i = 0; i < size; i += 8) {
 		__u64 v = *(const volatile __u64 *)(from + i);
 
+		FR_INJECT_DELAY();
 		st64(to + i, v);
 		all |= v;
 	}
@@ -546,6 +549,119 @@ static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u6
 		return 8;
 	}
 }
+
+#ifdef FR_NEEDS_FACTS
+
+/*
+ * What the kernel knows about a packet. From Linux 6.2 on a program may look at struct sk_buff itself; before, it may read the
+ * kernel's memory. The members' places come from the kernel's BTF when the program is loaded (CO-RE). A kernel without BTF doesn't
+ * say, and one that is locked down says less: the loader writes down what can be asked, and the rest isn't in the program that the
+ * kernel runs.
+ */
+
+enum {
+	FR_FACTS_CAST = 1 << 0, /* bpf_cast_to_kern_ctx */
+	FR_FACTS_READ = 1 << 1, /* bpf_probe_read_kernel */
+};
+
+const volatile __u32 fr_facts;
+
+struct sk_buff___fr {
+	__u8 ip_summed : 2;
+	__u16 csum_start, csum_offset;
+	__u32 end;
+	unsigned char *head, *data;
+} __attribute__((preserve_access_index));
+
+struct skb_shared_info___fr {
+	__u32 gso_type;
+} __attribute__((preserve_access_index));
+
+extern void *bpf_cast_to_kern_ctx(void *ctx) __attribute__((weak, section(".ksyms")));
+
+/* What is asked of the compiler about a member (enum in LLVM's BPFCORE.h). */
+enum {
+	FR_BYTE_OFFSET = 0,
+	FR_LSHIFT = 4,
+	FR_RSHIFT = 5,
+};
+
+enum {
+	FR_CHECKSUM_PARTIAL = 3,     /* include/linux/skbuff.h */
+	FR_GSO_ENCAP_ALL = 0x3f << 6, /* SKB_GSO_GRE to SKB_GSO_UDP_TUNNEL_CSUM */
+};
+
+#define FR_AT(type, member) __builtin_preserve_field_info(((struct type *)0)->member, FR_BYTE_OFFSET)
+
+/* ip_summed is two bits of a byte. */
+#define FR_IP_SUMMED(byte)                                                                                   \
+	((__u64)(byte) << __builtin_preserve_field_info(((struct sk_buff___fr *)0)->ip_summed, FR_LSHIFT) >> \
+	 __builtin_preserve_field_info(((struct sk_buff___fr *)0)->ip_summed, FR_RSHIFT))
+
+/* Reads size bytes of the kernel's memory; 0 where that isn't to be had. */
+static __always_inline __u64 fr_kernel(const void *from, __u32 size)
+{
+	__u64 v = 0;
+
+	if (bpf_probe_read_kernel(&v, size, from))
+		return 0;
+	return v;
+}
+
+/* fr_partial where struct sk_buff can't be looked at. */
+static __noinline __u32 fr_partial_read(struct __sk_buff *skb)
+{
+	const void *k = skb;
+	__u32 start;
+
+	if (likely(FR_IP_SUMMED(fr_kernel(k + FR_AT(sk_buff___fr, ip_summed), 1)) != FR_CHECKSUM_PARTIAL))
+		return 0;
+	start = fr_kernel(k + FR_AT(sk_buff___fr, csum_start), 2) -
+		(fr_kernel(k + FR_AT(sk_buff___fr, data), 8) - fr_kernel(k + FR_AT(sk_buff___fr, head), 8));
+	return start << 16 | (__u16)(start + fr_kernel(k + FR_AT(sk_buff___fr, csum_offset), 2));
+}
+
+/*
+ * Where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it covers, times 65536, plus that of
+ * its field. 0 where none is, or where nobody says.
+ */
+static __always_inline __u32 fr_partial(struct __sk_buff *skb)
+{
+	if (fr_facts & FR_FACTS_CAST) {
+		const struct sk_buff___fr *k = bpf_cast_to_kern_ctx(skb);
+		__u32 start;
+
+		if (likely(FR_IP_SUMMED(ld8((const void *)k + FR_AT(sk_buff___fr, ip_summed))) != FR_CHECKSUM_PARTIAL))
+			return 0;
+		start = k->csum_start - ((__u64)k->data - (__u64)k->head);
+		return start << 16 | (__u16)(start + k->csum_offset);
+	}
+	return fr_facts & FR_FACTS_READ ? fr_partial_read(skb) : 0;
+}
+
+/*
+ * A checksum with this field is left to a device. Where nobody says which is, it is one that holds the sum of the pseudo-header:
+ * a full one does so by chance, and what is done then is right for both.
+ */
+static __always_inline int fr_is_partial(__u32 partial, __u32 field, __u16 old, __u16 pseudo)
+{
+	return fr_facts ? (__u16)partial == field : old == pseudo;
+}
+
+/*
+ * Each segment of a super-packet begins with the headers of a tunnel, up to the inner transport header.
+ */
+static __noinline int fr_encapsulated(struct __sk_buff *skb)
+{
+	const void *k = skb, *shared;
+
+	if (!(fr_facts & FR_FACTS_READ))
+		return 0;
+	shared = (const void *)fr_kernel(k + FR_AT(sk_buff___fr, head), 8) + fr_kernel(k + FR_AT(sk_buff___fr, end), 4);
+	return (fr_kernel(shared + FR_AT(skb_shared_info___fr, gso_type), 4) & FR_GSO_ENCAP_ALL) != 0;
+}
+
+#endif
 
 /*
  * Room. A rewritten packet is [0, to) of headers and then the payload, which came at from. Ways to make or close the room

@@ -7,11 +7,12 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 87
+#define FR_REASONS 89
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 24577
 #define FR_NEEDS_NAMED 1
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 8193
 #define FR_NEEDS_CREDITS 8193
 #define FR_NEEDS_RING 1048576
@@ -167,29 +168,30 @@ enum {
 	reason_video_no_streams = 18, /* no row in streams */
 	reason_video_changing = 19, /* user space changed rows at each attempt to read one */
 	reason_video_full_streams = 20, /* streams is full */
-	reason_video_no_subscribers = 21, /* no group in subscribers */
-	reason_video_no_memory = 22, /* the kernel has no memory to change the packet */
-	reason_video_fault = 23, /* dropped: the kernel failed after the first change */
-	reason_video_no_key_frame = 24, /* no copy, as the spec says */
-	reason_video_layer = 25, /* no copy, as the spec says */
-	reason_video_refused_rate = 26, /* no rate left */
-	reason_video_contended = 27, /* too many processors spend one credit at once */
-	reason_video_rtcp_declined = 28, /* rtp: payload_type has another value */
-	reason_video_address_family = 29, /* an address of the other family */
-	reason_video_too_big = 30, /* larger than the MTU of the way out */
-	reason_video_no_route = 31, /* no way out is known */
-	reason_video_local = 32, /* the destination is this host */
-	reason_video_unreachable = 33, /* the route says unreachable */
-	reason_video_blackhole = 34, /* the route says blackhole */
-	reason_video_prohibit = 35, /* the route says prohibit */
-	reason_video_no_neighbour = 36, /* the neighbour's link-layer address isn't known yet */
-	reason_video_copy = 37, /* a copy was sent */
-	reason_video_refused_by_device = 38, /* the device takes no more */
-	reason_video_ipv6_version = 39, /* ipv6: version has another value */
-	reason_video_mapped_address = 40, /* an IPv4-mapped address in an IPv6 header */
-	reason_video_ipv6_payload_length = 41, /* ipv6: payload_length disagrees with the packet */
-	reason_video_udp_checksum = 42, /* udp: checksum is 0 where that is invalid */
-	reason_video_not_ip = 43, /* no ip header here */
+	reason_video_partial_checksum = 21, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_video_no_subscribers = 22, /* no group in subscribers */
+	reason_video_no_memory = 23, /* the kernel has no memory to change the packet */
+	reason_video_fault = 24, /* dropped: the kernel failed after the first change */
+	reason_video_no_key_frame = 25, /* no copy, as the spec says */
+	reason_video_layer = 26, /* no copy, as the spec says */
+	reason_video_refused_rate = 27, /* no rate left */
+	reason_video_contended = 28, /* too many processors spend one credit at once */
+	reason_video_rtcp_declined = 29, /* rtp: payload_type has another value */
+	reason_video_address_family = 30, /* an address of the other family */
+	reason_video_too_big = 31, /* larger than the MTU of the way out */
+	reason_video_no_route = 32, /* no way out is known */
+	reason_video_local = 33, /* the destination is this host */
+	reason_video_unreachable = 34, /* the route says unreachable */
+	reason_video_blackhole = 35, /* the route says blackhole */
+	reason_video_prohibit = 36, /* the route says prohibit */
+	reason_video_no_neighbour = 37, /* the neighbour's link-layer address isn't known yet */
+	reason_video_copy = 38, /* a copy was sent */
+	reason_video_refused_by_device = 39, /* the device takes no more */
+	reason_video_ipv6_version = 40, /* ipv6: version has another value */
+	reason_video_mapped_address = 41, /* an IPv4-mapped address in an IPv6 header */
+	reason_video_ipv6_payload_length = 42, /* ipv6: payload_length disagrees with the packet */
+	reason_video_udp_checksum = 43, /* udp: checksum is 0 where that is invalid */
+	reason_video_not_ip = 44, /* no ip header here */
 };
 
 static __always_inline int prog_video_write1(struct __sk_buff *skb)
@@ -244,13 +246,13 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_refused_rate);
-#line 248 "relay.bpf.c"
+#line 250 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-#line 254 "relay.bpf.c"
+#line 256 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -298,7 +300,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 302 "relay.bpf.c"
+#line 304 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -312,7 +314,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 316 "relay.bpf.c"
+#line 318 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -324,7 +326,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 		event0->m_number = v_number;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 328 "relay.bpf.c"
+#line 330 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -336,7 +338,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	fr_shared_add(row_r->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-#line 340 "relay.bpf.c"
+#line 342 "relay.bpf.c"
 	return 0;
 }
 
@@ -366,7 +368,7 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 	if ((fr_shared_get(row_r->m_sent) == 0) && (((((be8(s_rtp_extensions_end) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end) & 7) == 0)) || ((be8(s_vp8_layer_end) & 1) == 1))) { /* rule */
 #line 82 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_key_frame);
-#line 370 "relay.bpf.c"
+#line 372 "relay.bpf.c"
 	}
 
 	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
@@ -376,7 +378,7 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_layer);
-#line 380 "relay.bpf.c"
+#line 382 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -407,13 +409,13 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_video_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_route);
-#line 411 "relay.bpf.c"
+#line 413 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_video_too_big);
 #line 72 "spec.cue"
 	return prog_video_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 417 "relay.bpf.c"
+#line 419 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_vp8_layer_end, __u64 v_priority)
@@ -421,7 +423,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 425 "relay.bpf.c"
+#line 427 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -439,14 +441,14 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_video_no_subscribers);
 
-#line 443 "relay.bpf.c"
+#line 445 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end + 1), 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 450 "relay.bpf.c"
+#line 452 "relay.bpf.c"
 	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
 	same->size = size;
 	same->clock = 0;
@@ -455,7 +457,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 459 "relay.bpf.c"
+#line 461 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -482,7 +484,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn1, &fan, 0);
 
-#line 486 "relay.bpf.c"
+#line 488 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	__u32 len = skb->len;
@@ -546,13 +548,13 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_refused_rate);
-#line 550 "relay.bpf.c"
+#line 552 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-#line 556 "relay.bpf.c"
+#line 558 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -594,7 +596,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 598 "relay.bpf.c"
+#line 600 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -608,7 +610,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 612 "relay.bpf.c"
+#line 614 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -620,7 +622,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 624 "relay.bpf.c"
+#line 626 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -632,7 +634,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 636 "relay.bpf.c"
+#line 638 "relay.bpf.c"
 	return 0;
 }
 
@@ -662,7 +664,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 	if ((fr_shared_get(row_r_2->m_sent) == 0) && (((((be8(s_rtp_extensions_end_2) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end_2) & 7) == 0)) || ((be8(s_vp8_layer_end_2) & 1) == 1))) { /* rule */
 #line 82 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_key_frame);
-#line 666 "relay.bpf.c"
+#line 668 "relay.bpf.c"
 	}
 
 	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
@@ -672,7 +674,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_layer);
-#line 676 "relay.bpf.c"
+#line 678 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -709,13 +711,13 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_route);
-#line 713 "relay.bpf.c"
+#line 715 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_too_big);
 #line 72 "spec.cue"
 	return prog_video_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 719 "relay.bpf.c"
+#line 721 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_vp8_layer_end_2, __u64 v_priority_2)
@@ -723,7 +725,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 727 "relay.bpf.c"
+#line 729 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -749,14 +751,14 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_video_no_subscribers);
 
-#line 753 "relay.bpf.c"
+#line 755 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end_2 + 1), 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 760 "relay.bpf.c"
+#line 762 "relay.bpf.c"
 	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
 	same->size = size;
 	same->clock = 0;
@@ -765,7 +767,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 769 "relay.bpf.c"
+#line 771 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
@@ -789,7 +791,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn2, &fan, 0);
 
-#line 793 "relay.bpf.c"
+#line 795 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	__u32 len = skb->len;
@@ -852,6 +854,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 	__u64 v_rtp_extensions_element;
 	__u64 v_priority_value;
 	__u64 v_priority;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_rtp_csrc_list_size_2;
@@ -898,6 +901,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 	__u64 v_rtp_extensions_element_2;
 	__u64 v_priority_value_2;
 	__u64 v_priority_2;
+	__u64 v_partial_2;
 	struct val_streams *row_stream;
 	struct val_streams *row_stream_2;
 	void *rows = fr_room_for_rows();
@@ -1011,14 +1015,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 1015 "relay.bpf.c"
+#line 1019 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 1022 "relay.bpf.c"
+#line 1026 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1042,14 +1046,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 1046 "relay.bpf.c"
+#line 1050 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 1053 "relay.bpf.c"
+#line 1057 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1071,12 +1075,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1075 "relay.bpf.c"
+#line 1079 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 1080 "relay.bpf.c"
+#line 1084 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1104,14 +1108,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size = 1;
 #line 21 "spec.cue"
 			v_vp8_has = be8(p_rtp_extensions_end + 1); /* vp8.has */
-#line 1108 "relay.bpf.c"
+#line 1112 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size = 0;
 #line 21 "spec.cue"
 			v_vp8_has = 0;
-#line 1115 "relay.bpf.c"
+#line 1119 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1135,14 +1139,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size = 1;
 #line 22 "spec.cue"
 			v_vp8_picture = be8(p_vp8_has_end); /* vp8.picture */
-#line 1139 "relay.bpf.c"
+#line 1143 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size = 0;
 #line 22 "spec.cue"
 			v_vp8_picture = 0;
-#line 1146 "relay.bpf.c"
+#line 1150 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1164,12 +1168,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 1;
-#line 1168 "relay.bpf.c"
+#line 1172 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 0;
-#line 1173 "relay.bpf.c"
+#line 1177 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1191,12 +1195,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 1;
-#line 1195 "relay.bpf.c"
+#line 1199 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 0;
-#line 1200 "relay.bpf.c"
+#line 1204 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1220,14 +1224,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size = 1;
 #line 25 "spec.cue"
 			v_vp8_layer = be8(p_vp8_tl0picidx_end); /* vp8.layer */
-#line 1224 "relay.bpf.c"
+#line 1228 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size = 0;
 #line 25 "spec.cue"
 			v_vp8_layer = 0;
-#line 1231 "relay.bpf.c"
+#line 1235 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1251,7 +1255,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1255 "relay.bpf.c"
+#line 1259 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1262,7 +1266,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1266 "relay.bpf.c"
+#line 1270 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : (v_vp8_layer >> 6);
@@ -1274,11 +1278,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1278 "relay.bpf.c"
+#line 1282 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 1282 "relay.bpf.c"
+#line 1286 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -1301,7 +1305,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream = NULL;
-#line 1305 "relay.bpf.c"
+#line 1309 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_video_no_streams);
@@ -1313,10 +1317,15 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write1(skb);
-#line 1317 "relay.bpf.c"
+#line 1321 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+#line 64 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 64 "spec.cue"
+		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= (v_vp8_layer_end + 1)))) return fr_up(skb, reason_video_partial_checksum);
+#line 1329 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -1339,11 +1348,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1343 "relay.bpf.c"
+#line 1352 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_vp8_layer_end, v_priority);
-#line 1347 "relay.bpf.c"
+#line 1356 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
@@ -1428,14 +1437,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 1432 "relay.bpf.c"
+#line 1441 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 1439 "relay.bpf.c"
+#line 1448 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1459,14 +1468,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 1463 "relay.bpf.c"
+#line 1472 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 1470 "relay.bpf.c"
+#line 1479 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1488,12 +1497,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1492 "relay.bpf.c"
+#line 1501 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 1497 "relay.bpf.c"
+#line 1506 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1521,14 +1530,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size_2 = 1;
 #line 21 "spec.cue"
 			v_vp8_has_2 = be8(p_rtp_extensions_end_2 + 1); /* vp8.has */
-#line 1525 "relay.bpf.c"
+#line 1534 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size_2 = 0;
 #line 21 "spec.cue"
 			v_vp8_has_2 = 0;
-#line 1532 "relay.bpf.c"
+#line 1541 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1552,14 +1561,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size_2 = 1;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = be8(p_vp8_has_end_2); /* vp8.picture */
-#line 1556 "relay.bpf.c"
+#line 1565 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size_2 = 0;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = 0;
-#line 1563 "relay.bpf.c"
+#line 1572 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1581,12 +1590,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 1;
-#line 1585 "relay.bpf.c"
+#line 1594 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 0;
-#line 1590 "relay.bpf.c"
+#line 1599 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1608,12 +1617,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 1;
-#line 1612 "relay.bpf.c"
+#line 1621 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 0;
-#line 1617 "relay.bpf.c"
+#line 1626 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1637,14 +1646,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size_2 = 1;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = be8(p_vp8_tl0picidx_end_2); /* vp8.layer */
-#line 1641 "relay.bpf.c"
+#line 1650 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size_2 = 0;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = 0;
-#line 1648 "relay.bpf.c"
+#line 1657 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1668,7 +1677,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1672 "relay.bpf.c"
+#line 1681 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1679,7 +1688,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1683 "relay.bpf.c"
+#line 1692 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : (v_vp8_layer_2 >> 6);
@@ -1691,11 +1700,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1695 "relay.bpf.c"
+#line 1704 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 1699 "relay.bpf.c"
+#line 1708 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -1726,7 +1735,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream_2 = NULL;
-#line 1730 "relay.bpf.c"
+#line 1739 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_video_no_streams);
@@ -1738,10 +1747,15 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write2(skb);
-#line 1742 "relay.bpf.c"
+#line 1751 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+#line 64 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 64 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= (v_vp8_layer_end_2 + 1)))) return fr_up(skb, reason_video_partial_checksum);
+#line 1759 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -1772,17 +1786,17 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1776 "relay.bpf.c"
+#line 1790 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_vp8_layer_end_2, v_priority_2);
-#line 1780 "relay.bpf.c"
+#line 1794 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 #line 79 "spec.cue"
 	return fr_up(skb, reason_video_not_ip);
-#line 1786 "relay.bpf.c"
+#line 1800 "relay.bpf.c"
 }
 
 /*
@@ -1793,49 +1807,50 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_audio_sent = 44, /* rewritten and sent */
-	reason_audio_pass = 45, /* passed on, as the spec says */
-	reason_audio_inactive = 46, /* the relay's lease has lapsed */
-	reason_audio_vlan_tag = 47, /* a VLAN tag that the stack doesn't have */
-	reason_audio_truncated = 48, /* the packet ends inside a header */
-	reason_audio_ipv4_version = 49, /* ipv4: version has another value */
-	reason_audio_ip_options = 50, /* ipv4: ihl has another value */
-	reason_audio_ipv4_reserved = 51, /* ipv4: reserved has another value */
-	reason_audio_fragment = 52, /* ipv4: mf has another value */
-	reason_audio_ipv4_total_length = 53, /* ipv4: total_length disagrees with the packet */
-	reason_audio_not_udp = 54, /* no udp header here */
-	reason_audio_udp_length = 55, /* udp: length disagrees with the packet */
-	reason_audio_rtp_version = 56, /* rtp: version has another value */
-	reason_audio_rtcp = 57, /* rtp: payload_type has another value */
-	reason_audio_rtp_csrc_list = 58, /* csrc_list is longer than the spec allows */
-	reason_audio_rtp_extensions = 59, /* extensions is longer than the spec allows */
-	reason_audio_super_packet = 60, /* several datagrams in one buffer (GSO, GRO) */
-	reason_audio_no_match = 61, /* not what the program is for */
-	reason_audio_no_streams = 62, /* no row in streams */
-	reason_audio_changing = 63, /* user space changed rows at each attempt to read one */
-	reason_audio_full_streams = 64, /* streams is full */
-	reason_audio_no_subscribers = 65, /* no group in subscribers */
-	reason_audio_no_memory = 66, /* the kernel has no memory to change the packet */
-	reason_audio_fault = 67, /* dropped: the kernel failed after the first change */
-	reason_audio_layer = 68, /* no copy, as the spec says */
-	reason_audio_refused_rate = 69, /* no rate left */
-	reason_audio_contended = 70, /* too many processors spend one credit at once */
-	reason_audio_rtcp_declined = 71, /* rtp: payload_type has another value */
-	reason_audio_address_family = 72, /* an address of the other family */
-	reason_audio_too_big = 73, /* larger than the MTU of the way out */
-	reason_audio_no_route = 74, /* no way out is known */
-	reason_audio_local = 75, /* the destination is this host */
-	reason_audio_unreachable = 76, /* the route says unreachable */
-	reason_audio_blackhole = 77, /* the route says blackhole */
-	reason_audio_prohibit = 78, /* the route says prohibit */
-	reason_audio_no_neighbour = 79, /* the neighbour's link-layer address isn't known yet */
-	reason_audio_copy = 80, /* a copy was sent */
-	reason_audio_refused_by_device = 81, /* the device takes no more */
-	reason_audio_ipv6_version = 82, /* ipv6: version has another value */
-	reason_audio_mapped_address = 83, /* an IPv4-mapped address in an IPv6 header */
-	reason_audio_ipv6_payload_length = 84, /* ipv6: payload_length disagrees with the packet */
-	reason_audio_udp_checksum = 85, /* udp: checksum is 0 where that is invalid */
-	reason_audio_not_ip = 86, /* no ip header here */
+	reason_audio_sent = 45, /* rewritten and sent */
+	reason_audio_pass = 46, /* passed on, as the spec says */
+	reason_audio_inactive = 47, /* the relay's lease has lapsed */
+	reason_audio_vlan_tag = 48, /* a VLAN tag that the stack doesn't have */
+	reason_audio_truncated = 49, /* the packet ends inside a header */
+	reason_audio_ipv4_version = 50, /* ipv4: version has another value */
+	reason_audio_ip_options = 51, /* ipv4: ihl has another value */
+	reason_audio_ipv4_reserved = 52, /* ipv4: reserved has another value */
+	reason_audio_fragment = 53, /* ipv4: mf has another value */
+	reason_audio_ipv4_total_length = 54, /* ipv4: total_length disagrees with the packet */
+	reason_audio_not_udp = 55, /* no udp header here */
+	reason_audio_udp_length = 56, /* udp: length disagrees with the packet */
+	reason_audio_rtp_version = 57, /* rtp: version has another value */
+	reason_audio_rtcp = 58, /* rtp: payload_type has another value */
+	reason_audio_rtp_csrc_list = 59, /* csrc_list is longer than the spec allows */
+	reason_audio_rtp_extensions = 60, /* extensions is longer than the spec allows */
+	reason_audio_super_packet = 61, /* several datagrams in one buffer (GSO, GRO) */
+	reason_audio_no_match = 62, /* not what the program is for */
+	reason_audio_no_streams = 63, /* no row in streams */
+	reason_audio_changing = 64, /* user space changed rows at each attempt to read one */
+	reason_audio_full_streams = 65, /* streams is full */
+	reason_audio_partial_checksum = 66, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_audio_no_subscribers = 67, /* no group in subscribers */
+	reason_audio_no_memory = 68, /* the kernel has no memory to change the packet */
+	reason_audio_fault = 69, /* dropped: the kernel failed after the first change */
+	reason_audio_layer = 70, /* no copy, as the spec says */
+	reason_audio_refused_rate = 71, /* no rate left */
+	reason_audio_contended = 72, /* too many processors spend one credit at once */
+	reason_audio_rtcp_declined = 73, /* rtp: payload_type has another value */
+	reason_audio_address_family = 74, /* an address of the other family */
+	reason_audio_too_big = 75, /* larger than the MTU of the way out */
+	reason_audio_no_route = 76, /* no way out is known */
+	reason_audio_local = 77, /* the destination is this host */
+	reason_audio_unreachable = 78, /* the route says unreachable */
+	reason_audio_blackhole = 79, /* the route says blackhole */
+	reason_audio_prohibit = 80, /* the route says prohibit */
+	reason_audio_no_neighbour = 81, /* the neighbour's link-layer address isn't known yet */
+	reason_audio_copy = 82, /* a copy was sent */
+	reason_audio_refused_by_device = 83, /* the device takes no more */
+	reason_audio_ipv6_version = 84, /* ipv6: version has another value */
+	reason_audio_mapped_address = 85, /* an IPv4-mapped address in an IPv6 header */
+	reason_audio_ipv6_payload_length = 86, /* ipv6: payload_length disagrees with the packet */
+	reason_audio_udp_checksum = 87, /* udp: checksum is 0 where that is invalid */
+	reason_audio_not_ip = 88, /* no ip header here */
 };
 
 static __always_inline int prog_audio_write1(struct __sk_buff *skb)
@@ -1888,13 +1903,13 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_refused_rate);
-#line 1892 "relay.bpf.c"
+#line 1907 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 1898 "relay.bpf.c"
+#line 1913 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -1942,7 +1957,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1946 "relay.bpf.c"
+#line 1961 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -1956,7 +1971,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 1960 "relay.bpf.c"
+#line 1975 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -1968,7 +1983,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		event0->m_number = v_number;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 1972 "relay.bpf.c"
+#line 1987 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -1980,7 +1995,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	fr_shared_add(row_r->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-#line 1984 "relay.bpf.c"
+#line 1999 "relay.bpf.c"
 	return 0;
 }
 
@@ -2009,7 +2024,7 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_layer);
-#line 2013 "relay.bpf.c"
+#line 2028 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2040,13 +2055,13 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_no_route);
-#line 2044 "relay.bpf.c"
+#line 2059 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 2050 "relay.bpf.c"
+#line 2065 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_priority)
@@ -2054,7 +2069,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 2058 "relay.bpf.c"
+#line 2073 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2073,11 +2088,11 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	if (!list) return fr_up(skb, reason_audio_no_subscribers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2077 "relay.bpf.c"
+#line 2092 "relay.bpf.c"
 	void *front = fr_save_front(skb, 54);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2081 "relay.bpf.c"
+#line 2096 "relay.bpf.c"
 	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -2085,7 +2100,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2089 "relay.bpf.c"
+#line 2104 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -2111,7 +2126,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn1, &fan, 0);
 
-#line 2115 "relay.bpf.c"
+#line 2130 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	__u32 len = skb->len;
@@ -2173,13 +2188,13 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_refused_rate);
-#line 2177 "relay.bpf.c"
+#line 2192 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 2183 "relay.bpf.c"
+#line 2198 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -2221,7 +2236,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 2225 "relay.bpf.c"
+#line 2240 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -2235,7 +2250,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 2239 "relay.bpf.c"
+#line 2254 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -2247,7 +2262,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 2251 "relay.bpf.c"
+#line 2266 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -2259,7 +2274,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 2263 "relay.bpf.c"
+#line 2278 "relay.bpf.c"
 	return 0;
 }
 
@@ -2288,7 +2303,7 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_layer);
-#line 2292 "relay.bpf.c"
+#line 2307 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2325,13 +2340,13 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_no_route);
-#line 2329 "relay.bpf.c"
+#line 2344 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 2335 "relay.bpf.c"
+#line 2350 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_priority_2)
@@ -2339,7 +2354,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 2343 "relay.bpf.c"
+#line 2358 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2366,11 +2381,11 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	if (!list) return fr_up(skb, reason_audio_no_subscribers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2370 "relay.bpf.c"
+#line 2385 "relay.bpf.c"
 	void *front = fr_save_front(skb, 74);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2374 "relay.bpf.c"
+#line 2389 "relay.bpf.c"
 	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -2378,7 +2393,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2382 "relay.bpf.c"
+#line 2397 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
@@ -2401,7 +2416,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn2, &fan, 0);
 
-#line 2405 "relay.bpf.c"
+#line 2420 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	__u32 len = skb->len;
@@ -2441,6 +2456,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 	__u64 v_rtp_extensions_element;
 	__u64 v_priority_value;
 	__u64 v_priority;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_rtp_csrc_list_size_2;
@@ -2464,6 +2480,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 	__u64 v_rtp_extensions_element_2;
 	__u64 v_priority_value_2;
 	__u64 v_priority_2;
+	__u64 v_partial_2;
 	struct val_streams *row_stream;
 	struct val_streams *row_stream_2;
 	void *rows = fr_room_for_rows();
@@ -2577,14 +2594,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 2581 "relay.bpf.c"
+#line 2598 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 2588 "relay.bpf.c"
+#line 2605 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2608,14 +2625,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 2612 "relay.bpf.c"
+#line 2629 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 2619 "relay.bpf.c"
+#line 2636 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2637,12 +2654,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2641 "relay.bpf.c"
+#line 2658 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 2646 "relay.bpf.c"
+#line 2663 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2660,7 +2677,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2664 "relay.bpf.c"
+#line 2681 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2671,7 +2688,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2675 "relay.bpf.c"
+#line 2692 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : 0ULL;
@@ -2683,11 +2700,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2687 "relay.bpf.c"
+#line 2704 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 2691 "relay.bpf.c"
+#line 2708 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -2710,7 +2727,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream = NULL;
-#line 2714 "relay.bpf.c"
+#line 2731 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_audio_no_streams);
@@ -2722,10 +2739,15 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write1(skb);
-#line 2726 "relay.bpf.c"
+#line 2743 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+#line 64 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 64 "spec.cue"
+		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= v_rtp_extensions_end))) return fr_up(skb, reason_audio_partial_checksum);
+#line 2751 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -2748,11 +2770,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 2752 "relay.bpf.c"
+#line 2774 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_priority);
-#line 2756 "relay.bpf.c"
+#line 2778 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
@@ -2837,14 +2859,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 2841 "relay.bpf.c"
+#line 2863 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 2848 "relay.bpf.c"
+#line 2870 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2868,14 +2890,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 2872 "relay.bpf.c"
+#line 2894 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 2879 "relay.bpf.c"
+#line 2901 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2897,12 +2919,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2901 "relay.bpf.c"
+#line 2923 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 2906 "relay.bpf.c"
+#line 2928 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2920,7 +2942,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2924 "relay.bpf.c"
+#line 2946 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2931,7 +2953,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2935 "relay.bpf.c"
+#line 2957 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : 0ULL;
@@ -2943,11 +2965,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2947 "relay.bpf.c"
+#line 2969 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 2951 "relay.bpf.c"
+#line 2973 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -2978,7 +3000,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream_2 = NULL;
-#line 2982 "relay.bpf.c"
+#line 3004 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_audio_no_streams);
@@ -2990,10 +3012,15 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write2(skb);
-#line 2994 "relay.bpf.c"
+#line 3016 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
+#line 64 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 64 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= v_rtp_extensions_end_2))) return fr_up(skb, reason_audio_partial_checksum);
+#line 3024 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -3024,15 +3051,15 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 3028 "relay.bpf.c"
+#line 3055 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2);
-#line 3032 "relay.bpf.c"
+#line 3059 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
 #line 84 "spec.cue"
 	return fr_up(skb, reason_audio_not_ip);
-#line 3038 "relay.bpf.c"
+#line 3065 "relay.bpf.c"
 }

@@ -139,6 +139,7 @@ const (
 	VideoNoStreams                            // no row in streams
 	VideoChanging                             // user space changed rows at each attempt to read one
 	VideoFullStreams                          // streams is full
+	VideoPartialChecksum                      // a checksum is left to a device, of a header that the stack doesn't name
 	VideoNoSubscribers                        // no group in subscribers
 	VideoNoMemory                             // the kernel has no memory to change the packet
 	VideoFault                                // dropped: the kernel failed after the first change
@@ -213,6 +214,7 @@ const (
 	AudioNoStreams                            // no row in streams
 	AudioChanging                             // user space changed rows at each attempt to read one
 	AudioFullStreams                          // streams is full
+	AudioPartialChecksum                      // a checksum is left to a device, of a header that the stack doesn't name
 	AudioNoSubscribers                        // no group in subscribers
 	AudioNoMemory                             // the kernel has no memory to change the packet
 	AudioFault                                // dropped: the kernel failed after the first change
@@ -622,6 +624,7 @@ var desc = runtime.Desc{
 			{Name: "no_streams", Kind: "up", Doc: "no row in streams"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "full_streams", Kind: "up", Doc: "streams is full"},
+			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_subscribers", Kind: "up", Doc: "no group in subscribers"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
@@ -646,7 +649,7 @@ var desc = runtime.Desc{
 			{Name: "udp_checksum", Kind: "declined", Doc: "udp: checksum is 0 where that is invalid"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
-		{Name: "audio", Hook: "tc/ingress", L2: true, Base: 44, Reasons: []runtime.ReasonDesc{
+		{Name: "audio", Hook: "tc/ingress", L2: true, Base: 45, Reasons: []runtime.ReasonDesc{
 			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
@@ -668,6 +671,7 @@ var desc = runtime.Desc{
 			{Name: "no_streams", Kind: "up", Doc: "no row in streams"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "full_streams", Kind: "up", Doc: "streams is full"},
+			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_subscribers", Kind: "up", Doc: "no group in subscribers"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},

@@ -7,10 +7,11 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 63
+#define FR_REASONS 65
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 4096
 #define FR_USAGES 2
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
@@ -109,20 +110,21 @@ enum {
 	reason_to_peer_no_by_channel = 15, /* no row in by_channel */
 	reason_to_peer_changing = 16, /* user space changed rows at each attempt to read one */
 	reason_to_peer_address_family = 17, /* an address of the other family */
-	reason_to_peer_no_memory = 18, /* the kernel has no memory to change the packet */
-	reason_to_peer_fault = 19, /* dropped: the kernel failed after the first change */
-	reason_to_peer_too_big = 20, /* larger than the MTU of the way out */
-	reason_to_peer_no_route = 21, /* no way out is known */
-	reason_to_peer_local = 22, /* the destination is this host */
-	reason_to_peer_unreachable = 23, /* the route says unreachable */
-	reason_to_peer_blackhole = 24, /* the route says blackhole */
-	reason_to_peer_prohibit = 25, /* the route says prohibit */
-	reason_to_peer_ipv4_checksum = 26, /* ipv4: checksum is wrong */
-	reason_to_peer_udp_checksum = 27, /* udp: checksum is 0 where that is invalid */
-	reason_to_peer_ipv6_version = 28, /* ipv6: version has another value */
-	reason_to_peer_mapped_address = 29, /* an IPv4-mapped address in an IPv6 header */
-	reason_to_peer_ipv6_payload_length = 30, /* ipv6: payload_length disagrees with the packet */
-	reason_to_peer_not_ip = 31, /* no ip header here */
+	reason_to_peer_partial_checksum = 18, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_to_peer_no_memory = 19, /* the kernel has no memory to change the packet */
+	reason_to_peer_fault = 20, /* dropped: the kernel failed after the first change */
+	reason_to_peer_too_big = 21, /* larger than the MTU of the way out */
+	reason_to_peer_no_route = 22, /* no way out is known */
+	reason_to_peer_local = 23, /* the destination is this host */
+	reason_to_peer_unreachable = 24, /* the route says unreachable */
+	reason_to_peer_blackhole = 25, /* the route says blackhole */
+	reason_to_peer_prohibit = 26, /* the route says prohibit */
+	reason_to_peer_ipv4_checksum = 27, /* ipv4: checksum is wrong */
+	reason_to_peer_udp_checksum = 28, /* udp: checksum is 0 where that is invalid */
+	reason_to_peer_ipv6_version = 29, /* ipv6: version has another value */
+	reason_to_peer_mapped_address = 30, /* an IPv4-mapped address in an IPv6 header */
+	reason_to_peer_ipv6_payload_length = 31, /* ipv6: payload_length disagrees with the packet */
+	reason_to_peer_not_ip = 32, /* no ip header here */
 };
 
 static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end, __u64 v_channel_data_end, __u64 v_payload_len, struct val_by_channel *row_ch)
@@ -152,10 +154,11 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 156 "relay.bpf.c"
+#line 158 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 	__u64 tail0 = 0;
 	if (unlikely(v_udp_end > 46 + v_payload_len)) {
 		tail0 = fr_sum64(skb, 46 + v_payload_len, v_udp_end - (46 + v_payload_len));
@@ -166,7 +169,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 42);
-#line 170 "relay.bpf.c"
+#line 173 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x5 + x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -180,13 +183,13 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x13 = ld32(data + 16);
 #line 26 "spec.cue"
 	__u32 x14 = ld32(data + 20);
-#line 184 "relay.bpf.c"
+#line 187 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x14 + x8 + x9) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 42, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 190 "relay.bpf.c"
+#line 193 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -219,11 +222,11 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	st16(data + 34, x5);
 	st16(data + 36, x6);
 	st16(data + 38, x7);
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 226 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 229 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 28);
@@ -264,10 +267,11 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 268 "relay.bpf.c"
+#line 271 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 	__u64 tail0 = 0;
 	if (unlikely(v_udp_end > 46 + v_payload_len_2)) {
 		tail0 = fr_sum64(skb, 46 + v_payload_len_2, v_udp_end - (46 + v_payload_len_2));
@@ -278,7 +282,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 42);
-#line 282 "relay.bpf.c"
+#line 286 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -286,7 +290,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 62, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 290 "relay.bpf.c"
+#line 294 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -321,9 +325,9 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	st16(data + 54, x6);
 	st16(data + 56, x7);
 	st16(data + 58, x1);
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 326 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 330 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 48);
@@ -370,10 +374,11 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u64 x13 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x14 = ld16(data + 58);
-#line 374 "relay.bpf.c"
+#line 378 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 	__u64 tail0 = 0;
 	if (unlikely(v_udp_end_2 > 66 + v_payload_len_3)) {
 		tail0 = fr_sum64(skb, 66 + v_payload_len_3, v_udp_end_2 - (66 + v_payload_len_3));
@@ -384,7 +389,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u32 x15 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x16 = ld32(data + 62);
-#line 388 "relay.bpf.c"
+#line 393 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0 + tail0) + (__u64)x8 + x9 + x2 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -392,7 +397,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 396 "relay.bpf.c"
+#line 401 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -426,9 +431,9 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	st16(data + 54, x8);
 	st16(data + 56, x9);
 	st16(data + 58, x2);
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 431 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 436 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 48);
@@ -470,10 +475,11 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 474 "relay.bpf.c"
+#line 479 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 	__u64 tail0 = 0;
 	if (unlikely(v_udp_end_2 > 66 + v_payload_len_4)) {
 		tail0 = fr_sum64(skb, 66 + v_payload_len_4, v_udp_end_2 - (66 + v_payload_len_4));
@@ -484,7 +490,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u32 x12 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x13 = ld32(data + 62);
-#line 488 "relay.bpf.c"
+#line 494 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + x13 + was0 + tail0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -495,7 +501,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 42, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 499 "relay.bpf.c"
+#line 505 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -529,11 +535,11 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	st16(data + 34, x4);
 	st16(data + 36, x5);
 	st16(data + 38, x6);
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 536 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 542 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 28);
@@ -554,12 +560,16 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	__u64 v_udp_end;
 	__u64 v_channel_data_end;
 	__u64 v_payload_len;
+	__u64 v_partial;
 	__u64 v_payload_len_2;
+	__u64 v_partial_2;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_channel_data_end_2;
 	__u64 v_payload_len_3;
+	__u64 v_partial_3;
 	__u64 v_payload_len_4;
+	__u64 v_partial_4;
 	struct val_by_channel *row_ch;
 	struct val_by_channel *row_ch_2;
 	void *rows = fr_room_for_rows();
@@ -657,11 +667,11 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 661 "relay.bpf.c"
+#line 671 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
-#line 665 "relay.bpf.c"
+#line 675 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -684,7 +694,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_ch = NULL;
-#line 688 "relay.bpf.c"
+#line 698 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -697,6 +707,10 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 26 "spec.cue"
 			v_payload_len = v_channel_data_end - 46;
 #line 26 "spec.cue"
+			v_partial = fr_partial(skb);
+#line 26 "spec.cue"
+			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 46))) return fr_up(skb, reason_to_peer_partial_checksum);
+#line 26 "spec.cue"
 			if (unlikely(row_ch->h_hop_peer.state != FR_HOP_DIRECT && row_ch->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 26 "spec.cue"
 				if (row_ch->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_peer_local);
@@ -708,13 +722,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 712 "relay.bpf.c"
+#line 726 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (28ULL + v_payload_len > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len, row_ch);
-#line 718 "relay.bpf.c"
+#line 732 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -722,6 +736,10 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_to_peer_ipv4_checksum);
 #line 26 "spec.cue"
 		v_payload_len_2 = v_channel_data_end - 46;
+#line 26 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 26 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 46))) return fr_up(skb, reason_to_peer_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -740,13 +758,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 744 "relay.bpf.c"
+#line 762 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len_2, row_ch);
-#line 750 "relay.bpf.c"
+#line 768 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -815,11 +833,11 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 819 "relay.bpf.c"
+#line 837 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
-#line 823 "relay.bpf.c"
+#line 841 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -850,7 +868,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_ch_2 = NULL;
-#line 854 "relay.bpf.c"
+#line 872 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -862,6 +880,10 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (!(fr_is_v4(row_ch_2->m_peer.addr))) { /* ipv6 stays */
 #line 26 "spec.cue"
 			v_payload_len_3 = v_channel_data_end_2 - 66;
+#line 26 "spec.cue"
+			v_partial_3 = fr_partial(skb);
+#line 26 "spec.cue"
+			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 66))) return fr_up(skb, reason_to_peer_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -880,18 +902,22 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 884 "relay.bpf.c"
+#line 906 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, row_ch_2);
-#line 890 "relay.bpf.c"
+#line 912 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
 #line 26 "spec.cue"
 		v_payload_len_4 = v_channel_data_end_2 - 66;
+#line 26 "spec.cue"
+		v_partial_4 = fr_partial(skb);
+#line 26 "spec.cue"
+		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 66))) return fr_up(skb, reason_to_peer_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -910,19 +936,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 914 "relay.bpf.c"
+#line 940 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, row_ch_2);
-#line 920 "relay.bpf.c"
+#line 946 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_to_peer_not_ip);
-#line 926 "relay.bpf.c"
+#line 952 "relay.bpf.c"
 }
 
 /*
@@ -933,37 +959,38 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_to_client_sent = 32, /* rewritten and sent */
-	reason_to_client_pass = 33, /* passed on, as the spec says */
-	reason_to_client_inactive = 34, /* the relay's lease has lapsed */
-	reason_to_client_vlan_tag = 35, /* a VLAN tag that the stack doesn't have */
-	reason_to_client_truncated = 36, /* the packet ends inside a header */
-	reason_to_client_ipv4_version = 37, /* ipv4: version has another value */
-	reason_to_client_ip_options = 38, /* ipv4: ihl has another value */
-	reason_to_client_ipv4_reserved = 39, /* ipv4: reserved has another value */
-	reason_to_client_fragment = 40, /* ipv4: mf has another value */
-	reason_to_client_ipv4_total_length = 41, /* ipv4: total_length disagrees with the packet */
-	reason_to_client_not_udp = 42, /* no udp header here */
-	reason_to_client_udp_length = 43, /* udp: length disagrees with the packet */
-	reason_to_client_no_by_peer = 44, /* no row in by_peer */
-	reason_to_client_changing = 45, /* user space changed rows at each attempt to read one */
-	reason_to_client_channel_data_number = 46, /* a value that channel_data.number can't have */
-	reason_to_client_address_family = 47, /* an address of the other family */
-	reason_to_client_super_packet = 48, /* several datagrams in one buffer (GSO, GRO) */
-	reason_to_client_no_memory = 49, /* the kernel has no memory to change the packet */
-	reason_to_client_fault = 50, /* dropped: the kernel failed after the first change */
-	reason_to_client_too_big = 51, /* larger than the MTU of the way out */
-	reason_to_client_no_route = 52, /* no way out is known */
-	reason_to_client_local = 53, /* the destination is this host */
-	reason_to_client_unreachable = 54, /* the route says unreachable */
-	reason_to_client_blackhole = 55, /* the route says blackhole */
-	reason_to_client_prohibit = 56, /* the route says prohibit */
-	reason_to_client_ipv4_checksum = 57, /* ipv4: checksum is wrong */
-	reason_to_client_udp_checksum = 58, /* udp: checksum is 0 where that is invalid */
-	reason_to_client_ipv6_version = 59, /* ipv6: version has another value */
-	reason_to_client_mapped_address = 60, /* an IPv4-mapped address in an IPv6 header */
-	reason_to_client_ipv6_payload_length = 61, /* ipv6: payload_length disagrees with the packet */
-	reason_to_client_not_ip = 62, /* no ip header here */
+	reason_to_client_sent = 33, /* rewritten and sent */
+	reason_to_client_pass = 34, /* passed on, as the spec says */
+	reason_to_client_inactive = 35, /* the relay's lease has lapsed */
+	reason_to_client_vlan_tag = 36, /* a VLAN tag that the stack doesn't have */
+	reason_to_client_truncated = 37, /* the packet ends inside a header */
+	reason_to_client_ipv4_version = 38, /* ipv4: version has another value */
+	reason_to_client_ip_options = 39, /* ipv4: ihl has another value */
+	reason_to_client_ipv4_reserved = 40, /* ipv4: reserved has another value */
+	reason_to_client_fragment = 41, /* ipv4: mf has another value */
+	reason_to_client_ipv4_total_length = 42, /* ipv4: total_length disagrees with the packet */
+	reason_to_client_not_udp = 43, /* no udp header here */
+	reason_to_client_udp_length = 44, /* udp: length disagrees with the packet */
+	reason_to_client_no_by_peer = 45, /* no row in by_peer */
+	reason_to_client_changing = 46, /* user space changed rows at each attempt to read one */
+	reason_to_client_channel_data_number = 47, /* a value that channel_data.number can't have */
+	reason_to_client_address_family = 48, /* an address of the other family */
+	reason_to_client_super_packet = 49, /* several datagrams in one buffer (GSO, GRO) */
+	reason_to_client_partial_checksum = 50, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_to_client_no_memory = 51, /* the kernel has no memory to change the packet */
+	reason_to_client_fault = 52, /* dropped: the kernel failed after the first change */
+	reason_to_client_too_big = 53, /* larger than the MTU of the way out */
+	reason_to_client_no_route = 54, /* no way out is known */
+	reason_to_client_local = 55, /* the destination is this host */
+	reason_to_client_unreachable = 56, /* the route says unreachable */
+	reason_to_client_blackhole = 57, /* the route says blackhole */
+	reason_to_client_prohibit = 58, /* the route says prohibit */
+	reason_to_client_ipv4_checksum = 59, /* ipv4: checksum is wrong */
+	reason_to_client_udp_checksum = 60, /* udp: checksum is 0 where that is invalid */
+	reason_to_client_ipv6_version = 61, /* ipv6: version has another value */
+	reason_to_client_mapped_address = 62, /* an IPv4-mapped address in an IPv6 header */
+	reason_to_client_ipv6_payload_length = 63, /* ipv6: payload_length disagrees with the packet */
+	reason_to_client_not_ip = 64, /* no ip header here */
 };
 
 static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, struct val_by_peer *row_ch)
@@ -997,13 +1024,14 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1001 "relay.bpf.c"
+#line 1028 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1007 "relay.bpf.c"
+#line 1035 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x5 + x6 + x7 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1017,13 +1045,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x14 = ld32(data + 16);
 #line 33 "spec.cue"
 	__u32 x15 = ld32(data + 20);
-#line 1021 "relay.bpf.c"
+#line 1049 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x15 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 1027 "relay.bpf.c"
+#line 1055 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1061,11 +1089,11 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 #line 7 "spec.cue"
 	st16(data + 44, x9);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1068 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 1096 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 32);
@@ -1110,13 +1138,14 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1114 "relay.bpf.c"
+#line 1142 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1120 "relay.bpf.c"
+#line 1149 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1124,7 +1153,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 1128 "relay.bpf.c"
+#line 1157 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1164,9 +1193,9 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 #line 7 "spec.cue"
 	st16(data + 64, x9);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 1169 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 1198 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 52);
@@ -1217,13 +1246,14 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	__u64 x15 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x16 = ld16(data + 58);
-#line 1221 "relay.bpf.c"
+#line 1250 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x17 = ld32(data + 54);
-#line 1227 "relay.bpf.c"
+#line 1257 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1231,7 +1261,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 1235 "relay.bpf.c"
+#line 1265 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1270,9 +1300,9 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 #line 7 "spec.cue"
 	st16(data + 64, x11);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 1275 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 1305 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 52);
@@ -1318,13 +1348,14 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u64 x12 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 1322 "relay.bpf.c"
+#line 1352 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x14 = ld32(data + 54);
-#line 1328 "relay.bpf.c"
+#line 1359 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1335,7 +1366,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 1339 "relay.bpf.c"
+#line 1370 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1374,11 +1405,11 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 #line 7 "spec.cue"
 	st16(data + 44, x8);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1381 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 1412 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 32);
@@ -1398,11 +1429,15 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 	__u64 v_ip_end;
 	__u64 v_udp_end;
 	__u64 v_payload_len;
+	__u64 v_partial;
 	__u64 v_payload_len_2;
+	__u64 v_partial_2;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_payload_len_3;
+	__u64 v_partial_3;
 	__u64 v_payload_len_4;
+	__u64 v_partial_4;
 	struct val_by_peer *row_ch;
 	struct val_by_peer *row_ch_2;
 	void *rows = fr_room_for_rows();
@@ -1478,11 +1513,11 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1482 "relay.bpf.c"
+#line 1517 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
-#line 1486 "relay.bpf.c"
+#line 1521 "relay.bpf.c"
 			enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1503,7 +1538,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 32 "spec.cue"
 				row_ch = NULL;
-#line 1507 "relay.bpf.c"
+#line 1542 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1520,6 +1555,10 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 33 "spec.cue"
 			v_payload_len = v_udp_end - 42;
 #line 33 "spec.cue"
+			v_partial = fr_partial(skb);
+#line 33 "spec.cue"
+			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_to_client_partial_checksum);
+#line 33 "spec.cue"
 			if (unlikely(row_ch->h_hop_client.state != FR_HOP_DIRECT && row_ch->h_hop_client.state != FR_HOP_NEIGHBOUR)) {
 #line 33 "spec.cue"
 				if (row_ch->h_hop_client.state == FR_HOP_LOCAL) return fr_up(skb, reason_to_client_local);
@@ -1531,13 +1570,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1535 "relay.bpf.c"
+#line 1574 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write1(skb, data, now, v_payload_len, row_ch);
-#line 1541 "relay.bpf.c"
+#line 1580 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1547,6 +1586,10 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_to_client_ipv4_checksum);
 #line 33 "spec.cue"
 		v_payload_len_2 = v_udp_end - 42;
+#line 33 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 33 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 42))) return fr_up(skb, reason_to_client_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1565,13 +1608,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1569 "relay.bpf.c"
+#line 1612 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write2(skb, data, now, v_payload_len_2, row_ch);
-#line 1575 "relay.bpf.c"
+#line 1618 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1618,11 +1661,11 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1622 "relay.bpf.c"
+#line 1665 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
-#line 1626 "relay.bpf.c"
+#line 1669 "relay.bpf.c"
 			enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1651,7 +1694,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 32 "spec.cue"
 				row_ch_2 = NULL;
-#line 1655 "relay.bpf.c"
+#line 1698 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1667,6 +1710,10 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_to_client_super_packet);
 #line 33 "spec.cue"
 			v_payload_len_3 = v_udp_end_2 - 62;
+#line 33 "spec.cue"
+			v_partial_3 = fr_partial(skb);
+#line 33 "spec.cue"
+			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 62))) return fr_up(skb, reason_to_client_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1685,13 +1732,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1689 "relay.bpf.c"
+#line 1736 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write3(skb, data, now, v_payload_len_3, row_ch_2);
-#line 1695 "relay.bpf.c"
+#line 1742 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1699,6 +1746,10 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_client_super_packet);
 #line 33 "spec.cue"
 		v_payload_len_4 = v_udp_end_2 - 62;
+#line 33 "spec.cue"
+		v_partial_4 = fr_partial(skb);
+#line 33 "spec.cue"
+		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 62))) return fr_up(skb, reason_to_client_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1717,17 +1768,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1721 "relay.bpf.c"
+#line 1772 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write4(skb, data, now, v_payload_len_4, row_ch_2);
-#line 1727 "relay.bpf.c"
+#line 1778 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_to_client_not_ip);
-#line 1733 "relay.bpf.c"
+#line 1784 "relay.bpf.c"
 }

@@ -105,6 +105,7 @@ const (
 	ToPeerNoByChannel                           // no row in by_channel
 	ToPeerChanging                              // user space changed rows at each attempt to read one
 	ToPeerAddressFamily                         // an address of the other family
+	ToPeerPartialChecksum                       // a checksum is left to a device, of a header that the stack doesn't name
 	ToPeerNoMemory                              // the kernel has no memory to change the packet
 	ToPeerFault                                 // dropped: the kernel failed after the first change
 	ToPeerTooBig                                // larger than the MTU of the way out
@@ -166,6 +167,7 @@ const (
 	ToClientChannelDataNumber                       // a value that channel_data.number can't have
 	ToClientAddressFamily                           // an address of the other family
 	ToClientSuperPacket                             // several datagrams in one buffer (GSO, GRO)
+	ToClientPartialChecksum                         // a checksum is left to a device, of a header that the stack doesn't name
 	ToClientNoMemory                                // the kernel has no memory to change the packet
 	ToClientFault                                   // dropped: the kernel failed after the first change
 	ToClientTooBig                                  // larger than the MTU of the way out
@@ -336,6 +338,7 @@ var desc = runtime.Desc{
 			{Name: "no_by_channel", Kind: "up", Doc: "no row in by_channel"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "address_family", Kind: "up", Doc: "an address of the other family"},
+			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: "up", Doc: "larger than the MTU of the way out"},
@@ -351,7 +354,7 @@ var desc = runtime.Desc{
 			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6: payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
-		{Name: "to_client", Hook: "tc/ingress", L2: true, Base: 32, Reasons: []runtime.ReasonDesc{
+		{Name: "to_client", Hook: "tc/ingress", L2: true, Base: 33, Reasons: []runtime.ReasonDesc{
 			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
@@ -369,6 +372,7 @@ var desc = runtime.Desc{
 			{Name: "channel_data_number", Kind: "up", Doc: "a value that channel_data.number can't have"},
 			{Name: "address_family", Kind: "up", Doc: "an address of the other family"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: "up", Doc: "larger than the MTU of the way out"},

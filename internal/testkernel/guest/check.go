@@ -23,6 +23,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/doctor"
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/internal/testkernel"
 	"github.com/fastrelay/fastrelay-gen/runtime"
@@ -99,7 +100,11 @@ func (r *relay) refuse(err error) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if loaded, err := ebpf.NewCollection(collection); err == nil {
+	options, err := skbfacts.Prepare(collection, skbfacts.All)
+	if err != nil {
+		return "", err
+	}
+	if loaded, err := ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{Programs: options}); err == nil {
 		loaded.Close()
 		return "", fmt.Errorf("it loads here, although its plan needs %d.%d", r.plan.Kernel.Major, r.plan.Kernel.Minor)
 	}
@@ -138,23 +143,39 @@ func (r *relay) collection() (*ebpf.CollectionSpec, error) {
 	return collection, nil
 }
 
-// verify loads the object and reports what each program costs.
-func (r *relay) verify(rep *reporter) (string, error) {
+// loadWith loads the object, whose programs may learn of packets in some ways only.
+func (r *relay) loadWith(ways skbfacts.Ways) (*ebpf.Collection, error) {
 	collection, err := r.collection()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
+	options, err := skbfacts.Prepare(collection, ways)
+	if err != nil {
+		return nil, err
+	}
+	options.LogLevel = ebpf.LogLevelStats
+	loaded, err := ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{Programs: options})
+	var rejected *ebpf.VerifierError
+	if errors.As(err, &rejected) {
+		return nil, fmt.Errorf("%+v", rejected) // with the whole log
+	}
+	return loaded, err
+}
+
+// verify loads the object and reports what each program costs.
+func (r *relay) verify(rep *reporter) (string, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return "", err
 	}
-	loaded, err := ebpf.NewCollectionWithOptions(collection, ebpf.CollectionOptions{
-		Programs: ebpf.ProgramOptions{LogLevel: ebpf.LogLevelStats},
-	})
-	if err != nil {
-		var rejected *ebpf.VerifierError
-		if errors.As(err, &rejected) {
-			return "", fmt.Errorf("%+v", rejected) // with the whole log
+	for _, ways := range []skbfacts.Ways{skbfacts.None, skbfacts.Read} { // as without BTF, as before 6.2
+		loaded, err := r.loadWith(ways)
+		if err != nil {
+			return "", err
 		}
+		loaded.Close()
+	}
+	loaded, err := r.loadWith(skbfacts.All)
+	if err != nil {
 		return "", err
 	}
 	defer loaded.Close()

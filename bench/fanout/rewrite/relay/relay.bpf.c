@@ -7,7 +7,8 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 32
+#define FR_REASONS 33
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 513
 #define FR_NEEDS_FRONT 80
 #define FR_NEEDS_SAME 6
@@ -97,25 +98,26 @@ enum {
 	reason_deliver_not_udp = 10, /* no udp header here */
 	reason_deliver_udp_length = 11, /* udp: length disagrees with the packet */
 	reason_deliver_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_deliver_no_receivers = 13, /* no group in receivers */
-	reason_deliver_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_deliver_fault = 15, /* dropped: the kernel failed after the first change */
-	reason_deliver_delivered = 16, /* dropped, as the spec says */
-	reason_deliver_address_family = 17, /* an address of the other family */
-	reason_deliver_too_big = 18, /* larger than the MTU of the way out */
-	reason_deliver_no_route = 19, /* no way out is known */
-	reason_deliver_local = 20, /* the destination is this host */
-	reason_deliver_unreachable = 21, /* the route says unreachable */
-	reason_deliver_blackhole = 22, /* the route says blackhole */
-	reason_deliver_prohibit = 23, /* the route says prohibit */
-	reason_deliver_no_neighbour = 24, /* the neighbour's link-layer address isn't known yet */
-	reason_deliver_copy = 25, /* a copy was sent */
-	reason_deliver_refused_by_device = 26, /* the device takes no more */
-	reason_deliver_ipv6_version = 27, /* ipv6: version has another value */
-	reason_deliver_mapped_address = 28, /* an IPv4-mapped address in an IPv6 header */
-	reason_deliver_ipv6_payload_length = 29, /* ipv6: payload_length disagrees with the packet */
-	reason_deliver_udp_checksum = 30, /* udp: checksum is 0 where that is invalid */
-	reason_deliver_not_ip = 31, /* no ip header here */
+	reason_deliver_partial_checksum = 13, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_deliver_no_receivers = 14, /* no group in receivers */
+	reason_deliver_no_memory = 15, /* the kernel has no memory to change the packet */
+	reason_deliver_fault = 16, /* dropped: the kernel failed after the first change */
+	reason_deliver_delivered = 17, /* dropped, as the spec says */
+	reason_deliver_address_family = 18, /* an address of the other family */
+	reason_deliver_too_big = 19, /* larger than the MTU of the way out */
+	reason_deliver_no_route = 20, /* no way out is known */
+	reason_deliver_local = 21, /* the destination is this host */
+	reason_deliver_unreachable = 22, /* the route says unreachable */
+	reason_deliver_blackhole = 23, /* the route says blackhole */
+	reason_deliver_prohibit = 24, /* the route says prohibit */
+	reason_deliver_no_neighbour = 25, /* the neighbour's link-layer address isn't known yet */
+	reason_deliver_copy = 26, /* a copy was sent */
+	reason_deliver_refused_by_device = 27, /* the device takes no more */
+	reason_deliver_ipv6_version = 28, /* ipv6: version has another value */
+	reason_deliver_mapped_address = 29, /* an IPv4-mapped address in an IPv6 header */
+	reason_deliver_ipv6_payload_length = 30, /* ipv6: payload_length disagrees with the packet */
+	reason_deliver_udp_checksum = 31, /* udp: checksum is 0 where that is invalid */
+	reason_deliver_not_ip = 32, /* no ip header here */
 };
 
 /* What is the same for all receivers. */
@@ -182,7 +184,7 @@ static __always_inline long prog_deliver_copy1(struct prog_deliver_same1 *same, 
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 186 "relay.bpf.c"
+#line 188 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -223,13 +225,13 @@ static __noinline long prog_deliver_turn1(__u32 i, struct prog_deliver_fan1 *fan
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_deliver_prohibit);
 #line 27 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_deliver_no_route);
-#line 227 "relay.bpf.c"
+#line 229 "relay.bpf.c"
 	}
 #line 27 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_deliver_too_big);
 #line 27 "spec.cue"
 	return prog_deliver_copy1(same, skb, front, row_r);
-#line 233 "relay.bpf.c"
+#line 235 "relay.bpf.c"
 }
 
 static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
@@ -237,7 +239,7 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 	/* spec.cue:19: do: [{fan_out: { */
 #line 19 "spec.cue"
 	struct group_receivers key __attribute__((aligned(8))) = {};
-#line 241 "relay.bpf.c"
+#line 243 "relay.bpf.c"
 	struct list_receivers *list;
 
 #line 19 "spec.cue"
@@ -250,18 +252,18 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 	if (!list) return fr_up(skb, reason_deliver_no_receivers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 254 "relay.bpf.c"
+#line 256 "relay.bpf.c"
 	void *front = fr_save_front(skb, 54);
 #line 19 "spec.cue"
 	if (!front) return fr_up(skb, reason_deliver_no_memory);
-#line 258 "relay.bpf.c"
+#line 260 "relay.bpf.c"
 	struct prog_deliver_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_deliver_no_memory);
-#line 265 "relay.bpf.c"
+#line 267 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -283,7 +285,7 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 #line 19 "spec.cue"
 	bpf_loop(list->count, prog_deliver_turn1, &fan, 0);
 
-#line 287 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 	__u32 len = skb->len;
 
 	fr_count_copies(reason_deliver_copy, same->copies0, len);
@@ -348,7 +350,7 @@ static __always_inline long prog_deliver_copy2(struct prog_deliver_same2 *same, 
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 352 "relay.bpf.c"
+#line 354 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -395,13 +397,13 @@ static __noinline long prog_deliver_turn2(__u32 i, struct prog_deliver_fan2 *fan
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_prohibit);
 #line 27 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_no_route);
-#line 399 "relay.bpf.c"
+#line 401 "relay.bpf.c"
 	}
 #line 27 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_too_big);
 #line 27 "spec.cue"
 	return prog_deliver_copy2(same, skb, front, row_r_2);
-#line 405 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 }
 
 static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
@@ -409,7 +411,7 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	/* spec.cue:19: do: [{fan_out: { */
 #line 19 "spec.cue"
 	struct group_receivers key __attribute__((aligned(8))) = {};
-#line 413 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 	struct list_receivers *list;
 
 #line 19 "spec.cue"
@@ -424,18 +426,18 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	if (!list) return fr_up(skb, reason_deliver_no_receivers);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 428 "relay.bpf.c"
+#line 430 "relay.bpf.c"
 	void *front = fr_save_front(skb, 74);
 #line 19 "spec.cue"
 	if (!front) return fr_up(skb, reason_deliver_no_memory);
-#line 432 "relay.bpf.c"
+#line 434 "relay.bpf.c"
 	struct prog_deliver_same2 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_deliver_no_memory);
-#line 439 "relay.bpf.c"
+#line 441 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 
@@ -454,7 +456,7 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 #line 19 "spec.cue"
 	bpf_loop(list->count, prog_deliver_turn2, &fan, 0);
 
-#line 458 "relay.bpf.c"
+#line 460 "relay.bpf.c"
 	__u32 len = skb->len;
 
 	fr_count_copies(reason_deliver_copy, same->copies0, len);
@@ -468,8 +470,10 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 74);
 	data = (void *)(long)skb->data;
@@ -552,8 +556,12 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 
 		/* spec.cue:19: do: [{fan_out: { */
 #line 19 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 19 "spec.cue"
+		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 54))) return fr_up(skb, reason_deliver_partial_checksum);
+#line 19 "spec.cue"
 		return prog_deliver_fan1(skb, data, v_ip_end);
-#line 557 "relay.bpf.c"
+#line 565 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
@@ -611,12 +619,16 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 
 		/* spec.cue:19: do: [{fan_out: { */
 #line 19 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 19 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 74))) return fr_up(skb, reason_deliver_partial_checksum);
+#line 19 "spec.cue"
 		return prog_deliver_fan2(skb, data, v_ip_end_2);
-#line 616 "relay.bpf.c"
+#line 628 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_deliver_not_ip);
-#line 622 "relay.bpf.c"
+#line 634 "relay.bpf.c"
 }

@@ -101,6 +101,7 @@ const (
 	DeliverNotUDP                                 // no udp header here
 	DeliverUDPLength                              // udp: length disagrees with the packet
 	DeliverSuperPacket                            // several datagrams in one buffer (GSO, GRO)
+	DeliverPartialChecksum                        // a checksum is left to a device, of a header that the stack doesn't name
 	DeliverNoReceivers                            // no group in receivers
 	DeliverNoMemory                               // the kernel has no memory to change the packet
 	DeliverFault                                  // dropped: the kernel failed after the first change
@@ -351,6 +352,7 @@ var desc = runtime.Desc{
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
 			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_receivers", Kind: "up", Doc: "no group in receivers"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},

@@ -1,0 +1,66 @@
+package gen
+
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// A checksum that is left to a device (CHECKSUM_PARTIAL) is completed at a place of the buffer that the kernel remembers, over all
+// that stands behind it. The plan follows the checksums that the stack names. One of a header that it doesn't name would end up
+// wrong where what its field holds (the pseudo-header's sum) changes, or in another header's bytes where its own header moves. Such
+// packets go up. One that begins behind all headers of the stack, as in a tunnel, stays where it is while headers move.
+
+// unknownPartial lets packets go up that have such a checksum; front is behind all headers, and moves says that what is behind them
+// moves.
+func (s *scope) unknownPartial(blk *[]ir.Stmt, front ir.Off, moves bool, pos diag.Pos) {
+	reason := s.went("partial_checksum", "a checksum is left to a device, of a header that the stack doesn't name", pos)
+	partial := &ir.VarRef{Var: s.let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
+	ok := bin(ir.Eq, partial, num(0))
+	for _, in := range s.path {
+		for _, pl := range in.order {
+			if k := pl.f.Checksum; k != nil && k.Offloaded {
+				ok = or(ok, bin(ir.Eq, bin(ir.And, partial, num(0xFFFF)), offExpr(pl.off)))
+			}
+		}
+	}
+	if !moves {
+		ok = or(ok, bin(ir.Ge, bin(ir.Shr, partial, num(16)), offExpr(front)))
+	}
+	emit(blk, &ir.Guard{Cond: ok, Reason: reason, Pos: pos})
+}
+
+// readdressed reports whether the packet's addresses change.
+func (w *rewriter) readdressed() bool {
+	return slices.ContainsFunc(w.hdrs, func(o *outHeader) bool {
+		for _, name := range []string{"source", "destination"} {
+			if f := role(o.h, name); f != nil && o.vals[f.Name.Value] != nil {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// superPackets returns the guard against super-packets that the path can't take: nil where it takes all. The kernel cuts them into
+// segments, and repeats in front of each the headers up to the transport header; of a tunnel, up to the inner one's.
+func (s *scope) superPackets(pos diag.Pos) ir.Stmt {
+	transports, own := 0, false
+	for _, in := range s.path {
+		switch {
+		case !in.h.Segmented || transports > 1:
+			return s.ordinary(pos)
+		case !in.h.Std:
+			own = true
+		case slices.ContainsFunc(in.order, func(pl *place) bool { return pl.f.Checksum != nil && pl.f.Checksum.Offloaded }):
+			transports++
+		}
+	}
+	if !own && transports < 2 {
+		return nil
+	}
+	g := s.ordinary(pos).(*ir.Guard)
+	g.Cond = or(g.Cond, &ir.Meta{Kind: ir.Encapsulated})
+	return g
+}

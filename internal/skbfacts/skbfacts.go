@@ -1,0 +1,85 @@
+// Package skbfacts finds out how programs can learn what the kernel knows about a packet (struct sk_buff), and writes it down in an
+// object before it is loaded. See "What the kernel knows about a packet" in templates/fastrelay.h.
+package skbfacts
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
+)
+
+// Ways are ways to learn something, as bits of the object's variable fr_facts.
+type Ways uint32
+
+const (
+	Cast Ways = 1 << iota // bpf_cast_to_kern_ctx (Linux 6.2)
+	Read                  // bpf_probe_read_kernel
+
+	None Ways = 0
+	All       = Cast | Read
+)
+
+const variable = "fr_facts"
+
+// Prepare chooses, of the ways that are allowed, those that the running kernel has, and returns what a collection has to be loaded
+// with. Without BTF there is none, and under lockdown no Read: programs then infer what they can.
+func Prepare(spec *ebpf.CollectionSpec, allowed Ways) (ebpf.ProgramOptions, error) {
+	v := spec.Variables[variable]
+	if v == nil {
+		return ebpf.ProgramOptions{}, nil
+	}
+	ways, types := None, nobody
+	if kernel, err := btf.LoadKernelSpec(); err == nil {
+		// Said here, so that the types of all modules needn't be read.
+		ways, types = allowed&available(kernel), func() (*btf.Spec, error) { return kernel, nil }
+	}
+	if err := v.Set(uint32(ways)); err != nil {
+		return ebpf.ProgramOptions{}, fmt.Errorf("variable %s: %w", variable, err)
+	}
+	target, err := types()
+	return ebpf.ProgramOptions{KernelTypes: target}, err
+}
+
+// available says what a kernel that has BTF allows.
+func available(kernel *btf.Spec) (ways Ways) {
+	var cast *btf.Func
+	if kernel.TypeByName("bpf_cast_to_kern_ctx", &cast) == nil {
+		ways |= Cast
+	}
+	if features.HaveProgramHelper(ebpf.SchedCLS, asm.FnProbeReadKernel) == nil {
+		ways |= Read
+	}
+	return ways
+}
+
+// nobody stands in for the types of a kernel that has no BTF: what is said of them is in no program that runs.
+var nobody = sync.OnceValues(func() (*btf.Spec, error) {
+	u8 := &btf.Int{Name: "unsigned char", Size: 1}
+	u16 := &btf.Int{Name: "unsigned short", Size: 2}
+	u32 := &btf.Int{Name: "unsigned int", Size: 4}
+	pointer := &btf.Pointer{Target: u8}
+	b, err := btf.NewBuilder([]btf.Type{
+		&btf.Struct{Name: "sk_buff", Size: 32, Members: []btf.Member{
+			{Name: "ip_summed", Type: u8, BitfieldSize: 2},
+			{Name: "csum_start", Type: u16, Offset: 16},
+			{Name: "csum_offset", Type: u16, Offset: 32},
+			{Name: "end", Type: u32, Offset: 64},
+			{Name: "head", Type: pointer, Offset: 128},
+			{Name: "data", Type: pointer, Offset: 192},
+		}},
+		&btf.Struct{Name: "skb_shared_info", Size: 4, Members: []btf.Member{{Name: "gso_type", Type: u32}}},
+	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := b.Marshal(nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	return btf.LoadSpecFromReader(bytes.NewReader(raw))
+})
