@@ -97,6 +97,20 @@ func (w *rewriter) outermost() *spec.Header {
 	return nil
 }
 
+// otherFamily returns the IP version of the packet that leaves, where it isn't that of the packet that came: 4, 6, or 0. The kernel
+// keeps a packet's version beside it, and its stack drops one whose header says otherwise.
+func (w *rewriter) otherFamily() int {
+	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return isIP(o.h) })
+	came := w.outermost()
+	if i < 0 || !isIP(came) || came.Name.Value == w.hdrs[i].h.Name.Value {
+		return 0
+	}
+	if role(w.hdrs[i].h, "destination").Bytes == 16 {
+		return 6
+	}
+	return 4
+}
+
 // skipsOnlyTags reports whether all headers of the path between two indices are tags that have gone away by other means.
 func (w *rewriter) skipsOnlyTags(from, to int) bool {
 	if from < 0 || to <= from+1 {

@@ -378,6 +378,9 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if !ok {
 		return
 	}
+	if w.family == 0 {
+		w.family = w.otherFamily()
+	}
 	last := w.path[len(w.path)-1]
 	oldFront, newFront := last.end, w.hdrs[len(w.hdrs)-1].end
 	moved := w.resized || w.family != 0 || w.popInner

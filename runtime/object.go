@@ -202,7 +202,7 @@ func loadCollection(desc *Desc, spec *ebpf.CollectionSpec, found map[string]*ebp
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, explainLoad(desc, doing, fmt.Errorf("raise the limit of locked memory: %w", err))
 	}
-	facts, err := skbfacts.Prepare(spec, skbfacts.All)
+	facts, err := skbfacts.Prepare(spec)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, err)
 	}

@@ -76,9 +76,14 @@ func (r *run) sum(s *ir.Sum) uint16 {
 	return r.followed(s)
 }
 
-// pending reports whether a checksum is left to a device.
+// pending reports whether a checksum is left to a device. Of a super-packet, outer ones are left to whoever cuts it, too.
 func (r *run) pending(s *ir.Sum) bool {
-	return !s.Fresh && s.Offloaded && r.packet.Partial != Partial{} && r.packet.Partial.Field == r.offset(s.Old)
+	p := r.packet.Partial
+	if s.Fresh || !s.Offloaded || p == (Partial{}) || s.Absent && r.old(s) == 0 {
+		return false
+	}
+	at := r.offset(s.Old)
+	return at == p.Field || r.packet.GSO != 0 && at < p.Start
 }
 
 // old is the checksum of the packet that came.

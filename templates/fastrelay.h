@@ -649,6 +649,15 @@ static __always_inline int fr_is_partial(__u32 partial, __u32 field, __u16 old, 
 }
 
 /*
+ * Of a super-packet, outer checksums are left to whoever cuts it, too. Where nobody says which checksums are left, the pseudo-header
+ * that one is the sum of may have another length: the kernel's helper knows.
+ */
+static __always_inline int fr_is_segmented(struct __sk_buff *skb, __u32 partial, __u32 field)
+{
+	return skb->gso_size && (!fr_facts || field < partial >> 16);
+}
+
+/*
  * Each segment of a super-packet begins with the headers of a tunnel, up to the inner transport header.
  */
 static __noinline int fr_encapsulated(struct __sk_buff *skb)

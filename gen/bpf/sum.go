@@ -185,7 +185,7 @@ func (w *writer) checksum(s *sum) {
 		w.partial()
 		pending := fmt.Sprintf("fr_is_partial(partial, %s, %s, fr_fold(%s))", w.offset(s.Old), s.name("old"), s.name("was"))
 		if w.rw.Resize == ir.InPlace && !w.known.plain {
-			pending += " || (!fr_facts && skb->gso_size)" // the pseudo-header of a super-packet may have another length: the kernel knows
+			pending += fmt.Sprintf(" || fr_is_segmented(skb, partial, %s)", w.offset(s.Old))
 		}
 		w.line("int %s = %s;", s.name("pending"), pending)
 		switch at := w.offset(s.New); {

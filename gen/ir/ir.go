@@ -450,8 +450,9 @@ type Cell struct {
 // new = ~(payload + New + NewPseudo), all in ones' complement arithmetic. The canonical forms are: a result of FFFF is
 // written as 0, except that an Optional checksum writes 0 as FFFF.
 //
-// A checksum that is pending (the fact Partial names its field) holds only the pseudo-header's sum, not complemented:
-// new = old + NewPseudo - OldPseudo. Where the kernel doesn't say which one is, one may be that holds this sum.
+// A checksum that is pending (the fact Partial names its field, or, of a super-packet, one that begins behind it) holds only the
+// pseudo-header's sum, not complemented: new = old + NewPseudo - OldPseudo. Where the kernel doesn't say which one is, one may be
+// that holds this sum.
 type Sum struct {
 	Name      string // "udp.checksum"
 	Old       Off    // the field in the packet that came; Fresh: not used

@@ -45,7 +45,7 @@ func Verify(r *Result) (map[string]*Verified, error) {
 			m.MaxEntries = 1
 		}
 	}
-	options, err := skbfacts.Prepare(collection, skbfacts.All)
+	options, err := skbfacts.Prepare(collection)
 	if err != nil {
 		return nil, err
 	}

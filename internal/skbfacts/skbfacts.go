@@ -26,9 +26,12 @@ const (
 
 const variable = "fr_facts"
 
-// Prepare chooses, of the ways that are allowed, those that the running kernel has, and returns what a collection has to be loaded
-// with. Without BTF there is none, and under lockdown no Read: programs then infer what they can.
-func Prepare(spec *ebpf.CollectionSpec, allowed Ways) (ebpf.ProgramOptions, error) {
+// Allowed are the ways that are used where the kernel has them. Tests take some away, as on older kernels.
+var Allowed = All
+
+// Prepare chooses the ways that the running kernel has, and returns what a collection has to be loaded with. Without BTF there is
+// none, and under lockdown no Read: programs then infer what they can.
+func Prepare(spec *ebpf.CollectionSpec) (ebpf.ProgramOptions, error) {
 	v := spec.Variables[variable]
 	if v == nil {
 		return ebpf.ProgramOptions{}, nil
@@ -36,7 +39,7 @@ func Prepare(spec *ebpf.CollectionSpec, allowed Ways) (ebpf.ProgramOptions, erro
 	ways, types := None, nobody
 	if kernel, err := btf.LoadKernelSpec(); err == nil {
 		// Said here, so that the types of all modules needn't be read.
-		ways, types = allowed&available(kernel), func() (*btf.Spec, error) { return kernel, nil }
+		ways, types = Allowed&available(kernel), func() (*btf.Spec, error) { return kernel, nil }
 	}
 	if err := v.Set(uint32(ways)); err != nil {
 		return ebpf.ProgramOptions{}, fmt.Errorf("variable %s: %w", variable, err)

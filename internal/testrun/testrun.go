@@ -91,7 +91,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 			m.MaxEntries = uint32(n)
 		}
 	}
-	facts, err := skbfacts.Prepare(spec, skbfacts.All)
+	facts, err := skbfacts.Prepare(spec)
 	if err != nil {
 		return nil, err
 	}

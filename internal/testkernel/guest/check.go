@@ -100,7 +100,7 @@ func (r *relay) refuse(err error) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	options, err := skbfacts.Prepare(collection, skbfacts.All)
+	options, err := skbfacts.Prepare(collection)
 	if err != nil {
 		return "", err
 	}
@@ -145,11 +145,13 @@ func (r *relay) collection() (*ebpf.CollectionSpec, error) {
 
 // loadWith loads the object, whose programs may learn of packets in some ways only.
 func (r *relay) loadWith(ways skbfacts.Ways) (*ebpf.Collection, error) {
+	skbfacts.Allowed = ways
+	defer func() { skbfacts.Allowed = skbfacts.All }()
 	collection, err := r.collection()
 	if err != nil {
 		return nil, err
 	}
-	options, err := skbfacts.Prepare(collection, ways)
+	options, err := skbfacts.Prepare(collection)
 	if err != nil {
 		return nil, err
 	}
