@@ -29,7 +29,7 @@ func (r *Relay) adopt() error {
 	for _, k := range r.groups {
 		k.eachLive((*Receiver).takeState)
 	}
-	if err := r.spaces.sweep(); err != nil {
+	if err := r.spaces.sweep(nil); err != nil {
 		return err
 	}
 	if r.slots != nil {

@@ -212,7 +212,7 @@ func (f *fan) commit(c *commit) error {
 	for _, v := range c.leaving {
 		f.free(v)
 	}
-	f.relay.sweepTranslations()
+	f.relay.sweepTranslations(nil) // nobody has the list any more that had the receivers
 	return nil
 }
 

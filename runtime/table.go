@@ -180,7 +180,7 @@ func (t *Table) Delete(key []any) error {
 	}
 	if old != nil {
 		r.releaseState(t.desc.Value, old, t.credits)
-		r.sweepTranslations()
+		r.sweepTranslations(gracePeriod)
 	}
 	if row := t.rows[string(k)]; row != nil {
 		r.hops.drop(row)

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // Layout of fr_translate (docs/abi.md).
@@ -76,7 +77,8 @@ func (t *Translation) Put(key, value uint64) (now uint64, stored bool, err error
 	return 0, false, fmt.Errorf("translate %d: %w", key, ErrContended)
 }
 
-// Delete removes a key; an error that wraps [ErrNotFound] where it has no value. The next one to translate it makes a new value.
+// Delete removes a key; an error that wraps [ErrNotFound] where it has no value. The next one to translate it makes a new value. No
+// packet should be able to need the key at that moment: the kernel uses the memory of a row again at once.
 func (t *Translation) Delete(key uint64) error {
 	err := t.using(func() error { return t.spaces.m.Delete(t.key(key)) })
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -176,8 +178,8 @@ func (s *spaces) release(space uint32) {
 	}
 }
 
-// sweep deletes the rows of namespaces that were released.
-func (s *spaces) sweep() error {
+// sweep deletes the rows of namespaces that were released, after wait, which may be nil: no program uses them any more.
+func (s *spaces) sweep(wait func() error) error {
 	if s == nil {
 		return nil
 	}
@@ -199,6 +201,14 @@ func (s *spaces) sweep() error {
 		}
 		return true
 	})
+	if len(keys) > 0 && wait != nil {
+		if err := wait(); err != nil {
+			s.mu.Lock()
+			s.dead = true
+			s.mu.Unlock()
+			return fmt.Errorf("wait for programs that use translations: %w", err)
+		}
+	}
 	for _, key := range keys {
 		err := s.relay.using(func() error { return s.m.Delete(key) })
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -209,10 +219,20 @@ func (s *spaces) sweep() error {
 }
 
 // sweepTranslations deletes translations whose rows were removed. That is done, whatever becomes of this.
-func (r *Relay) sweepTranslations() {
-	if err := r.spaces.sweep(); err != nil {
+func (r *Relay) sweepTranslations(wait func() error) {
+	if err := r.spaces.sweep(wait); err != nil {
 		r.log.Warn("translations of what was removed take up room", "relay", r.desc.Name, "error", err)
 	}
+}
+
+// gracePeriod returns when every program has ended that runs now.
+func gracePeriod() error {
+	const global = 1 // MEMBARRIER_CMD_GLOBAL (include/uapi/linux/membarrier.h), which is synchronize_rcu
+	_, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, global, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("membarrier: %w", errno)
+	}
+	return nil
 }
 
 // each visits all rows, in the kernel's order.

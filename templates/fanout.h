@@ -442,13 +442,6 @@ enum {
 	FR_TRANSLATIONS_FULL,
 };
 
-/* 0, but not before v is read: memory at an address that it is added to is read behind v, on all processors. */
-static __always_inline __u64 fr_after(__u64 v)
-{
-	asm volatile("%0 &= 0" : "+r"(v));
-	return v;
-}
-
 static __noinline int fr_translation(const struct fr_translation_key *key, struct fr_translation **row)
 {
 	struct fr_translation blank = {};
