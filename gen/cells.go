@@ -50,10 +50,6 @@ func (u *unit) atomic() bool {
 func (w *rewriter) pieces(o *outHeader) []piece {
 	var out []piece
 	runs := map[int][]*unit{}
-	shift := 0 // bits by which a header that came has moved
-	if o.old != nil {
-		shift = (o.off.Const - o.old.off.Const) * 8
-	}
 	if o.old == nil {
 		bits := o.off.Const * 8
 		for _, f := range o.h.Fields {
@@ -64,14 +60,15 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 			runs[0] = append(runs[0], &unit{f: f, from: bits, to: bits + n, now: o.vals[f.Name.Value], changed: true, pos: o.at(f)})
 			bits += n
 		}
-		return cut(runs[0], o.off.Base, nil, 0)
+		return cut(runs[0], o.off.Base, nil, ir.Off{})
 	}
 	var segments []int
-	bases := map[int]*ir.Var{}
+	bases := map[int]ir.Off{} // of the packet that leaves, less the constant of the one that came
+	came := map[int]*ir.Var{}
 	for _, pl := range o.old.order {
 		if v := o.vals[pl.f.Name.Value]; v != nil && pl.width != nil {
 			out = append(out, piece{
-				off: plus(pl.off, shift/8), was: pl.off, size: 8, changed: true, field: pl.f, note: pl.f.Name.Value, pos: o.at(pl.f), width: pl.width, value: v,
+				off: o.moved(pl.off), was: pl.off, size: 8, changed: true, field: pl.f, note: pl.f.Name.Value, pos: o.at(pl.f), width: pl.width, value: v,
 				now: &ir.VarintWord{X: v, Width: pl.width}, old: &ir.VarintWord{X: &ir.VarRef{Var: pl.value}, Width: pl.width},
 			})
 		}
@@ -82,7 +79,8 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 		if pl.f.Kind == spec.FieldBytes {
 			n = pl.f.Bytes * 8
 		}
-		u := &unit{f: pl.f, pl: pl, from: pl.off.Const*8 + pl.bit + shift, now: pl.load, pos: o.at(pl.f)}
+		to := o.moved(pl.off)
+		u := &unit{f: pl.f, pl: pl, from: to.Const*8 + pl.bit, now: pl.load, pos: o.at(pl.f)}
 		u.to = u.from + n
 		if k := pl.f.Is; k != nil && k.Op == spec.IsEq && pl.f.Kind == spec.FieldUint && k.Value.Kind == spec.LitInt {
 			u.now = num(k.Value.Int) // checked when it came
@@ -92,24 +90,26 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 		}
 		if runs[pl.segment] == nil {
 			segments = append(segments, pl.segment)
-			bases[pl.segment] = pl.off.Base
+			bases[pl.segment] = plus(to, -pl.off.Const)
+			came[pl.segment] = pl.off.Base
 		}
 		runs[pl.segment] = append(runs[pl.segment], u)
 	}
 	for _, s := range segments {
-		out = append(out, cut(runs[s], bases[s], o.old, shift/8)...)
+		out = append(out, cut(runs[s], bases[s].Base, o.old, ir.Off{Base: came[s], Const: -bases[s].Const})...)
 	}
 	return out
 }
 
-// cut makes pieces of a run of fields. moved is by how many bytes the header that came has moved.
-func cut(run []*unit, base *ir.Var, old *inst, moved int) []piece {
+// cut makes pieces of a run of fields. Where they came, they stood at the same distances: behind another base, perhaps, and came.Const
+// bytes further on.
+func cut(run []*unit, base *ir.Var, old *inst, came ir.Off) []piece {
 	var out []piece
 	for i := 0; i < len(run); {
 		u := run[i]
 		at := ir.Off{Base: base, Const: u.from / 8}
 		if u.atomic() {
-			out = append(out, whole(u, at, old, moved)...)
+			out = append(out, whole(u, at, old, came)...)
 			i++
 			continue
 		}
@@ -120,7 +120,7 @@ func cut(run []*unit, base *ir.Var, old *inst, moved int) []piece {
 		end := run[stop-1].to / 8
 		for b := u.from / 8; b < end; {
 			size := pieceSize(run[i:stop], b, end)
-			out = append(out, together(run[i:stop], ir.Off{Base: base, Const: b}, size, old, moved))
+			out = append(out, together(run[i:stop], ir.Off{Base: base, Const: b}, size, old, came))
 			b += size
 		}
 		i = stop
@@ -143,8 +143,8 @@ func pieceSize(run []*unit, b, end int) int {
 }
 
 // together makes one piece of all that lies in size bytes at off.
-func together(run []*unit, off ir.Off, size int, old *inst, moved int) piece {
-	p := piece{off: off, was: plus(off, -moved), size: size}
+func together(run []*unit, off ir.Off, size int, old *inst, came ir.Off) piece {
+	p := piece{off: off, was: plus(came, off.Const), size: size}
 	from, to := off.Const*8, (off.Const+size)*8
 	var names []string
 	var now ir.Expr = num(0)
@@ -186,8 +186,8 @@ func together(run []*unit, off ir.Off, size int, old *inst, moved int) piece {
 }
 
 // whole makes pieces of one atomic field.
-func whole(u *unit, off ir.Off, old *inst, moved int) []piece {
-	p := piece{off: off, was: plus(off, -moved), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f, note: u.f.Name.Value, pos: u.pos}
+func whole(u *unit, off ir.Off, old *inst, came ir.Off) []piece {
+	p := piece{off: off, was: plus(came, off.Const), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f, note: u.f.Name.Value, pos: u.pos}
 	p.link = strings.HasPrefix(u.f.Role.Value, "link_")
 	if old != nil {
 		p.old = u.pl.load

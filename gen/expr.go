@@ -614,7 +614,7 @@ func (s *scope) skb(e *spec.Expr) (val, bool) {
 // member resolves ROW or ROW.MEMBER.
 func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 	if len(e.Path) == 1 {
-		if !r.Optional {
+		if !r.Optional || s.facts[r] {
 			return val{t: ir.BoolType, x: boolean(true), row: r}, true
 		}
 		return val{t: ir.BoolType, x: &ir.RowHas{Row: r}, row: r}, true

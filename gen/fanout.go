@@ -94,8 +94,8 @@ func (w *rewriter) receivers(out *ir.FanOut, fo *spec.FanOut) {
 	s.each, s.fx = &fan{row: out.Row}, nil
 	s.rows, s.facts, s.named = maps.Clone(w.rows), maps.Clone(w.facts), maps.Clone(w.named)
 	s.rows[receiver] = out.Row
-	for _, r := range fo.Rules {
-		if s.rule(r, &out.Each) {
+	for i, r := range fo.Rules {
+		if s.rule(r, fo.Rules[i+1:], &out.Each) {
 			return
 		}
 	}

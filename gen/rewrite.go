@@ -35,6 +35,14 @@ func (o *outHeader) at(f *spec.Field) diag.Pos {
 	return f.Name.Pos
 }
 
+// moved is where a place of the header that came is in the packet that leaves. A header of variable length stays where it is.
+func (o *outHeader) moved(off ir.Off) ir.Off {
+	if o.off == o.old.off {
+		return off
+	}
+	return plus(o.off, off.Const-o.old.off.Const)
+}
+
 // rewriter makes a Forward from a rule's actions.
 type rewriter struct {
 	*scope

@@ -2,6 +2,7 @@ package gen
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -15,7 +16,7 @@ import (
 // checkRules reports what is wrong with rules whatever the path.
 func (p *program) checkRules(rules []*spec.Rule) {
 	for i, r := range rules {
-		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && len(r.Lookups) == 0 {
+		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && !slices.ContainsFunc(r.Lookups, func(l *spec.Lookup) bool { return !l.Optional }) {
 			p.diags.Add(codeUnused, rules[i+1].Pos, "this rule can never run: the one in front of it has no conditions").
 				WithRelated(r.Pos, "the rule in front")
 		}
@@ -54,15 +55,15 @@ func (s *scope) rules(blk *[]ir.Stmt) {
 	if early && s.when(src.When, blk) {
 		return
 	}
-	s.lookups(src.Lookups, blk)
+	s.lookups(src.Lookups, &blk, nil)
 	if behind {
 		s.findPriority(blk)
 	}
 	if src.When != nil && !early && s.when(src.When, blk) {
 		return
 	}
-	for _, r := range src.Rules {
-		if s.rule(r, blk) {
+	for i, r := range src.Rules {
+		if s.rule(r, src.Rules[i+1:], blk) {
 			return
 		}
 	}
@@ -132,7 +133,8 @@ func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
 	return false
 }
 
-func (s *scope) lookups(ls []*spec.Lookup, blk *[]ir.Stmt) {
+// lookups finds rows. A packet whose row is missing goes up, unless nest is given: what follows then stands where the row is there.
+func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, diag.Pos)) {
 	for _, l := range ls {
 		t := s.tables[l.Table.Value]
 		if t == nil {
@@ -143,19 +145,23 @@ func (s *scope) lookups(ls []*spec.Lookup, blk *[]ir.Stmt) {
 			suggest(s.diags.Add(codeUnknownName, l.Table.Pos, "no table %q", l.Table.Value), l.Table.Value, names)
 			continue
 		}
-		row := &ir.Row{Name: s.unique(l.Var.Value), Table: t, Optional: l.Optional}
+		row := &ir.Row{Name: s.unique(l.Var.Value), Table: t, Optional: l.Optional || nest != nil}
 		key, ok := s.values("table", t.Name, t.Pos, &t.Key, l.Key, l.Pos, "key")
 		s.rows[l.Var.Value] = row
 		if !ok {
 			continue
 		}
 		miss := -1
-		if !l.Optional {
+		if !row.Optional {
 			miss = s.went("no_"+t.Name, "no row in "+t.Name, l.Pos)
 		}
 		s.out.Rows = append(s.out.Rows, row)
 		changing := s.went("changing", "user space changed rows at each attempt to read one", l.Pos)
-		emit(blk, &ir.Lookup{Row: row, Key: key, Miss: miss, Changing: changing, Pos: l.Pos})
+		emit(*blk, &ir.Lookup{Row: row, Key: key, Miss: miss, Changing: changing, Pos: l.Pos})
+		if row.Optional && !l.Optional {
+			nest(&ir.RowHas{Row: row}, l.Pos)
+			s.facts[row] = true
+		}
 		s.narrow(t, l.Key)
 	}
 }
@@ -242,8 +248,9 @@ func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue,
 
 // rule compiles one rule; it returns true where the block has ended with it. As in a program, a condition that doesn't ask for
 // what the rule looks up comes before the lookups, so that they may rely on it. A rule that can't apply on this path leaves
-// nothing there: what it says of headers that the path doesn't have is not looked at.
-func (s *scope) rule(r *spec.Rule, outer *[]ir.Stmt) bool {
+// nothing there: what it says of headers that the path doesn't have is not looked at. A row that is missing leads on to the rules
+// behind; where none of them can apply on this path, it is why the packet goes up.
+func (s *scope) rule(r *spec.Rule, behind []*spec.Rule, outer *[]ir.Stmt) bool {
 	cond := s.matches(r.Match)
 	if isFalse(cond) && cond != nil {
 		return false
@@ -276,20 +283,44 @@ func (s *scope) rule(r *spec.Rule, outer *[]ir.Stmt) bool {
 			return false
 		}
 	}
+	if late && !s.applies(r) {
+		return false
+	}
 	nest(cond, r.Pos)
 	if early != nil {
 		nest(early, r.When.Pos)
 	}
-	in.lookups(r.Lookups, blk)
+	if slices.ContainsFunc(behind, s.applies) {
+		in.lookups(r.Lookups, &blk, nest)
+	} else {
+		in.lookups(r.Lookups, &blk, nil)
+	}
 	if late {
-		c, never := when()
-		if never {
-			return false
-		}
+		c, _ := when()
 		nest(c, r.When.Pos)
 	}
 	in.actions(r, blk)
 	return always
+}
+
+// applies reports whether a rule can apply on this path. It leaves nothing behind, and reports nothing.
+func (s *scope) applies(r *spec.Rule) bool {
+	in := *s
+	in.quiet = true
+	in.rows, in.facts = maps.Clone(s.rows), maps.Clone(s.facts)
+	if cond := in.matches(r.Match); cond != nil && isFalse(cond) {
+		return false
+	}
+	for _, l := range r.Lookups {
+		if t := s.tables[l.Table.Value]; t != nil {
+			in.rows[l.Var.Value] = &ir.Row{Name: l.Var.Value, Table: t, Optional: l.Optional}
+		}
+	}
+	if r.When == nil {
+		return true
+	}
+	cond, ok := in.cond(r.When)
+	return !ok || !isFalse(cond)
 }
 
 // actions compiles a rule's actions and ends the block.

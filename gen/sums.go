@@ -95,22 +95,18 @@ func absentOver(f *spec.Field, parent *spec.Header) bool {
 func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite, end ir.Expr) (*ir.Sum, bool) {
 	k := f.Checksum
 	at := o.old.fields[f.Name.Value]
-	s := &ir.Sum{Name: o.entry + "." + f.Name.Value, Old: at.off, New: plus(at.off, o.off.Const-o.old.off.Const), Optional: k.Optional, Offloaded: k.Offloaded, Pos: f.Name.Pos}
+	s := &ir.Sum{Name: o.entry + "." + f.Name.Value, Old: at.off, New: o.moved(at.off), Optional: k.Optional, Offloaded: k.Offloaded, Pos: f.Name.Pos}
 	first := slices.Index(w.path, o.old)
 	oldParentAbsent := first > 0 && absentOver(f, w.path[first-1].h)
 	newParentAbsent := i > 0 && absentOver(f, w.hdrs[i-1].h)
 	s.Absent = oldParentAbsent && newParentAbsent
-	ok := true
 	if k.Covers == "header" {
-		s.OldTerms, s.NewTerms, ok = w.keptTerms(o, o, false)
+		s.OldTerms, s.NewTerms = w.keptTerms(o, o, false)
 	} else {
 		s.Swap = swap(rw, o)
-		ok = w.coveredTerms(s, i, o, first)
+		w.coveredTerms(s, i, o, first)
 	}
 	changed := len(s.OldTerms)+len(s.NewTerms) > 0
-	if !ok {
-		return nil, false
-	}
 	for _, e := range k.Pseudo {
 		was, now, ok := w.pseudo(e, i, o, rw)
 		if !ok {
@@ -194,7 +190,7 @@ func varOf(x ir.Expr) *ir.Var {
 }
 
 // coveredTerms sums up what changes from a header on: fields of headers that stay, headers that go and headers that come.
-func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) bool {
+func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 	for _, n := range w.hdrs[i:] {
 		if n.old == nil {
 			for _, p := range w.pieces(n) {
@@ -206,10 +202,7 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) bool 
 			}
 			continue
 		}
-		was, now, ok := w.keptTerms(n, o, s.Swap != nil)
-		if !ok {
-			return false
-		}
+		was, now := w.keptTerms(n, o, s.Swap != nil)
 		s.OldTerms = append(s.OldTerms, was...)
 		s.NewTerms = append(s.NewTerms, now...)
 	}
@@ -238,24 +231,17 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) bool 
 			done += n
 		}
 	}
-	return true
-}
-
-func (w *rewriter) parity(o *outHeader) bool {
-	w.fail(codeVariable, w.pos, "the checksum can't follow: header %q stands behind one of variable length", o.entry)
-	return false
 }
 
 // keptTerms sums up what changes in a header that stays, for the checksum of header c. Where it moved by an odd number of
-// bytes, all of it counts; so it does (all) where what follows moved so, since the bytes of everything that doesn't count are
-// swapped then.
-func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term, ok bool) {
+// bytes, or may have, all of it counts; so it does (all) where what follows moved so, since the bytes of everything that doesn't count
+// are swapped then.
+func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 	odd := false
 	if n.off != n.old.off || c.off != c.old.off {
-		if n.off.Base != c.off.Base || n.old.off.Base != c.old.off.Base {
-			return nil, nil, w.parity(n)
-		}
-		odd = (n.off.Const-c.off.Const-(n.old.off.Const-c.old.off.Const))&1 != 0
+		moved := bin(ir.And, bin(ir.Xor, distance(n.off, c.off), distance(n.old.off, c.old.off)), num(1))
+		by, fixed := constant(moved)
+		odd = !fixed || by != 0
 	}
 	if all {
 		was = variableTerms(n.old, c.old.off)
@@ -280,7 +266,7 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term, ok 
 			now = append(now, terms(p, p.old, p.off, c.off)...)
 		}
 	}
-	return was, now, true
+	return was, now
 }
 
 // variableTerms are a header's fields of variable length or presence, which stay as and where they are, in a sum that begins
