@@ -78,6 +78,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	} else {
 		out.Reason = w.reason("pass", ir.Passed, "", a.Pos)
 	}
+	out.End = w.datagramEnd()
 	out.Row = &ir.Row{Name: w.unique(receiver), Table: g.Receivers}
 	w.out.Rows = append(w.out.Rows, out.Row)
 	w.program.each = true

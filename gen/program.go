@@ -407,7 +407,11 @@ func (p *program) leaf(path []*inst, blk *[]ir.Stmt) {
 
 // ordinary declines super-packets.
 func (s *scope) ordinary(pos diag.Pos) ir.Stmt {
-	return &ir.Guard{Cond: bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0)), Reason: s.went("super_packet", "several datagrams in one buffer (GSO, GRO)", pos), Pos: pos}
+	return &ir.Guard{Cond: bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0)), Reason: s.superPacket(pos), Pos: pos}
+}
+
+func (p *program) superPacket(pos diag.Pos) int {
+	return p.went("super_packet", "several datagrams in one buffer (GSO, GRO)", pos)
 }
 
 // pull notes how many bytes from the start of the frame the program reads.

@@ -459,7 +459,14 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		return
 	}
 	f := &ir.Forward{Effects: w.fx.Effects, Rewrite: rw, Hop: hop, Fault: -1, NoRoom: -1, Usage: w.used(), Pos: pos}
-	if rw != nil {
+	if hop != nil && !moved {
+		f.End = w.datagramEnd()
+	}
+	if f.End != nil && segmentedOnly(w.path) { // to cut something off a super-packet would make it an ordinary one
+		whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, f.End)
+		w.guard(or(whole, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))), w.superPacket(pos), pos)
+	}
+	if rw != nil || f.End != nil {
 		f.NoRoom = w.went("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos)
 		f.Fault = w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos)
 	}
@@ -478,6 +485,16 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		emit(w.blk, s)
 	}
 	emit(w.blk, f)
+}
+
+// datagramEnd is where the outermost IP datagram of the packet that came ends, or nil where nothing can follow it.
+func (s *scope) datagramEnd() ir.Expr {
+	for _, in := range s.path {
+		if role(in.h, "destination") != nil && !isFrame(in.inner) {
+			return in.inner
+		}
+	}
+	return nil
 }
 
 func segmentedOnly(path []*inst) bool {

@@ -27,6 +27,18 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 		return
 	}
 	r.after(n.effects)
+	came := r.in
+	if s.End != nil {
+		if r.in = r.cut(r.in, s.End); r.front > len(r.in) {
+			r.fail("a fan-out works on %d bytes, and cuts the packet off at %d", r.front, len(r.in))
+		}
+		whole := *r.packet
+		whole.Data = r.in
+		r.packet = &whole
+	}
+	if r.err != nil {
+		return
+	}
 
 	index, declared := r.prog.rows[s.Row]
 	if !declared {
@@ -52,6 +64,7 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 		}
 		r.result.Copies = append(r.result.Copies, turn)
 	}
+	r.in = came
 	for _, row := range s.Usage {
 		r.use(row)
 	}

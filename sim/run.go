@@ -465,6 +465,12 @@ func (r *run) forward(n *node, s *ir.Forward) {
 	if s.Rewrite != nil {
 		out = r.rewrite(s.Rewrite, addressed)
 	}
+	if s.End != nil {
+		if s.Rewrite != nil && (s.Rewrite.Trim || s.Rewrite.Resize != ir.InPlace) {
+			r.fail("a packet is cut off that its rewrite cuts off or resizes")
+		}
+		out.Data = r.cut(out.Data, s.End)
+	}
 	verdict := VerdictPass
 	var hop *Hop
 	if s.Hop != nil {
@@ -486,6 +492,21 @@ func (r *run) forward(n *node, s *ir.Forward) {
 	r.result.Hop = hop
 	r.result.Modified = !bytes.Equal(out.Data, r.in) || out.VLAN != r.packet.VLAN ||
 		out.Mark != r.packet.Mark || out.Priority != r.packet.Priority
+}
+
+// cut returns a frame of the size of the one that came, without the bytes from end on.
+func (r *run) cut(frame []byte, end ir.Expr) []byte {
+	n := r.uint(end)
+	if r.err == nil && (n > uint64(len(r.in)) || len(frame) != len(r.in)) {
+		r.fail("a frame of %d bytes is cut off at %d", len(frame), n)
+	}
+	if r.err == nil && n < uint64(len(r.in)) && r.packet.GSO != 0 {
+		r.fail("a super-packet is cut off")
+	}
+	if r.err != nil {
+		return frame
+	}
+	return frame[:n:n]
 }
 
 // withLinkAddresses returns the frame with the link-layer addresses of a hop whose neighbour is known. Where it isn't, the

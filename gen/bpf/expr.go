@@ -157,6 +157,9 @@ func (f *function) row(r *ir.Row) string {
 func (f *function) meta(k ir.MetaKind) string {
 	switch k {
 	case ir.FrameLen:
+		if f.writes && f.turn == nil {
+			return "len" // what it was before the packet changed
+		}
 		return "skb->len"
 	case ir.VLANTag:
 		return "skb->vlan_present"

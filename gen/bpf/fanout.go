@@ -136,9 +136,15 @@ func (f *function) fanOut(s *ir.FanOut) {
 	n.keepPointer("struct __sk_buff *", "skb")
 	n.keepPointer("struct list_"+ident(s.Group.Name)+" *", "list")
 
+	w.line("__u32 len = skb->len;")
 	n.find()
 	w.fx.early = true
 	w.fx.before()
+	if s.End != nil {
+		end := w.expr(s.End)
+		w.line("")
+		w.stopIf(s.Pos, fmt.Sprintf("unlikely(len > %s) && bpf_skb_change_tail(skb, %s, 0)", end, end), w.fx.undo, w.up(n.NoRoom))
+	}
 	size := n.save()
 	w.fan = n
 	turn := n.receiver(f)
@@ -391,7 +397,6 @@ func (n *fan) restore(size string, places []string) {
 		w.line("if (same->quiet)")
 		w.line("\tfr_wake();")
 	}
-	w.line("__u32 len = skb->len;")
 	if !n.Drop {
 		if n.front.Base != nil {
 			size = fmt.Sprintf("fr_size(same->size, %d)", 1<<bits.Len(uint(n.limit()-1)))
@@ -406,7 +411,7 @@ func (n *fan) restore(size string, places []string) {
 	}
 	w.line("")
 	for i, reason := range n.tallies {
-		w.line("fr_count_copies(%s, same->%s, len);", w.prog.reasonName(reason), tally(i))
+		w.line("fr_count_copies(%s, same->%s, skb->len);", w.prog.reasonName(reason), tally(i))
 	}
 	for _, r := range n.Usage {
 		w.usesNow()

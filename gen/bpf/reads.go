@@ -78,8 +78,10 @@ func (r readers) block(stmts []ir.Stmt) {
 		case *ir.Forward:
 			r.expr(exprs(&s.Effects)...)
 			r.hop(s.Hop)
+			r.expr(s.End)
 			r.rewrite(s.Rewrite)
 		case *ir.FanOut:
+			r.expr(s.End)
 			r.expr(exprs(&s.Effects)...)
 			r.expr(values(s.Key)...)
 			r.off(s.Front)

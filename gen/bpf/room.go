@@ -97,6 +97,7 @@ func (w *writer) room() {
 	switch rw.Resize {
 	case ir.InPlace:
 		if len(how) == 0 && !rw.Trim {
+			w.cutOff()
 			return
 		}
 	case ir.MovePayload:
@@ -114,6 +115,23 @@ func (w *writer) room() {
 	broken, unchanged := w.reasonOf(w.fwd.Fault), w.reasonOf(w.fwd.NoRoom)
 	w.fails("unlikely(err)", fmt.Sprintf("return err == FR_BROKEN ? fr_drop(len, %s) : fr_up(skb, %s);", broken, unchanged))
 	w.changed, w.moves = true, true
+}
+
+// cutOff renders what is done where bytes follow what is sent: the only time that the packet may move here.
+func (w *writer) cutOff() {
+	if w.fwd.End == nil {
+		return
+	}
+	end := w.expr(w.fwd.End)
+	w.line("")
+	w.stmt(w.fwd.Pos, "if (unlikely(len > %s)) { /* bytes behind the IP datagram */", end)
+	w.indent++
+	w.failIf(fmt.Sprintf("bpf_skb_change_tail(skb, %s, 0)", end))
+	w.changed = true
+	w.rederive()
+	w.changed = false
+	w.indent--
+	w.line("}")
 }
 
 // reasonOf names a reason that a rewrite which can fail has to have.

@@ -185,6 +185,9 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 		}
 	}
 	es = append(es, w.rw.Payload, w.rw.Priority, w.rw.Mark)
+	if w.fwd != nil {
+		es = append(es, w.fwd.End)
+	}
 	f.cover(pos, es...)
 	if w.linked {
 		f.need(ir.Off{Const: 14}, f.reason, pos)

@@ -137,7 +137,7 @@ type ElementForm struct {
 }
 
 // FanOut sends a copy of the packet to each receiver of a group, in the list's order, and ends the packet's way: it goes on as it
-// came (Reason of kind Passed), or is dropped. Each is a block that runs once a receiver, with Row (one of Program.Rows), and ends in Copy or Skip on every
+// came, but for the bytes behind End (Reason of kind Passed), or is dropped. Each is a block that runs once a receiver, with Row (one of Program.Rows), and ends in Copy or Skip on every
 // path. In it, values are those of the packet that came, whatever earlier copies wrote; a statement that stops ends that
 // receiver's turn, and its reason is of kind Declined.
 type FanOut struct {
@@ -148,6 +148,7 @@ type FanOut struct {
 	Row     *Row
 	Each    []Stmt
 	Front   Off // [0, Front) has all bytes that Each reads or writes
+	End     Expr // the bytes from here on are cut off in front of the first turn, which knows nothing of them; nil: none
 	Drop    bool
 	Reason  int // Passed or Dropped
 	NoRoom  int // reason of kind Went: the kernel can't make the packet's headers its own, in front of the first copy

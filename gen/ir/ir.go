@@ -359,6 +359,7 @@ type Forward struct {
 	Effects
 	Rewrite *Rewrite // nil: nothing changes
 	Hop     *HopRef
+	End     Expr   // the bytes of the packet that came from here on are cut off; nil: none (a Rewrite with Trim cuts off more)
 	Usage   []*Row // rows of sessions whose usage counters count the packet
 	Reason  int    // Sent or Passed
 	Fault   int    // reason where the kernel fails after the first change; -1 where nothing can fail

@@ -13,6 +13,9 @@ func (w *writer) fanOut(p *ir.Program, s *ir.FanOut) {
 	}
 	text := fmt.Sprintf("fan out to %s%s else up %s", s.Group.Name, members(s.Key), reason(p, s.Miss))
 	text += fmt.Sprintf(", %s %s, front %s", what, reason(p, s.Reason), offset(s.Front))
+	if s.End != nil {
+		text += ", cut off at " + expr(s.End)
+	}
 	for _, r := range s.Usage {
 		text += ", usage " + r.Name
 	}

@@ -90,6 +90,9 @@ func (w *writer) forward(p *ir.Program, s *ir.Forward) {
 	if s.Hop != nil {
 		text += " through " + hop(s.Hop)
 	}
+	if s.End != nil {
+		text += ", cut off at " + expr(s.End)
+	}
 	for _, r := range s.Usage {
 		text += ", usage " + r.Name
 	}
