@@ -302,6 +302,11 @@ func (p *program) fieldReason(in *inst, f *spec.Field) int {
 	return p.went(in.h.Name.Value+"_"+f.Name.Value, in.h.Name.Value+": "+f.Name.Value+what, f.Name.Pos)
 }
 
+// unfit is the reason where a rule gives a field a value that it can't have.
+func (p *program) unfit(h *spec.Header, f *spec.Field) int {
+	return p.went("unfit_"+h.Name.Value+"_"+f.Name.Value, "a value that "+h.Name.Value+"."+f.Name.Value+" can't have", f.Name.Pos)
+}
+
 // lengths emits the checks of the length fields, and finds where what the header encloses ends.
 func (p *program) lengths(s *scope, in *inst, end ir.Expr, blk *[]ir.Stmt) bool {
 	in.inner = end
@@ -312,6 +317,13 @@ func (p *program) lengths(s *scope, in *inst, end ir.Expr, blk *[]ir.Stmt) bool 
 		}
 		reason := p.fieldReason(in, f)
 		guard := func(cond ir.Expr) { emit(blk, &ir.Guard{Cond: cond, Reason: reason, Pos: f.Name.Pos}) }
+		ends := func(cond ir.Expr) { // the length of a super-packet may be that of a segment
+			if role(in.h, "destination") == nil {
+				ordinary := or(cond, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0)))
+				emit(blk, &ir.Guard{Cond: ordinary, Reason: p.superPacket(f.Name.Pos), Pos: f.Name.Pos})
+			}
+			guard(cond)
+		}
 		bytes := pl.load
 		limit := pl.max
 		if k.Bias > 0 {
@@ -342,12 +354,11 @@ func (p *program) lengths(s *scope, in *inst, end ir.Expr, blk *[]ir.Stmt) bool 
 		at := &ir.VarRef{Var: stop}
 		switch {
 		case k.Slack == 0:
-			guard(bin(ir.Eq, at, end))
+			ends(bin(ir.Eq, at, end))
 		case k.Slack < 0:
-			guard(bin(ir.Le, at, end))
+			ends(bin(ir.Le, at, end))
 		default:
-			guard(bin(ir.Le, at, end))
-			guard(bin(ir.Le, bin(ir.Sub, end, at), num(uint64(k.Slack))))
+			ends(and(bin(ir.Le, at, end), bin(ir.Le, bin(ir.Sub, end, at), num(uint64(k.Slack)))))
 		}
 		in.inner = at
 	}

@@ -84,17 +84,12 @@ func (c *compiler) program(src *spec.Program) {
 
 func emit(blk *[]ir.Stmt, s ...ir.Stmt) { *blk = append(*blk, s...) }
 
-// reason returns the index of a reason, which is added when it is new.
+// reason returns the index of a reason, which is added when it is new. Its kind and its name say what happened, and nothing else:
+// neither depends on what other rules there are. docs/operations.md lists them all.
 func (p *program) reason(name string, kind ir.ReasonKind, doc string, pos diag.Pos) int {
 	for i, r := range p.out.Reasons {
 		if r.Name == name && r.Kind == kind {
 			return i
-		}
-	}
-	for _, r := range p.out.Reasons {
-		if r.Name == name {
-			name += "_" + map[ir.ReasonKind]string{ir.Sent: "sent", ir.Passed: "passed", ir.Dropped: "dropped", ir.Went: "up", ir.Fault: "fault", ir.Copied: "copied", ir.Declined: "declined"}[kind]
-			return p.reason(name, kind, doc, pos)
 		}
 	}
 	p.out.Reasons = append(p.out.Reasons, &ir.Reason{Name: name, Kind: kind, Doc: doc, Pos: pos})

@@ -196,7 +196,7 @@ func reasonNames(programs []ProgramDesc) []string {
 	var names []string
 	for _, p := range programs {
 		for _, r := range p.Reasons {
-			names = append(names, p.Name+" "+r.Name)
+			names = append(names, p.Name+" "+r.Kind+" "+r.Name)
 		}
 	}
 	return names

@@ -42,14 +42,17 @@ func (p *Program) Reasons() iter.Seq2[ReasonDesc, Count] {
 	}
 }
 
-// Count returns what one reason counted; zeros where the program has no such reason.
+// Count returns what the reasons of a name counted, of whatever kind; zeros where the program has none. [Program.Reasons] has the
+// kinds apart, such as packets that went up and receivers that got no copy, both because a credit was used up.
 func (p *Program) Count(reason string) Count {
+	var n Count
 	for i, r := range p.desc.Reasons {
 		if r.Name == reason {
-			return p.count(p.desc.Base + i)
+			c := p.count(p.desc.Base + i)
+			n.Packets, n.Bytes = n.Packets+c.Packets, n.Bytes+c.Bytes
 		}
 	}
-	return Count{}
+	return n
 }
 
 // CountAt returns what the i-th reason of the program counted.

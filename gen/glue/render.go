@@ -188,7 +188,7 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 		name := exported(prog.Name)
 		out := program{Field: members.pick(name), Type: types.pick(name + "Program"), Reason: types.pick(name + "Reason"), Name: prog.Name, Index: i, Hook: prog.Hook, Paths: prog.Paths}
 		for _, r := range prog.Reasons {
-			out.Reasons = append(out.Reasons, reason{Const: types.pick(name + exported(r.Name)), Doc: oneLine(r.Doc)})
+			out.Reasons = append(out.Reasons, reason{Const: types.pick(name + constant(r)), Doc: oneLine(r.Doc)})
 		}
 		f.Programs = append(f.Programs, out)
 	}
@@ -210,6 +210,24 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 	unique(len(f.Counters), func(i int) *string { return &f.Counters[i].Field })
 	f.Imports = imports(f)
 	return f
+}
+
+// constant is the name of a reason in Go, behind its program's. Names of kinds that a spec and the compiler both give are told apart by the
+// kind, so that none depends on what else a program does.
+func constant(r *ir.Reason) string {
+	name := exported(r.Name)
+	switch r.Kind {
+	case ir.Dropped:
+		return "Drop" + name
+	case ir.Declined:
+		return "Declined" + name
+	case ir.Went:
+		first, _, _ := strings.Cut(r.Name, "_")
+		if slices.Contains([]string{"sent", "pass", "fault", "copy", "drop", "declined", "up"}, first) {
+			return "Up" + name
+		}
+	}
+	return name
 }
 
 func newSetting(s *ir.Setting, d runtime.SettingDesc) setting {

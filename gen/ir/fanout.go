@@ -147,7 +147,7 @@ type FanOut struct {
 	Miss    int // reason of kind Went: no such group
 	Row     *Row
 	Each    []Stmt
-	Front   Off // [0, Front) has all bytes that Each reads or writes
+	Front   Off  // [0, Front) has all bytes that Each reads or writes
 	End     Expr // the bytes from here on are cut off in front of the first turn, which knows nothing of them; nil: none
 	Drop    bool
 	Reason  int // Passed or Dropped

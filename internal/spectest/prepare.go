@@ -51,10 +51,10 @@ type given struct {
 
 // counter is a counter that is expected: a named one, or (index -1) that of a reason.
 type counter struct {
-	name   string
-	index  int
-	reason int
-	want   uint64
+	name    string
+	index   int
+	reasons []int
+	want    uint64
 }
 
 // preparer resolves the tests of a spec.
@@ -452,7 +452,7 @@ func (p *preparer) expected() {
 		p.event(ev)
 	}
 	for _, v := range e.Counters {
-		c := counter{name: v.Name.Value, index: -1, reason: -1, want: v.Value.Int}
+		c := counter{name: v.Name.Value, index: -1, want: v.Value.Int}
 		var known []string
 		for _, n := range p.plan.Counters {
 			known = append(known, n.Name)
@@ -463,10 +463,10 @@ func (p *preparer) expected() {
 		for i, r := range p.t.program.Reasons {
 			known = append(known, r.Name)
 			if r.Name == c.name && c.index < 0 {
-				c.reason = p.t.program.Base + i
+				c.reasons = append(c.reasons, p.t.program.Base+i)
 			}
 		}
-		if c.index < 0 && c.reason < 0 {
+		if c.index < 0 && len(c.reasons) == 0 {
 			p.unknown(codeUnknownSetting, v.Name, "counter", known)
 			continue
 		}

@@ -261,8 +261,9 @@ func (t *test) judge(hs *packet.Headers, r result) []string {
 		var got uint64
 		if c.index >= 0 {
 			got = r.state.Named[c.index]
-		} else {
-			got = r.state.Reasons[c.reason].Packets
+		}
+		for _, i := range c.reasons {
+			got += r.state.Reasons[i].Packets
 		}
 		if got != c.want {
 			add("counter %s: got %d, want %d", c.name, got, c.want)
