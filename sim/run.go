@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
 // Tag is a VLAN tag in the packet's metadata.
@@ -89,6 +90,19 @@ type Event struct {
 	Record   []byte // as it stands in the ring, but for its time, the first 8 bytes, which are 0
 }
 
+// Contradiction is a plan that can't be executed: a fault of the compiler, whatever the spec says.
+type Contradiction struct {
+	Program string
+	Pos     diag.Pos // the place in the spec that the statement comes from
+	Err     error
+}
+
+func (c *Contradiction) Error() string {
+	return fmt.Sprintf("program %q contradicts itself: %v", c.Program, c.Err)
+}
+
+func (c *Contradiction) Unwrap() error { return c.Err }
+
 // value is an integer (or boolean) or a byte string.
 type value struct {
 	u uint64
@@ -115,6 +129,7 @@ type run struct {
 	turn    *Copy // the receiver's turn in a fan-out; nil outside of one
 	front   int   // the bytes of the frame that a fan-out's Each reads or writes
 	err     error
+	pos     diag.Pos // of the statement in which err was found
 	result  Result
 }
 
@@ -133,7 +148,7 @@ func (r *Relay) Run(program string, p Packet) (Result, error) {
 		s.fail("the program ends without a terminal")
 	}
 	if s.err != nil {
-		return Result{}, fmt.Errorf("program %q contradicts itself: %w", program, s.err)
+		return Result{}, &Contradiction{Program: program, Pos: s.pos, Err: s.err}
 	}
 	return s.result, nil
 }
@@ -150,6 +165,9 @@ func (r *run) block(nodes []*node) bool {
 	for _, n := range nodes {
 		n.ran.Hits++
 		ended := r.stmt(n)
+		if r.err != nil && !r.pos.IsValid() {
+			r.pos = n.ran.Pos
+		}
 		if r.err != nil || ended {
 			return true
 		}

@@ -1,4 +1,4 @@
-// Package build is the pipeline from a spec to files: load, compile, render, call clang. Its result is a map of file names to
+// Package build is the pipeline from a spec to files: load, compile, rehearse in the model, render, call clang. Its result is a map of file names to
 // content; [Write] is the only place that writes, and [Check] compares without writing.
 package build
 
@@ -90,10 +90,23 @@ func Spec(ctx context.Context, path string, opt Options) (*Result, *diag.List, e
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := r.source(text); err != nil {
-		return nil, nil, err
+	rehearsed := make(chan error, 1)
+	wrong := &diag.List{}
+	go func() {
+		found, err := Rehearse(ctx, r.Spec, r.Plan)
+		if found != nil {
+			wrong = found
+		}
+		rehearsed <- err
+	}()
+	err = r.source(text)
+	if err == nil {
+		err = r.compile(ctx)
 	}
-	if err := r.compile(ctx); err != nil {
+	if failed := <-rehearsed; failed != nil || wrong.Len() > 0 { // says more of a wrong plan than clang does
+		return nil, wrong, failed
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	golang, err := glue.Render(r.Plan, glue.RenderOptions{Package: r.Package, Object: ObjectName})

@@ -20,4 +20,11 @@ var (
 			"a file where a folder should be.",
 		"$ fastrelay-gen build spec.cue -o /proc/relay",
 		"$ fastrelay-gen build spec.cue -o relay")
+
+	codeContradiction = diag.Define("FR0504", "a fault of the compiler: the plan contradicts itself",
+		"Before anything is written, `build` and `vet` run each program in the reference model, on some thousand random packets and tables. This plan "+
+			"can't be executed: it would have dropped or spoiled packets. That is never the spec's fault. The message says at which line of the spec it happened; "+
+			"a report needs the spec, the packet that the message shows, and what `fastrelay-gen version` prints. A rule written in another way may do meanwhile.",
+		"$ fastrelay-gen build spec.cue     # whatever the spec says, this is not the answer to expect",
+		"$ fastrelay-gen version            # with the spec and the message, all that a report needs")
 )

@@ -21,7 +21,7 @@ func (a *app) vetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "vet SPEC...",
 		Short: "Check specs, and write nothing",
-		Long:  "Loads and compiles each spec and its tests, without clang, and shows all mistakes at once.",
+		Long:  "Loads and compiles each spec and its tests, without clang, runs its programs in the model on random packets, and shows all mistakes at once.",
 		Example: `  fastrelay-gen vet examples/*/spec.cue
   fastrelay-gen vet --format json spec.cue`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -45,6 +45,11 @@ func (a *app) vetCommand() *cobra.Command {
 				}
 				if list.Len() == 0 {
 					list = spectest.Check(s, p)
+				}
+				if list.Len() == 0 {
+					if list, err = build.Rehearse(cmd.Context(), s, p); err != nil {
+						return err
+					}
 				}
 				if list.Len() == 0 {
 					fine = append(fine, fmt.Sprintf("%s: no mistakes (%s, %s)", file, parts(p), plural(len(s.Tests), "test")))

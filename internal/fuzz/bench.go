@@ -23,6 +23,7 @@ type bench struct {
 	points   []*sim.Point // of the probe
 	kernel   *testrun.Relay
 	log      []logged // the packets of the round
+	wrong    error    // the model's last error
 
 	patience int         // so many packets pass before user space reads the ring of events; 0: it reads after each
 	waiting  int         // packets since it did
@@ -135,6 +136,7 @@ func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
 	}
 	want, err := b.model.Run(program, p)
 	if err != nil {
+		b.wrong = err
 		return want, err.Error(), nil
 	}
 	if text := cmp.Or(compare(&p, got, want), compareCopies(got.Copies, want.Copies)); text != "" {
@@ -164,6 +166,7 @@ func (b *bench) modelOnly(program string, p sim.Packet) (sim.Result, string, err
 	model.RingUsed = 0
 	res, err := model.Run(program, p)
 	if err != nil {
+		b.wrong = err
 		return res, err.Error(), nil
 	}
 	if (res.Verdict == sim.VerdictUp || res.Verdict == sim.VerdictDrop) && !bytes.Equal(res.Packet.Data, p.Data) {

@@ -13,6 +13,9 @@ import (
 type Difference struct {
 	Text string
 	Case *Case
+	Err  error // of the model, where the plan contradicts itself
+
+	last logged // the packet that showed it
 }
 
 // maxTries bounds the runs that making a case small may take.
@@ -35,7 +38,10 @@ func (f *fuzzer) shrink(text string) error {
 	}
 	state.CopyState(f.bench.before)
 	if f.Quick {
-		f.report.Difference = &Difference{Text: text, Case: newCase(f.Plan, f.bench, state, f.bench.log, text)}
+		f.report.Difference = &Difference{Text: text, Case: newCase(f.Plan, f.bench, state, f.bench.log, text), Err: f.bench.wrong}
+		if n := len(f.bench.log); n > 0 {
+			f.report.Difference.last = f.bench.log[n-1]
+		}
 		return nil
 	}
 	s := &shrinker{fuzzer: f, state: state, log: slices.Clone(f.bench.log), text: text}
@@ -47,7 +53,7 @@ func (f *fuzzer) shrink(text string) error {
 		s.zeros(i)
 		s.facts(i)
 	}
-	f.report.Difference = &Difference{Text: s.text, Case: newCase(f.Plan, f.bench, s.state, s.log, s.text)}
+	f.report.Difference = &Difference{Text: s.text, Case: newCase(f.Plan, f.bench, s.state, s.log, s.text), Err: f.bench.wrong}
 	return nil
 }
 

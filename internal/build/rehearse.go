@@ -1,0 +1,58 @@
+package build
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/gen/bpf"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
+	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// How much of a build's time the rehearsal takes: clang runs meanwhile, and takes longer.
+const (
+	rehearsalPackets = 4096
+	rehearsalTime    = 150 * time.Millisecond
+)
+
+// Rehearse has the back end render a plan, and the model run it on random packets, and reports where it contradicts itself: such
+// a plan is never written.
+func Rehearse(ctx context.Context, s *spec.Spec, plan *ir.Plan) (*diag.List, error) {
+	list := &diag.List{}
+	if _, err := bpf.Render(plan, bpf.Options{}); err != nil {
+		report(list, plan.Pos, err, nil)
+		return list, nil
+	}
+	fault, err := fuzz.Rehearse(ctx, s, plan, rehearsalPackets, rehearsalTime)
+	if err != nil || fault == nil {
+		return list, err
+	}
+	pos := plan.Pos
+	var c *sim.Contradiction
+	if errors.As(fault.Err, &c) {
+		for _, p := range plan.Programs {
+			if p.Name == c.Program {
+				pos = p.Pos
+			}
+		}
+		if c.Pos.File == pos.File { // not a standard header's
+			pos = c.Pos
+		}
+	}
+	report(list, pos, fault.Err, fault.Packet)
+	return list, nil
+}
+
+func report(list *diag.List, pos diag.Pos, err error, packet []byte) {
+	d := list.Add(codeContradiction, pos, "the plan for this is wrong, and nothing is written: %v", err)
+	if packet == nil {
+		d.WithHint("this is a fault of fastrelay-gen, not of your spec: please report it with the spec and what `fastrelay-gen version` prints")
+		return
+	}
+	d.WithHint("this is a fault of fastrelay-gen, not of your spec: please report it with the spec, what `fastrelay-gen version` prints, and the packet %s", hex.EncodeToString(packet))
+}
