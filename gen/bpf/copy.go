@@ -318,9 +318,9 @@ func (n *fan) shared(e ir.Expr) bool {
 	ir.Walk(e, func(e ir.Expr) {
 		switch e := e.(type) {
 		case *ir.RowMember:
-			same = same && e.Row != n.Row
+			same = same && e.Row != n.Row && !n.found[e.Row]
 		case *ir.RowHas:
-			same = same && e.Row != n.Row
+			same = same && e.Row != n.Row && !n.found[e.Row]
 		case *ir.CounterValue:
 			same = false
 		case *ir.VarRef:

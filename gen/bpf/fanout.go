@@ -31,6 +31,7 @@ type fan struct {
 	pre   *writer // the function in front of the loop
 	all   []*ir.Copy
 	local map[*ir.Var]bool // variables that a turn sets
+	found map[*ir.Row]bool // rows that a turn looks up
 
 	pointers, numbers []string // members of the two structures
 	set               []string // what gives the pointers values
@@ -119,7 +120,7 @@ func (f *function) fanOut(s *ir.FanOut) {
 	f.cover(s.Pos, values(s.Key)...)
 	f.cover(s.Pos, exprs(&s.Effects)...)
 	f.prog.fans++
-	n := &fan{FanOut: s, n: f.prog.fans, prog: f.prog.name, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans), local: map[*ir.Var]bool{}, kept: map[string]bool{}, rests: map[string]int{}}
+	n := &fan{FanOut: s, n: f.prog.fans, prog: f.prog.name, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans), local: map[*ir.Var]bool{}, found: map[*ir.Row]bool{}, kept: map[string]bool{}, rests: map[string]int{}}
 	n.survey(s.Each)
 	if n.front = s.Front; n.front.Base == nil {
 		n.front.Const = max(n.front.Const, 14)
@@ -170,6 +171,8 @@ func (n *fan) survey(stmts []ir.Stmt) {
 		switch s := s.(type) {
 		case *ir.Let:
 			n.local[s.Var] = true
+		case *ir.Lookup:
+			n.found[s.Row] = true
 		case *ir.Translate:
 			n.local[s.Var] = true
 			for _, d := range s.Draws {
@@ -278,6 +281,10 @@ func (n *fan) receiver(outer *function) *turn {
 	for _, r := range outer.prog.ir.Rows {
 		if name := "row_" + ident(r.Name); r != n.Row && contains(t.rowsUsed, r) {
 			typ := fmt.Sprintf("struct %s *", t.vals[r.Table])
+			if n.found[r] {
+				out = append(out, fmt.Sprintf("\t%s%s;", typ, name))
+				continue
+			}
 			out = append(out, fmt.Sprintf("\t%s%s = %s;", typ, name, n.keepPointer(typ, n.pre.row(r))))
 		}
 	}

@@ -25,7 +25,9 @@ type Config struct {
 	Quick    bool // report a difference as it is, without making it small
 	// Judge is asked about every packet that leaves changed, and every copy (one that is neither a super-packet nor tagged in the metadata), as it
 	// came and as it left, and says what is wrong with it, or "". nil: nobody is.
-	Judge  func(program string, came, left []byte) string
+	Judge func(program string, came, left []byte) string
+	// Became is asked what is wrong with what became of a packet, or "". nil: nobody is.
+	Became func(program string, res sim.Result) string
 	Decode int // one in so many sent packets goes through the independent decoder as well; 0: each
 }
 
@@ -335,6 +337,11 @@ func (f *fuzzer) examine(program string, p sim.Packet, res sim.Result, decode bo
 			}
 		}
 	}
+	if f.Became != nil {
+		if text := f.Became(program, res); text != "" {
+			return text
+		}
+	}
 	return f.judge(program, p, res)
 }
 
@@ -377,6 +384,9 @@ func (f *fuzzer) decode(came, left []byte) string {
 	wrong, known := judge(left)
 	if known {
 		f.report.Decoded++
+	}
+	if wrong == "" && known {
+		wrong = trailing(left)
 	}
 	if wrong != "" {
 		return "the packet that came was right, the one that left is not: " + wrong

@@ -63,6 +63,21 @@ func judge(frame []byte) (wrong string, known bool) {
 	return "", true
 }
 
+// trailing says how many bytes follow the IP datagram of a frame, if any do.
+func trailing(frame []byte) string {
+	end := len(frame)
+	switch {
+	case len(frame) >= 34 && binary.BigEndian.Uint16(frame[12:]) == 0x0800:
+		end = 14 + int(binary.BigEndian.Uint16(frame[16:]))
+	case len(frame) >= 54 && isV6(frame):
+		end = 54 + int(binary.BigEndian.Uint16(frame[18:]))
+	}
+	if end < len(frame) {
+		return fmt.Sprintf("%d bytes follow the IP datagram", len(frame)-end)
+	}
+	return ""
+}
+
 // checked is a layer of gopacket that has a checksum.
 type checked interface {
 	VerifyChecksum() (error, gopacket.ChecksumVerificationResult)

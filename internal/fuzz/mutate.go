@@ -22,6 +22,15 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 	if len(f.Spans) == 0 {
 		return p
 	}
+	if g.does(spec.ActPop) && g.one(2) { // a checksum that covers what follows goes only where there is none
+		for _, sp := range f.Spans {
+			for _, pl := range sp.Places {
+				if c := pl.Field.Checksum; c != nil && c.Optional && len(c.Absent) > 0 {
+					pl.Put(p.Data, packet.Uint(0))
+				}
+			}
+		}
+	}
 	switch n := g.IntN(100); {
 	case n < 52:
 	case n < 67:

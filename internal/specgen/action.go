@@ -34,6 +34,11 @@ func (s *scope) actions() []string {
 			return append(out, a)
 		}
 	}
+	if end >= 3 && !s.inFan && s.one(2) {
+		for _, a := range w.decapsulate() {
+			add(a)
+		}
+	}
 	if end >= 3 { // not dropped
 		for range s.IntN(3) {
 			switch s.IntN(5) {
@@ -163,8 +168,8 @@ func (w *rewriting) mark() string {
 	return "{mark: " + w.braces(out) + "}"
 }
 
-// resizable reports whether headers from place i on can be put in or taken out.
-func (w *rewriting) resizable(i int, last bool) bool {
+// resizable reports whether headers from place i on can be put in or taken out; gone is the one that is taken out, or -1.
+func (w *rewriting) resizable(i, gone int, last bool) bool {
 	if w.one(25) {
 		return true // or the compiler says why not
 	}
@@ -173,7 +178,7 @@ func (w *rewriting) resizable(i int, last bool) bool {
 		for _, h := range e.alts {
 			hasIP = hasIP || j < i && (h == stdIPv4 || h == stdIPv6)
 			transport = transport || j < i && (h == stdUDP || h == stdTCP) && !e.optional
-			static = static && h.fixed
+			static = static && (j == gone || h.fixed)
 		}
 	}
 	return hasIP && static || transport && last
@@ -194,7 +199,7 @@ func (w *rewriting) pop() string {
 		}) && !w.one(20) {
 			continue // nothing would say what follows
 		}
-		if ok && (tag || user && w.resizable(i, last) || w.one(30)) {
+		if ok && (tag || user && w.resizable(i, i, last) || w.one(30)) {
 			can = append(can, i)
 		}
 	}
@@ -206,6 +211,28 @@ func (w *rewriting) pop() string {
 	w.gone[e] = true
 	w.now = slices.Delete(slices.Clone(w.now), i, i+1)
 	return fmt.Sprintf("{pop: %q}", e.name)
+}
+
+// decapsulate takes a tunnel apart: all headers from the first IP header to the one in front of the last. It returns nil where there
+// is none, or too little is known of it.
+func (w *rewriting) decapsulate() (out []string) {
+	isIP := func(e *entry) bool { return e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6 }
+	outer, inner := w.net(), len(w.now)-1
+	for inner > 0 && !isIP(w.now[inner]) {
+		inner--
+	}
+	if outer < 0 || inner <= outer || slices.ContainsFunc(w.now[outer:inner+1], func(e *entry) bool { return e.optional || w.gone[e] }) {
+		return nil
+	}
+	if slices.Contains(w.now[outer].alts, stdIPv6) && w.now[inner].alts[0] == stdIPv4 {
+		return nil // the kernel doesn't make such a packet shorter than an IPv6 header
+	}
+	for _, e := range slices.Backward(w.now[outer:inner]) {
+		w.gone[e] = true
+		out = append(out, fmt.Sprintf("{pop: %q}", e.name))
+	}
+	w.now = slices.Delete(slices.Clone(w.now), outer, inner)
+	return out
 }
 
 func presence(e *entry) string {
@@ -237,7 +264,7 @@ func (w *rewriting) push() string {
 			if at < len(w.now) && (w.now[at].optional || w.gone[w.now[at]] || !w.now[at].all(func(n *header) bool { return n.follows(h) })) {
 				continue
 			}
-			if !w.resizable(at, at == len(w.now)) {
+			if !w.resizable(at, -1, at == len(w.now)) {
 				continue
 			}
 			if vals, ok := w.values(h, at); ok {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -74,6 +75,57 @@ func copying(rules []*spec.Rule) (out []*spec.Rule) {
 		}
 	}
 	return out
+}
+
+// became says what is wrong with the reason under which a packet or a receiver's turn ended, or "". Where the last rule has no
+// conditions, one of the rules is carried out: then no packet comes to their end, and a row that a rule in front of it doesn't find is no
+// reason for anything.
+func (j *judge) became(program string, res sim.Result) string {
+	p := j.programs[program]
+	found := map[string]bool{}
+	for _, l := range p.Lookups {
+		found["no_"+l.Table.Value] = true
+	}
+	if res.Verdict == sim.VerdictUp {
+		if text := inVain(p.Rules, found, res.Reason); text != "" {
+			return text
+		}
+	}
+	for _, r := range p.Rules {
+		a := r.Do[len(r.Do)-1]
+		if a.FanOut == nil {
+			continue
+		}
+		found["no_"+a.FanOut.Group.Value] = true
+		if len(p.Rules) > 1 {
+			continue // whose receivers these are, nobody says
+		}
+		for _, c := range res.Copies {
+			if text := inVain(a.FanOut.Rules, found, c.Reason); text != "" {
+				return text
+			}
+		}
+	}
+	return ""
+}
+
+func inVain(rules []*spec.Rule, found map[string]bool, reason string) string {
+	last := rules[len(rules)-1]
+	required := func(l *spec.Lookup) bool { return !l.Optional }
+	if len(last.Match) > 0 || last.When != nil || slices.ContainsFunc(last.Lookups, required) {
+		return ""
+	}
+	if reason == "no_rule" {
+		return "the last rule has no conditions, and yet none applies"
+	}
+	for _, r := range rules {
+		for _, l := range r.Lookups {
+			if name := "no_" + l.Table.Value; reason == name && !found[name] {
+				return fmt.Sprintf("a rule without a row in %s stopped what the next rules could have taken", l.Table.Value)
+			}
+		}
+	}
+	return ""
 }
 
 func headersOf(path []layer) []*spec.Header {
@@ -183,6 +235,11 @@ func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) stri
 	a, b := was[len(was)-1], now[len(now)-1]
 	if got, want := left[b.End:b.Payload()], came[a.End:a.Payload()]; !bytes.Equal(got, want) {
 		return fmt.Sprintf("a payload of %d bytes came, one of %d left, or its bytes changed", len(want), len(got))
+	}
+	if r.Do[len(r.Do)-1].Kind == spec.ActSend {
+		if i := slices.IndexFunc(out, func(l layer) bool { return l.h.Name.Value == "ipv4" || l.h.Name.Value == "ipv6" }); i >= 0 && now[i].Inner != len(left) {
+			return fmt.Sprintf("%d bytes follow the IP datagram that left", len(left)-now[i].Inner)
+		}
 	}
 	told := j.told(r)
 	for i, l := range out {

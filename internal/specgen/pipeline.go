@@ -164,8 +164,9 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 	if !ordinary(s) {
 		decode = math.MaxInt
 	}
+	judge := newJudge(s)
 	report, err := fuzz.Run(ctx, fuzz.Config{
-		Spec: s, Plan: plan, Object: object, Seed: seed, Packets: p.Packets, Quick: true, Decode: decode, Judge: newJudge(s).complete,
+		Spec: s, Plan: plan, Object: object, Seed: seed, Packets: p.Packets, Quick: true, Decode: decode, Judge: judge.complete, Became: judge.became,
 	})
 	if err != nil {
 		return Result{Stage: Packets, Text: err.Error(), Log: err.Error() + "\n" + c}

@@ -103,11 +103,18 @@ func (s *scope) rule(open bool) string {
 		if s.one(2) || len(parts) == 0 {
 			when, in = in.asserting(2)
 		}
-		if s.one(5) {
+		var lookups []string
+		for s.one(3) && len(lookups) < 2 {
 			if l := in.lookup(in.wanted()); l != nil {
 				in = in.clone()
 				in.found(l)
-				parts = append(parts, fmt.Sprintf("lookup: {%s}", l.text(s.generator)))
+				lookups = append(lookups, l.text(s.generator))
+			}
+		}
+		if len(lookups) > 0 {
+			parts = append(parts, fmt.Sprintf("lookup: {%s}", strings.Join(lookups, ", ")))
+			if when == "" && s.one(4) { // it may ask for what was found
+				when, in = in.asserting(2)
 			}
 		}
 		if when != "" {
@@ -241,9 +248,14 @@ func (g *generator) stack(names *namer) []*entry {
 			add(e)
 		}
 	}
-	if g.one(16) && len(out) > 3 { // a tunnel
-		for _, h := range []*header{stdEth, stdIPv4, stdUDP} {
-			if h == stdEth || out[len(out)-1].all(func(p *header) bool { return h.follows(p) }) {
+	if g.one(8) && len(out) > 3 { // a tunnel
+		users := !out[len(out)-1].optional && out[len(out)-1].all(func(p *header) bool { return !p.std }) // behind a header of the user's anything may stand
+		tunnel := []*header{stdEth, stdIPv4, stdUDP}
+		if users && g.one(2) {
+			tunnel = []*header{pick(g, []*header{stdIPv4, stdIPv6}), stdUDP}
+		}
+		for i, h := range tunnel {
+			if i == 0 && (users || h == stdEth) || out[len(out)-1].all(func(p *header) bool { return h.follows(p) }) {
 				n := names.next()
 				add(&entry{name: n, text: fmt.Sprintf("{%s: %q}", label(n), h.name), alts: []*header{h}})
 			}
