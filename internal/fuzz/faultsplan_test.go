@@ -116,6 +116,32 @@ func loads(e ir.Expr, field string) bool {
 }
 
 var backEndFaults = []fault{
+	{where: "back end", spec: "trailing", what: "bytes behind the datagram are sent", plan: stmt(func(_ *ir.Program, s *ir.Forward) bool { found := s.End != nil; s.End = nil; return found })},
+	{where: "back end", spec: "trailing", what: "copies have the bytes behind the datagram", plan: stmt(func(_ *ir.Program, s *ir.FanOut) bool { found := s.End != nil; s.End = nil; return found })},
+	{where: "back end", spec: "rule-lookups", what: "a rule applies without its row", plan: stmt(func(_ *ir.Program, s *ir.If) bool {
+		_, has := s.Cond.(*ir.RowHas)
+		if has {
+			s.Cond, s.Then = &ir.Not{X: s.Cond}, nil
+		}
+		return has
+	})},
+	{where: "back end", spec: "rule-lookups", what: "the row that is missing isn't why", plan: stmt(func(p *ir.Program, s *ir.Lookup) bool {
+		if s.Miss < 0 {
+			return false
+		}
+		s.Miss = slices.IndexFunc(p.Reasons, func(r *ir.Reason) bool { return r.Name == "no_rule" })
+		return s.Miss >= 0
+	})},
+	{where: "back end", spec: "pop-variable", what: "payloads of checksums keep the order of their bytes", plan: summed("checksum", func(s *ir.Sum) bool { found := s.Swap != nil; s.Swap = nil; return found })},
+	{where: "back end", spec: "pop-variable", what: "what moves by an odd number of bytes counts as if it didn't", plan: summed("checksum", func(s *ir.Sum) bool {
+		for i := range s.OldTerms {
+			if t := &s.OldTerms[i]; t.OddIf != nil {
+				t.OddIf = nil
+				return true
+			}
+		}
+		return false
+	})},
 	{where: "back end", spec: "turn", what: "the IPv4 length is 4 too large", plan: cell("total_length", plus(4))},
 	{where: "back end", spec: "turn", what: "the UDP length keeps the popped header", plan: cell("length", plus(4))},
 	{where: "back end", spec: "turn", what: "the hop limit is one more", plan: cell("ttl", plus(0x100))},
