@@ -20,9 +20,11 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	_ "github.com/fastrelay/fastrelay-gen/internal/cli" // defines all codes
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/specgen"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -271,5 +273,139 @@ func TestEveryCodeHasATest(t *testing.T) {
 		if !strings.Contains(tests.String(), string(i.Code)) && !strings.Contains(byFolder[c[0]], c[1]) {
 			t.Errorf("no test triggers %s (%s)", i.Code, i.Title)
 		}
+	}
+}
+
+// Every reason of every plan stands in the list of reasons, and every line of the list is one that some plan has.
+func TestReasons(t *testing.T) {
+	text, err := os.ReadFile("operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(text), "\n### Every reason\n")
+	list, _, _ = strings.Cut(list, "\n## ")
+	type line struct{ pattern, kind string }
+	seen := map[line]bool{}
+	for _, row := range regexp.MustCompile(`(?m)^\| (`+"`"+`.*?) \| ([a-z, ]+) \| `).FindAllStringSubmatch(list, -1) {
+		for _, name := range regexp.MustCompile("`([A-Za-z_]+)`").FindAllStringSubmatch(row[1], -1) {
+			for _, kind := range strings.Split(row[2], ", ") {
+				seen[line{name[1], kind}] = false
+			}
+		}
+	}
+	if len(seen) < 50 {
+		t.Fatalf("only %d reasons are listed", len(seen))
+	}
+	kinds := map[ir.ReasonKind]string{ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Went: "up", ir.Fault: "fault", ir.Copied: "copy", ir.Declined: "declined"}
+	check := func(what string, s *spec.Spec, plan *ir.Plan) {
+		names := reasonNames(s)
+		for _, p := range plan.Programs {
+			for _, r := range p.Reasons {
+				listed := false
+				for l := range seen {
+					if l.kind == kinds[r.Kind] && names(l.pattern).MatchString(r.Name) {
+						seen[l], listed = true, true
+					}
+				}
+				if !listed {
+					t.Errorf("%s: reason %q of kind %s is not in the list", what, r.Name, kinds[r.Kind])
+				}
+			}
+		}
+	}
+	for _, pattern := range []string{"../examples/*/spec.cue", "../golden/*/spec.cue", "../internal/fuzz/testdata/specs/*/spec.cue"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatal(pattern, err)
+		}
+		for _, file := range files {
+			s, list := spec.LoadFile(file)
+			var plan *ir.Plan
+			if list.Len() == 0 {
+				plan, list = gen.Compile(s)
+			}
+			if err := list.Err(); err != nil {
+				t.Fatal(err)
+			}
+			check(file, s, plan)
+		}
+	}
+	for seed := range uint64(200) {
+		if s, plan, _ := specgen.Plan(specgen.Generate(seed)); plan != nil {
+			check(fmt.Sprintf("the random spec of seed %d", seed), s, plan)
+		}
+	}
+	for l, ok := range seen {
+		if !ok {
+			t.Errorf("no plan has a reason %s of kind %s", l.pattern, l.kind)
+		}
+	}
+}
+
+// reasonNames makes patterns of the list regular expressions, in which what is written in capitals is a name of a spec.
+func reasonNames(s *spec.Spec) func(pattern string) *regexp.Regexp {
+	names := map[string][]string{}
+	add := func(what string, n spec.Name) { names[what] = append(names[what], n.Value) }
+	fields := func(ms []*spec.Member) {
+		for _, m := range ms {
+			add("CREDIT", m.Name)
+		}
+	}
+	for _, h := range s.Headers {
+		add("HEADER", h.Name)
+		for _, f := range h.Fields {
+			add("FIELD", f.Name)
+			if f.Reason != nil {
+				add("REASON", *f.Reason)
+			}
+		}
+	}
+	for _, x := range s.Tables {
+		add("TABLE", x.Name)
+		fields(x.Value)
+	}
+	for _, x := range s.Sessions {
+		for _, r := range x.Rows {
+			add("TABLE", r.Table)
+		}
+	}
+	for _, g := range s.FanOuts {
+		add("GROUP", g.Name)
+		fields(g.Receiver)
+	}
+	var rules func([]*spec.Rule)
+	rules = func(rs []*spec.Rule) {
+		for _, r := range rs {
+			for _, a := range r.Do {
+				if a.Kind == spec.ActDrop {
+					add("DROP", a.Reason)
+				}
+				if a.FanOut != nil {
+					rules(a.FanOut.Rules)
+					if a.FanOut.Drop != nil {
+						add("DROP", *a.FanOut.Drop)
+					}
+				}
+			}
+		}
+	}
+	for _, p := range s.Programs {
+		for _, e := range p.Stack {
+			add("ENTRY", e.Var)
+		}
+		rules(p.Rules)
+	}
+	made := map[string]*regexp.Regexp{}
+	return func(pattern string) *regexp.Regexp {
+		if made[pattern] != nil {
+			return made[pattern]
+		}
+		made[pattern] = regexp.MustCompile("^" + regexp.MustCompile(`[A-Z]+`).ReplaceAllStringFunc(pattern, func(what string) string {
+			if len(names[what]) == 0 {
+				return "[^_a-z]"
+			}
+			return "(" + strings.Join(names[what], "|") + ")"
+		}) + "$")
+		return made[pattern]
 	}
 }
