@@ -69,10 +69,11 @@ func (r *run) fanOut(n *node, s *ir.FanOut) {
 		r.use(row)
 	}
 	verdict := VerdictPass
+	out := *r.packet
 	if s.Drop {
-		verdict = VerdictDrop
+		verdict, out.Data = VerdictDrop, came
 	}
-	r.finish(verdict, s.Reason, *r.packet)
+	r.finish(verdict, s.Reason, out)
 }
 
 // copy sends a copy to the receiver whose turn it is.
