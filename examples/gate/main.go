@@ -55,7 +55,7 @@ func run(ctx context.Context, iface, listen string, quota uint32, quiet time.Dur
 	s := &service{relay: relay, socket: socket, at: at, quota: quota, quiet: quiet, open: map[netip.AddrPort]*connection{}}
 	fmt.Printf("gate on %s, echo service at %s, %d connections for each source\n", iface, at, quota)
 	err = s.serve(ctx)
-	fmt.Printf("%d datagrams were refused in the kernel\n", relay.Gate.Count(gaterelay.GateOverQuota).Packets)
+	fmt.Printf("%d datagrams were refused in the kernel\n", relay.Gate.Count(gaterelay.GateDropOverQuota).Packets)
 	return err
 }
 
