@@ -211,7 +211,7 @@ func (r *run) load(e *ir.Load) uint64 {
 func (r *run) meta(k ir.MetaKind) uint64 {
 	switch k {
 	case ir.FrameLen:
-		return uint64(len(r.in))
+		return uint64(r.size)
 	case ir.VLANTag:
 		return truth(r.packet.VLAN != nil)
 	case ir.VLANTCI:

@@ -119,7 +119,8 @@ type run struct {
 	relay   *Relay
 	prog    *program
 	packet  *Packet
-	in      []byte // the frame as it came
+	in      []byte // the frame as it came; in a fan-out's turns without what is cut off
+	size    int    // of the frame as it came
 	checked int    // bytes of it that the program may read
 	vars    []value
 	set     []bool
@@ -140,7 +141,7 @@ func (r *Relay) Run(program string, p Packet) (Result, error) {
 		return Result{}, fmt.Errorf("the plan has no program %q", program)
 	}
 	s := &r.run
-	*s = run{relay: r, prog: prog, packet: &p, in: p.Data, vars: s.vars, set: s.set, rows: s.rows, arena: s.arena[:0]}
+	*s = run{relay: r, prog: prog, packet: &p, in: p.Data, size: len(p.Data), vars: s.vars, set: s.set, rows: s.rows, arena: s.arena[:0]}
 	s.vars = sized(s.vars, len(prog.ir.Vars))
 	s.set = sized(s.set, len(prog.ir.Vars))
 	s.rows = sized(s.rows, len(prog.ir.Rows))

@@ -157,8 +157,11 @@ func (f *function) row(r *ir.Row) string {
 func (f *function) meta(k ir.MetaKind) string {
 	switch k {
 	case ir.FrameLen:
-		if f.writes && f.turn == nil {
-			return "len" // what it was before the packet changed
+		switch { // before the packet changed
+		case f.turn != nil && f.turn.End != nil:
+			return f.turn.keep("__u32", "len", "len")
+		case f.turn == nil && f.writes:
+			return "len"
 		}
 		return "skb->len"
 	case ir.VLANTag:

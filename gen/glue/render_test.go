@@ -177,7 +177,7 @@ func TestRenderNames(t *testing.T) {
 	}
 	want := map[string]int{}
 	for _, n := range strings.Fields(`Settings Options Relay Load Counters
-		CloseProgram CloseReason CloseSent CloseGo OptionsProgram OptionsReason OptionsType OptionsReason_2 OptionsProgram_2
+		CloseProgram CloseReason CloseSent CloseGo OptionsProgram OptionsReason OptionsDropType OptionsReason_2 OptionsProgram_2
 		OpenTypeProgram OpenTypeReason
 		ABTable ABRow ABKey ABTable_2 ABRow_2 CountersTable CountersRow
 		Type TypeSession TypeCounters

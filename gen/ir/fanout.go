@@ -148,7 +148,7 @@ type FanOut struct {
 	Row     *Row
 	Each    []Stmt
 	Front   Off  // [0, Front) has all bytes that Each reads or writes
-	End     Expr // the bytes from here on are cut off in front of the first turn, which knows nothing of them; nil: none
+	End     Expr // the bytes from here on are cut off in front of the first turn (which knows of them by FrameLen only); nil: none
 	Drop    bool
 	Reason  int // Passed or Dropped
 	NoRoom  int // reason of kind Went: the kernel can't make the packet's headers its own, in front of the first copy

@@ -189,7 +189,7 @@ func (s source) translations(plan *ir.Plan, r *sim.Relay) {
 	if s.one(3) {
 		n = plan.Translations - s.IntN(8)
 	}
-	for range n {
+	for range min(n, plan.Translations) {
 		k := sim.TranslationKey{Key: s.integer(1 + s.IntN(64)), Namespace: 1 + s.Uint32N(namespaces-1)}
 		r.Translations[k] = sim.Translation{Value: s.integer(1 + s.IntN(64)), Done: !s.one(6)}
 	}
