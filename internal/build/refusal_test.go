@@ -110,7 +110,7 @@ func TestVerifierRefuses(t *testing.T) {
 			message: "invalid access to packet", words: "1 bytes at offset 2200 are read or written, but only"},
 		{spec: checksum, old: "((be8(data + 43) - 1) & 255)", new: "((be8(data + 4300) - 1) & 255)", line: 16,
 			message: "invalid access to packet", words: "1 bytes at offset 4300 are read or written, but only 50 bytes were checked on this path"},
-		{spec: tables, old: "if (!row_p)", new: "if (0)", line: 17, message: "map_value_or_null", words: "a row is used that may not be there"},
+		{spec: paths, old: "if (!row_r)", new: "if (0)", line: 10, message: "map_value_or_null", words: "a row is used that may not be there"},
 		// In a receiver's turn, which the kernel calls.
 		{spec: spread, old: "= be8(front + 44);", new: "= be8(front + 44000);", line: 27, message: "invalid access to map value", words: ""},
 	} {

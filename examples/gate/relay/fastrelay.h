@@ -264,6 +264,13 @@ static __always_inline __u64 fr_forget(const struct __sk_buff *skb, __u64 place)
 	return place & 0xFFF;
 }
 
+/* 0, but an address that it is added to isn't known before v is. */
+static __always_inline __u64 fr_after(__u64 v)
+{
+	asm volatile("%0 &= 0" : "+r"(v));
+	return v;
+}
+
 /* An IPv4 address (as on the wire) into a zeroed 16-byte one: ::ffff:a.b.c.d. */
 static __always_inline void fr_put_v4(__u8 *dst, __u32 addr)
 {
@@ -348,13 +355,6 @@ enum fr_found {
 #define FR_INJECT_DELAY()
 #endif
 
-/* 0, but an address that it is added to isn't known before v is. */
-static __always_inline __u64 fr_depends(__u64 v)
-{
-	asm volatile("%0 &= 0" : "+r"(v));
-	return v;
-}
-
 /* Copies a row. What comes back depends on all that was read. */
 static __always_inline __u64 fr_copy_row(void *to, const void *from, __u32 size)
 {
@@ -415,12 +415,12 @@ static __always_inline enum fr_found fr_find(void *map, const void *key, void *r
 	_Pragma("clang loop unroll(disable)")
 	for (i = 0; i < FR_ATTEMPTS; i++) {
 		__u64 before = fr_count_of(changes, learned, 0), after;
-		const void *found = bpf_map_lookup_elem(map, key + fr_depends(before));
+		const void *found = bpf_map_lookup_elem(map, key + fr_after(before));
 
 		if (!found)
 			return FR_MISSING;
 		FR_INJECT_DELAY();
-		after = fr_count_of(changes, learned, fr_depends(fr_copy_row(row, found, size)));
+		after = fr_count_of(changes, learned, fr_after(fr_copy_row(row, found, size)));
 		if (likely(before == after) && !(word == FR_STORING && before & 1))
 			return FR_FOUND;
 	}
@@ -646,6 +646,15 @@ static __always_inline __u32 fr_partial(struct __sk_buff *skb)
 static __always_inline int fr_is_partial(__u32 partial, __u32 field, __u16 old, __u16 pseudo)
 {
 	return fr_facts ? (__u16)partial == field : old == pseudo;
+}
+
+/*
+ * Of a super-packet, outer checksums are left to whoever cuts it, too. Where nobody says which checksums are left, the pseudo-header
+ * that one is the sum of may have another length: the kernel's helper knows.
+ */
+static __always_inline int fr_is_segmented(struct __sk_buff *skb, __u32 partial, __u32 field)
+{
+	return skb->gso_size && (!fr_facts || field < partial >> 16);
 }
 
 /*

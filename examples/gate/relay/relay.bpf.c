@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 20
+#define FR_REASONS 21
 #define FR_NEEDS_ROWS 16
 #define FR_NEEDS_SLOTS 65536
 #define FR_USAGES 1
@@ -93,14 +93,15 @@ enum {
 	reason_gate_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
 	reason_gate_not_udp = 10, /* no udp header here */
 	reason_gate_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_gate_no_match = 12, /* not what the program is for */
-	reason_gate_no_sources = 13, /* no row in sources */
-	reason_gate_changing = 14, /* user space changed rows at each attempt to read one */
-	reason_gate_over_quota = 15, /* dropped, as the spec says */
-	reason_gate_ipv6_version = 16, /* ipv6: version has another value */
-	reason_gate_mapped_address = 17, /* an IPv4-mapped address in an IPv6 header */
-	reason_gate_ipv6_payload_length = 18, /* ipv6: payload_length disagrees with the packet */
-	reason_gate_not_ip = 19, /* no ip header here */
+	reason_gate_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
+	reason_gate_no_match = 13, /* not what the program is for */
+	reason_gate_no_sources = 14, /* no row in sources */
+	reason_gate_changing = 15, /* user space changed rows at each attempt to read one */
+	reason_gate_over_quota = 16, /* dropped, as the spec says */
+	reason_gate_ipv6_version = 17, /* ipv6: version has another value */
+	reason_gate_mapped_address = 18, /* an IPv4-mapped address in an IPv6 header */
+	reason_gate_ipv6_payload_length = 19, /* ipv6: payload_length disagrees with the packet */
+	reason_gate_not_ip = 20, /* no ip header here */
 };
 
 static __always_inline int prog_gate_write1(struct __sk_buff *skb)
@@ -201,6 +202,8 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_gate_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_gate_udp_length);
 
 		/* spec.cue:17: when: "udp.dst.port == setting.port" */
@@ -208,11 +211,11 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 36) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 212 "relay.bpf.c"
+#line 215 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
-#line 216 "relay.bpf.c"
+#line 219 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -227,15 +230,15 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_src = NULL;
-#line 231 "relay.bpf.c"
+#line 234 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src) return fr_up(skb, reason_gate_no_sources);
-#line 235 "relay.bpf.c"
+#line 238 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
-#line 239 "relay.bpf.c"
+#line 242 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -256,7 +259,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_conn = NULL;
-#line 260 "relay.bpf.c"
+#line 263 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -266,13 +269,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 270 "relay.bpf.c"
+#line 273 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write1(skb);
-#line 276 "relay.bpf.c"
+#line 279 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
@@ -316,6 +319,8 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_gate_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_gate_udp_length);
 
 		/* spec.cue:17: when: "udp.dst.port == setting.port" */
@@ -323,11 +328,11 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 56) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 327 "relay.bpf.c"
+#line 332 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
-#line 331 "relay.bpf.c"
+#line 336 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -344,15 +349,15 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_src_2 = NULL;
-#line 348 "relay.bpf.c"
+#line 353 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src_2) return fr_up(skb, reason_gate_no_sources);
-#line 352 "relay.bpf.c"
+#line 357 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
-#line 356 "relay.bpf.c"
+#line 361 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -381,7 +386,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_conn_2 = NULL;
-#line 385 "relay.bpf.c"
+#line 390 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -391,17 +396,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src_2->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 395 "relay.bpf.c"
+#line 400 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write2(skb);
-#line 401 "relay.bpf.c"
+#line 406 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 407 "relay.bpf.c"
+#line 412 "relay.bpf.c"
 }

@@ -110,10 +110,11 @@ const (
 	GateIPv4TotalLength                     // ipv4: total_length disagrees with the packet
 	GateNotUDP                              // no udp header here
 	GateUDPLength                           // udp: length disagrees with the packet
+	GateSuperPacket                         // several datagrams in one buffer (GSO, GRO)
 	GateNoMatch                             // not what the program is for
 	GateNoSources                           // no row in sources
 	GateChanging                            // user space changed rows at each attempt to read one
-	GateOverQuota                           // dropped, as the spec says
+	GateDropOverQuota                       // dropped, as the spec says
 	GateIPv6Version                         // ipv6: version has another value
 	GateMappedAddress                       // an IPv4-mapped address in an IPv6 header
 	GateIPv6PayloadLength                   // ipv6: payload_length disagrees with the packet
@@ -301,6 +302,7 @@ var desc = runtime.Desc{
 			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
 			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_match", Kind: "up", Doc: "not what the program is for"},
 			{Name: "no_sources", Kind: "up", Doc: "no row in sources"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},

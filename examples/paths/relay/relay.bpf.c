@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 29
+#define FR_REASONS 30
 #include "fastrelay.h"
 
 /* table routes */
@@ -58,27 +58,28 @@ enum {
 	reason_forward_fragment = 8, /* ipv4: mf has another value */
 	reason_forward_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
 	reason_forward_udp_length = 10, /* udp: length disagrees with the packet */
-	reason_forward_no_routes = 11, /* no row in routes */
-	reason_forward_changing = 12, /* user space changed rows at each attempt to read one */
-	reason_forward_hop_limit = 13, /* the hop limit is used up */
-	reason_forward_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 15, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 16, /* larger than the MTU of the way out */
-	reason_forward_no_route = 17, /* no way out is known */
-	reason_forward_local = 18, /* the destination is this host */
-	reason_forward_unreachable = 19, /* the route says unreachable */
-	reason_forward_blackhole = 20, /* the route says blackhole */
-	reason_forward_prohibit = 21, /* the route says prohibit */
-	reason_forward_tcp_data_offset = 22, /* tcp: data_offset disagrees with the packet */
-	reason_forward_tcp_options = 23, /* options is longer than the spec allows */
-	reason_forward_not_l4 = 24, /* no l4 header here */
-	reason_forward_ipv6_version = 25, /* ipv6: version has another value */
-	reason_forward_mapped_address = 26, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 27, /* ipv6: payload_length disagrees with the packet */
-	reason_forward_not_ip = 28, /* no ip header here */
+	reason_forward_super_packet = 11, /* several datagrams in one buffer (GSO, GRO) */
+	reason_forward_no_routes = 12, /* no row in routes */
+	reason_forward_changing = 13, /* user space changed rows at each attempt to read one */
+	reason_forward_hop_limit = 14, /* the hop limit is used up */
+	reason_forward_no_memory = 15, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 16, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 17, /* larger than the MTU of the way out */
+	reason_forward_no_route = 18, /* no way out is known */
+	reason_forward_local = 19, /* the destination is this host */
+	reason_forward_unreachable = 20, /* the route says unreachable */
+	reason_forward_blackhole = 21, /* the route says blackhole */
+	reason_forward_prohibit = 22, /* the route says prohibit */
+	reason_forward_tcp_data_offset = 23, /* tcp: data_offset disagrees with the packet */
+	reason_forward_tcp_options = 24, /* options is longer than the spec allows */
+	reason_forward_not_l4 = 25, /* no l4 header here */
+	reason_forward_ipv6_version = 26, /* ipv6: version has another value */
+	reason_forward_mapped_address = 27, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 28, /* ipv6: payload_length disagrees with the packet */
+	reason_forward_not_ip = 29, /* no ip header here */
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, struct val_routes *row_r)
+static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_routes *row_r)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -94,9 +95,20 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u16 x2 = ld16(data + 14);
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
-#line 98 "relay.bpf.c"
+#line 99 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r->m_fast.hop.state == FR_HOP_DIRECT;
+
+#line 10 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 105 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -113,7 +125,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x1);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 117 "relay.bpf.c"
+#line 129 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -124,7 +136,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_r->m_fast.hop.ifindex, AF_INET, row_r->m_fast.addr + 12);
 }
 
-static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, struct val_routes *row_r)
+static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_routes *row_r)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -136,9 +148,20 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 140 "relay.bpf.c"
+#line 152 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r->m_slow.hop.state == FR_HOP_DIRECT;
+
+#line 11 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 158 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -153,7 +176,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 157 "relay.bpf.c"
+#line 180 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -164,7 +187,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_r->m_slow.hop.ifindex, AF_INET, row_r->m_slow.addr + 12);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, struct val_routes *row_r_2)
+static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_routes *row_r_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -180,9 +203,20 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x2 = ld16(data + 14);
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
-#line 184 "relay.bpf.c"
+#line 207 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r_2->m_fast.hop.state == FR_HOP_DIRECT;
+
+#line 10 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 213 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -199,7 +233,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 22, x1);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 203 "relay.bpf.c"
+#line 237 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -210,7 +244,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_r_2->m_fast.hop.ifindex, AF_INET, row_r_2->m_fast.addr + 12);
 }
 
-static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, struct val_routes *row_r_2)
+static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_routes *row_r_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -222,9 +256,20 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 226 "relay.bpf.c"
+#line 260 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r_2->m_slow.hop.state == FR_HOP_DIRECT;
+
+#line 11 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 266 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -239,7 +284,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 243 "relay.bpf.c"
+#line 288 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -250,7 +295,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_r_2->m_slow.hop.ifindex, AF_INET, row_r_2->m_slow.addr + 12);
 }
 
-static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data, struct val_routes *row_r_3)
+static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_routes *row_r_3)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -258,8 +303,19 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 262 "relay.bpf.c"
+#line 307 "relay.bpf.c"
 	int direct = row_r_3->m_fast.hop.state == FR_HOP_DIRECT;
+
+#line 10 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 312 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -274,7 +330,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 278 "relay.bpf.c"
+#line 334 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -285,14 +341,25 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_r_3->m_fast.hop.ifindex, AF_INET6, row_r_3->m_fast.addr);
 }
 
-static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data, struct val_routes *row_r_3)
+static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_routes *row_r_3)
 {
 	__s64 csum;
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 295 "relay.bpf.c"
+#line 351 "relay.bpf.c"
 	int direct = row_r_3->m_slow.hop.state == FR_HOP_DIRECT;
+
+#line 11 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 356 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -305,7 +372,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 309 "relay.bpf.c"
+#line 376 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -316,7 +383,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_r_3->m_slow.hop.ifindex, AF_INET6, row_r_3->m_slow.addr);
 }
 
-static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data, struct val_routes *row_r_4)
+static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_routes *row_r_4)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -324,8 +391,19 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 328 "relay.bpf.c"
+#line 395 "relay.bpf.c"
 	int direct = row_r_4->m_fast.hop.state == FR_HOP_DIRECT;
+
+#line 10 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 400 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -340,7 +418,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 344 "relay.bpf.c"
+#line 422 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -351,14 +429,25 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_r_4->m_fast.hop.ifindex, AF_INET6, row_r_4->m_fast.addr);
 }
 
-static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data, struct val_routes *row_r_4)
+static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_routes *row_r_4)
 {
 	__s64 csum;
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 361 "relay.bpf.c"
+#line 439 "relay.bpf.c"
 	int direct = row_r_4->m_slow.hop.state == FR_HOP_DIRECT;
+
+#line 11 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 444 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -371,7 +460,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 375 "relay.bpf.c"
+#line 464 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -467,10 +556,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 			v_l4_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+			if (!((v_l4_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 			if (v_l4_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 474 "relay.bpf.c"
+#line 565 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -481,7 +572,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r = find_routes(&key);
-#line 485 "relay.bpf.c"
+#line 576 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r) return fr_up(skb, reason_forward_no_routes);
@@ -491,6 +582,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if ((be16(data + 36) == 0x1bb) || (be16(data + 36) == 0x20fb)) { /* rule */
 #line 10 "spec.cue"
 				if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
+#line 10 "spec.cue"
+				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
 				if (unlikely(row_r->m_fast.hop.state != FR_HOP_DIRECT && row_r->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -503,18 +596,20 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 507 "relay.bpf.c"
+#line 600 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
-				return prog_forward_write1(skb, data, row_r);
-#line 513 "relay.bpf.c"
+				return prog_forward_write1(skb, data, v_ip_end, row_r);
+#line 606 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
 #line 11 "spec.cue"
 			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
+#line 11 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 11 "spec.cue"
 			if (unlikely(row_r->m_slow.hop.state != FR_HOP_DIRECT && row_r->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -527,13 +622,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 531 "relay.bpf.c"
+#line 626 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
-			return prog_forward_write2(skb, data, row_r);
-#line 537 "relay.bpf.c"
+			return prog_forward_write2(skb, data, v_ip_end, row_r);
+#line 632 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -568,7 +663,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 572 "relay.bpf.c"
+#line 667 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -579,7 +674,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r_2 = find_routes(&key);
-#line 583 "relay.bpf.c"
+#line 678 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_2) return fr_up(skb, reason_forward_no_routes);
@@ -589,6 +684,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if ((be16(data + 36) == 0x1bb) || (be16(data + 36) == 0x20fb)) { /* rule */
 #line 10 "spec.cue"
 				if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
+#line 10 "spec.cue"
+				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
 				if (unlikely(row_r_2->m_fast.hop.state != FR_HOP_DIRECT && row_r_2->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -601,18 +698,20 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_2->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 605 "relay.bpf.c"
+#line 702 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
-				return prog_forward_write3(skb, data, row_r_2);
-#line 611 "relay.bpf.c"
+				return prog_forward_write3(skb, data, v_ip_end, row_r_2);
+#line 708 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
 #line 11 "spec.cue"
 			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
+#line 11 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 11 "spec.cue"
 			if (unlikely(row_r_2->m_slow.hop.state != FR_HOP_DIRECT && row_r_2->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -625,19 +724,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_2->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 629 "relay.bpf.c"
+#line 728 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
-			return prog_forward_write4(skb, data, row_r_2);
-#line 635 "relay.bpf.c"
+			return prog_forward_write4(skb, data, v_ip_end, row_r_2);
+#line 734 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 641 "relay.bpf.c"
+#line 740 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -680,10 +779,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 			v_l4_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+			if (!((v_l4_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 			if (v_l4_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 687 "relay.bpf.c"
+#line 788 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -698,7 +799,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_3 = find_routes(&key);
-#line 702 "relay.bpf.c"
+#line 803 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_3) return fr_up(skb, reason_forward_no_routes);
@@ -708,6 +809,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if ((be16(data + 56) == 0x1bb) || (be16(data + 56) == 0x20fb)) { /* rule */
 #line 10 "spec.cue"
 				if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
+#line 10 "spec.cue"
+				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
 				if (unlikely(row_r_3->m_fast.hop.state != FR_HOP_DIRECT && row_r_3->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -720,18 +823,20 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_3->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 724 "relay.bpf.c"
+#line 827 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
-				return prog_forward_write5(skb, data, row_r_3);
-#line 730 "relay.bpf.c"
+				return prog_forward_write5(skb, data, v_ip_end_2, row_r_3);
+#line 833 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
 #line 11 "spec.cue"
 			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
+#line 11 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 11 "spec.cue"
 			if (unlikely(row_r_3->m_slow.hop.state != FR_HOP_DIRECT && row_r_3->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -744,13 +849,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_3->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 748 "relay.bpf.c"
+#line 853 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
-			return prog_forward_write6(skb, data, row_r_3);
-#line 754 "relay.bpf.c"
+			return prog_forward_write6(skb, data, v_ip_end_2, row_r_3);
+#line 859 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -785,7 +890,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 789 "relay.bpf.c"
+#line 894 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -800,7 +905,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_4 = find_routes(&key);
-#line 804 "relay.bpf.c"
+#line 909 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_4) return fr_up(skb, reason_forward_no_routes);
@@ -810,6 +915,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if ((be16(data + 56) == 0x1bb) || (be16(data + 56) == 0x20fb)) { /* rule */
 #line 10 "spec.cue"
 				if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
+#line 10 "spec.cue"
+				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
 				if (unlikely(row_r_4->m_fast.hop.state != FR_HOP_DIRECT && row_r_4->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -822,18 +929,20 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_4->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 826 "relay.bpf.c"
+#line 933 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
-				return prog_forward_write7(skb, data, row_r_4);
-#line 832 "relay.bpf.c"
+				return prog_forward_write7(skb, data, v_ip_end_2, row_r_4);
+#line 939 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
 #line 11 "spec.cue"
 			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
+#line 11 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 11 "spec.cue"
 			if (unlikely(row_r_4->m_slow.hop.state != FR_HOP_DIRECT && row_r_4->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -846,23 +955,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_4->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 850 "relay.bpf.c"
+#line 959 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
-			return prog_forward_write8(skb, data, row_r_4);
-#line 856 "relay.bpf.c"
+			return prog_forward_write8(skb, data, v_ip_end_2, row_r_4);
+#line 965 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 862 "relay.bpf.c"
+#line 971 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 868 "relay.bpf.c"
+#line 977 "relay.bpf.c"
 }

@@ -99,6 +99,7 @@ const (
 	ForwardFragment                               // ipv4: mf has another value
 	ForwardIPv4TotalLength                        // ipv4: total_length disagrees with the packet
 	ForwardUDPLength                              // udp: length disagrees with the packet
+	ForwardSuperPacket                            // several datagrams in one buffer (GSO, GRO)
 	ForwardNoRoutes                               // no row in routes
 	ForwardChanging                               // user space changed rows at each attempt to read one
 	ForwardHopLimit                               // the hop limit is used up
@@ -213,6 +214,7 @@ var desc = runtime.Desc{
 			{Name: "fragment", Kind: "up", Doc: "ipv4: mf has another value"},
 			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
 			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_routes", Kind: "up", Doc: "no row in routes"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "hop_limit", Kind: "up", Doc: "the hop limit is used up"},

@@ -159,11 +159,11 @@ enum {
 	reason_video_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
 	reason_video_not_udp = 10, /* no udp header here */
 	reason_video_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_video_rtp_version = 12, /* rtp: version has another value */
-	reason_video_rtcp = 13, /* rtp: payload_type has another value */
-	reason_video_rtp_csrc_list = 14, /* csrc_list is longer than the spec allows */
-	reason_video_rtp_extensions = 15, /* extensions is longer than the spec allows */
-	reason_video_super_packet = 16, /* several datagrams in one buffer (GSO, GRO) */
+	reason_video_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
+	reason_video_rtp_version = 13, /* rtp: version has another value */
+	reason_video_rtcp = 14, /* rtp: payload_type has another value */
+	reason_video_rtp_csrc_list = 15, /* csrc_list is longer than the spec allows */
+	reason_video_rtp_extensions = 16, /* extensions is longer than the spec allows */
 	reason_video_no_match = 17, /* not what the program is for */
 	reason_video_no_streams = 18, /* no row in streams */
 	reason_video_changing = 19, /* user space changed rows at each attempt to read one */
@@ -176,7 +176,7 @@ enum {
 	reason_video_layer = 26, /* no copy, as the spec says */
 	reason_video_refused_rate = 27, /* no rate left */
 	reason_video_contended = 28, /* too many processors spend one credit at once */
-	reason_video_rtcp_declined = 29, /* rtp: payload_type has another value */
+	reason_video_unfit_rtp_payload_type = 29, /* a value that rtp.payload_type can't have */
 	reason_video_address_family = 30, /* an address of the other family */
 	reason_video_too_big = 31, /* larger than the MTU of the way out */
 	reason_video_no_route = 32, /* no way out is known */
@@ -389,7 +389,7 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 
 	/* spec.cue:69: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
 #line 69 "spec.cue"
-	if (!((row_r->m_payload_type <= 63) || (row_r->m_payload_type >= 96))) return fr_decline(row_r->h_receiver, skb->len, reason_video_rtcp_declined);
+	if (!((row_r->m_payload_type <= 63) || (row_r->m_payload_type >= 96))) return fr_decline(row_r->h_receiver, skb->len, reason_video_unfit_rtp_payload_type);
 
 	/* spec.cue:72: {send: {from: "r.local", to: "r.remote"}}, */
 	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr))) return fr_decline(row_r->h_receiver, skb->len, reason_video_address_family);
@@ -420,10 +420,12 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 
 static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_vp8_layer_end, __u64 v_priority)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 427 "relay.bpf.c"
+#line 429 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -441,14 +443,17 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_video_no_subscribers);
 
-#line 445 "relay.bpf.c"
+#line 64 "spec.cue"
+	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_video_no_memory);
+
+#line 450 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end + 1), 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 452 "relay.bpf.c"
+#line 457 "relay.bpf.c"
 	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
 	same->size = size;
 	same->clock = 0;
@@ -457,7 +462,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 461 "relay.bpf.c"
+#line 466 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -484,15 +489,14 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn1, &fan, 0);
 
-#line 488 "relay.bpf.c"
+#line 493 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
-	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0)) return fr_drop(len, reason_video_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
-	fr_count_copies(reason_video_copy, same->copies0, len);
+	fr_count_copies(reason_video_copy, same->copies0, skb->len);
 	fr_count(reason_video_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -548,13 +552,13 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_refused_rate);
-#line 552 "relay.bpf.c"
+#line 556 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-#line 558 "relay.bpf.c"
+#line 562 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -596,7 +600,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 600 "relay.bpf.c"
+#line 604 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -610,7 +614,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 614 "relay.bpf.c"
+#line 618 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -622,7 +626,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 626 "relay.bpf.c"
+#line 630 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -634,7 +638,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 638 "relay.bpf.c"
+#line 642 "relay.bpf.c"
 	return 0;
 }
 
@@ -664,7 +668,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 	if ((fr_shared_get(row_r_2->m_sent) == 0) && (((((be8(s_rtp_extensions_end_2) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end_2) & 7) == 0)) || ((be8(s_vp8_layer_end_2) & 1) == 1))) { /* rule */
 #line 82 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_key_frame);
-#line 668 "relay.bpf.c"
+#line 672 "relay.bpf.c"
 	}
 
 	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
@@ -674,7 +678,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_layer);
-#line 678 "relay.bpf.c"
+#line 682 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -685,7 +689,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 
 	/* spec.cue:69: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
 #line 69 "spec.cue"
-	if (!((row_r_2->m_payload_type <= 63) || (row_r_2->m_payload_type >= 96))) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_rtcp_declined);
+	if (!((row_r_2->m_payload_type <= 63) || (row_r_2->m_payload_type >= 96))) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_unfit_rtp_payload_type);
 
 	/* spec.cue:72: {send: {from: "r.local", to: "r.remote"}}, */
 	if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr))) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_address_family);
@@ -711,21 +715,23 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_route);
-#line 715 "relay.bpf.c"
+#line 719 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_too_big);
 #line 72 "spec.cue"
 	return prog_video_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 721 "relay.bpf.c"
+#line 725 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_vp8_layer_end_2, __u64 v_priority_2)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 729 "relay.bpf.c"
+#line 735 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -751,14 +757,17 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_video_no_subscribers);
 
-#line 755 "relay.bpf.c"
+#line 64 "spec.cue"
+	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_video_no_memory);
+
+#line 764 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end_2 + 1), 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 762 "relay.bpf.c"
+#line 771 "relay.bpf.c"
 	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
 	same->size = size;
 	same->clock = 0;
@@ -767,7 +776,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 771 "relay.bpf.c"
+#line 780 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
@@ -791,15 +800,14 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn2, &fan, 0);
 
-#line 795 "relay.bpf.c"
+#line 804 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
-	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0)) return fr_drop(len, reason_video_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
-	fr_count_copies(reason_video_copy, same->copies0, len);
+	fr_count_copies(reason_video_copy, same->copies0, skb->len);
 	fr_count(reason_video_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -974,6 +982,8 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_video_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_video_udp_length);
 
 		/* spec.cue:10: {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
@@ -1015,14 +1025,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 1019 "relay.bpf.c"
+#line 1029 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 1026 "relay.bpf.c"
+#line 1036 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1046,14 +1056,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 1050 "relay.bpf.c"
+#line 1060 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 1057 "relay.bpf.c"
+#line 1067 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1075,12 +1085,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1079 "relay.bpf.c"
+#line 1089 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 1084 "relay.bpf.c"
+#line 1094 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1108,14 +1118,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size = 1;
 #line 21 "spec.cue"
 			v_vp8_has = be8(p_rtp_extensions_end + 1); /* vp8.has */
-#line 1112 "relay.bpf.c"
+#line 1122 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size = 0;
 #line 21 "spec.cue"
 			v_vp8_has = 0;
-#line 1119 "relay.bpf.c"
+#line 1129 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1139,14 +1149,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size = 1;
 #line 22 "spec.cue"
 			v_vp8_picture = be8(p_vp8_has_end); /* vp8.picture */
-#line 1143 "relay.bpf.c"
+#line 1153 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size = 0;
 #line 22 "spec.cue"
 			v_vp8_picture = 0;
-#line 1150 "relay.bpf.c"
+#line 1160 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1168,12 +1178,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 1;
-#line 1172 "relay.bpf.c"
+#line 1182 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 0;
-#line 1177 "relay.bpf.c"
+#line 1187 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1195,12 +1205,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 1;
-#line 1199 "relay.bpf.c"
+#line 1209 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 0;
-#line 1204 "relay.bpf.c"
+#line 1214 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1224,14 +1234,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size = 1;
 #line 25 "spec.cue"
 			v_vp8_layer = be8(p_vp8_tl0picidx_end); /* vp8.layer */
-#line 1228 "relay.bpf.c"
+#line 1238 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size = 0;
 #line 25 "spec.cue"
 			v_vp8_layer = 0;
-#line 1235 "relay.bpf.c"
+#line 1245 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1255,7 +1265,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1259 "relay.bpf.c"
+#line 1269 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1266,7 +1276,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1270 "relay.bpf.c"
+#line 1280 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : (v_vp8_layer >> 6);
@@ -1278,11 +1288,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1282 "relay.bpf.c"
+#line 1292 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 1286 "relay.bpf.c"
+#line 1296 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -1305,7 +1315,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream = NULL;
-#line 1309 "relay.bpf.c"
+#line 1319 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_video_no_streams);
@@ -1317,7 +1327,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write1(skb);
-#line 1321 "relay.bpf.c"
+#line 1331 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -1325,7 +1335,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		v_partial = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= (v_vp8_layer_end + 1)))) return fr_up(skb, reason_video_partial_checksum);
-#line 1329 "relay.bpf.c"
+#line 1339 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -1348,11 +1358,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1352 "relay.bpf.c"
+#line 1362 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_vp8_layer_end, v_priority);
-#line 1356 "relay.bpf.c"
+#line 1366 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
@@ -1396,6 +1406,8 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_video_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_video_udp_length);
 
 		/* spec.cue:10: {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
@@ -1437,14 +1449,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 1441 "relay.bpf.c"
+#line 1453 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 1448 "relay.bpf.c"
+#line 1460 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1468,14 +1480,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 1472 "relay.bpf.c"
+#line 1484 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 1479 "relay.bpf.c"
+#line 1491 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1497,12 +1509,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1501 "relay.bpf.c"
+#line 1513 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 1506 "relay.bpf.c"
+#line 1518 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1530,14 +1542,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size_2 = 1;
 #line 21 "spec.cue"
 			v_vp8_has_2 = be8(p_rtp_extensions_end_2 + 1); /* vp8.has */
-#line 1534 "relay.bpf.c"
+#line 1546 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size_2 = 0;
 #line 21 "spec.cue"
 			v_vp8_has_2 = 0;
-#line 1541 "relay.bpf.c"
+#line 1553 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1561,14 +1573,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size_2 = 1;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = be8(p_vp8_has_end_2); /* vp8.picture */
-#line 1565 "relay.bpf.c"
+#line 1577 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size_2 = 0;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = 0;
-#line 1572 "relay.bpf.c"
+#line 1584 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1590,12 +1602,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 1;
-#line 1594 "relay.bpf.c"
+#line 1606 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 0;
-#line 1599 "relay.bpf.c"
+#line 1611 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1617,12 +1629,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 1;
-#line 1621 "relay.bpf.c"
+#line 1633 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 0;
-#line 1626 "relay.bpf.c"
+#line 1638 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1646,14 +1658,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size_2 = 1;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = be8(p_vp8_tl0picidx_end_2); /* vp8.layer */
-#line 1650 "relay.bpf.c"
+#line 1662 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size_2 = 0;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = 0;
-#line 1657 "relay.bpf.c"
+#line 1669 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1677,7 +1689,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1681 "relay.bpf.c"
+#line 1693 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1688,7 +1700,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1692 "relay.bpf.c"
+#line 1704 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : (v_vp8_layer_2 >> 6);
@@ -1700,11 +1712,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1704 "relay.bpf.c"
+#line 1716 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 1708 "relay.bpf.c"
+#line 1720 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -1735,7 +1747,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream_2 = NULL;
-#line 1739 "relay.bpf.c"
+#line 1751 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_video_no_streams);
@@ -1747,7 +1759,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write2(skb);
-#line 1751 "relay.bpf.c"
+#line 1763 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -1755,7 +1767,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		v_partial_2 = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= (v_vp8_layer_end_2 + 1)))) return fr_up(skb, reason_video_partial_checksum);
-#line 1759 "relay.bpf.c"
+#line 1771 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -1786,17 +1798,17 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1790 "relay.bpf.c"
+#line 1802 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_vp8_layer_end_2, v_priority_2);
-#line 1794 "relay.bpf.c"
+#line 1806 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 #line 79 "spec.cue"
 	return fr_up(skb, reason_video_not_ip);
-#line 1800 "relay.bpf.c"
+#line 1812 "relay.bpf.c"
 }
 
 /*
@@ -1819,11 +1831,11 @@ enum {
 	reason_audio_ipv4_total_length = 54, /* ipv4: total_length disagrees with the packet */
 	reason_audio_not_udp = 55, /* no udp header here */
 	reason_audio_udp_length = 56, /* udp: length disagrees with the packet */
-	reason_audio_rtp_version = 57, /* rtp: version has another value */
-	reason_audio_rtcp = 58, /* rtp: payload_type has another value */
-	reason_audio_rtp_csrc_list = 59, /* csrc_list is longer than the spec allows */
-	reason_audio_rtp_extensions = 60, /* extensions is longer than the spec allows */
-	reason_audio_super_packet = 61, /* several datagrams in one buffer (GSO, GRO) */
+	reason_audio_super_packet = 57, /* several datagrams in one buffer (GSO, GRO) */
+	reason_audio_rtp_version = 58, /* rtp: version has another value */
+	reason_audio_rtcp = 59, /* rtp: payload_type has another value */
+	reason_audio_rtp_csrc_list = 60, /* csrc_list is longer than the spec allows */
+	reason_audio_rtp_extensions = 61, /* extensions is longer than the spec allows */
 	reason_audio_no_match = 62, /* not what the program is for */
 	reason_audio_no_streams = 63, /* no row in streams */
 	reason_audio_changing = 64, /* user space changed rows at each attempt to read one */
@@ -1835,7 +1847,7 @@ enum {
 	reason_audio_layer = 70, /* no copy, as the spec says */
 	reason_audio_refused_rate = 71, /* no rate left */
 	reason_audio_contended = 72, /* too many processors spend one credit at once */
-	reason_audio_rtcp_declined = 73, /* rtp: payload_type has another value */
+	reason_audio_unfit_rtp_payload_type = 73, /* a value that rtp.payload_type can't have */
 	reason_audio_address_family = 74, /* an address of the other family */
 	reason_audio_too_big = 75, /* larger than the MTU of the way out */
 	reason_audio_no_route = 76, /* no way out is known */
@@ -1903,13 +1915,13 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_refused_rate);
-#line 1907 "relay.bpf.c"
+#line 1919 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 1913 "relay.bpf.c"
+#line 1925 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -1957,7 +1969,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1961 "relay.bpf.c"
+#line 1973 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -1971,7 +1983,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 1975 "relay.bpf.c"
+#line 1987 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -1983,7 +1995,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		event0->m_number = v_number;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 1987 "relay.bpf.c"
+#line 1999 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -1995,7 +2007,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	fr_shared_add(row_r->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-#line 1999 "relay.bpf.c"
+#line 2011 "relay.bpf.c"
 	return 0;
 }
 
@@ -2024,7 +2036,7 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_layer);
-#line 2028 "relay.bpf.c"
+#line 2040 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2035,7 +2047,7 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 
 	/* spec.cue:69: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
 #line 69 "spec.cue"
-	if (!((row_r->m_payload_type <= 63) || (row_r->m_payload_type >= 96))) return fr_decline(row_r->h_receiver, skb->len, reason_audio_rtcp_declined);
+	if (!((row_r->m_payload_type <= 63) || (row_r->m_payload_type >= 96))) return fr_decline(row_r->h_receiver, skb->len, reason_audio_unfit_rtp_payload_type);
 
 	/* spec.cue:72: {send: {from: "r.local", to: "r.remote"}}, */
 	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr))) return fr_decline(row_r->h_receiver, skb->len, reason_audio_address_family);
@@ -2055,21 +2067,23 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_no_route);
-#line 2059 "relay.bpf.c"
+#line 2071 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 2065 "relay.bpf.c"
+#line 2077 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_priority)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 2073 "relay.bpf.c"
+#line 2087 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2087,12 +2101,15 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_audio_no_subscribers);
 
+#line 64 "spec.cue"
+	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_audio_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2092 "relay.bpf.c"
+#line 2109 "relay.bpf.c"
 	void *front = fr_save_front(skb, 54);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2096 "relay.bpf.c"
+#line 2113 "relay.bpf.c"
 	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -2100,7 +2117,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2104 "relay.bpf.c"
+#line 2121 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -2126,15 +2143,14 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn1, &fan, 0);
 
-#line 2130 "relay.bpf.c"
+#line 2147 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
-	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 54, 0)) return fr_drop(len, reason_audio_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
-	fr_count_copies(reason_audio_copy, same->copies0, len);
+	fr_count_copies(reason_audio_copy, same->copies0, skb->len);
 	fr_count(reason_audio_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -2188,13 +2204,13 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_refused_rate);
-#line 2192 "relay.bpf.c"
+#line 2208 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 2198 "relay.bpf.c"
+#line 2214 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -2236,7 +2252,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 2240 "relay.bpf.c"
+#line 2256 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -2250,7 +2266,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 2254 "relay.bpf.c"
+#line 2270 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -2262,7 +2278,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 2266 "relay.bpf.c"
+#line 2282 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -2274,7 +2290,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 2278 "relay.bpf.c"
+#line 2294 "relay.bpf.c"
 	return 0;
 }
 
@@ -2303,7 +2319,7 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_layer);
-#line 2307 "relay.bpf.c"
+#line 2323 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2314,7 +2330,7 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 
 	/* spec.cue:69: {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": "number", "rtp.timestamp": "low(rtp.timestamp + r.timestamp, 32)"}}, */
 #line 69 "spec.cue"
-	if (!((row_r_2->m_payload_type <= 63) || (row_r_2->m_payload_type >= 96))) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_rtcp_declined);
+	if (!((row_r_2->m_payload_type <= 63) || (row_r_2->m_payload_type >= 96))) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_unfit_rtp_payload_type);
 
 	/* spec.cue:72: {send: {from: "r.local", to: "r.remote"}}, */
 	if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr))) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_address_family);
@@ -2340,21 +2356,23 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_no_route);
-#line 2344 "relay.bpf.c"
+#line 2360 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 2350 "relay.bpf.c"
+#line 2366 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_priority_2)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 2358 "relay.bpf.c"
+#line 2376 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2380,12 +2398,15 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (!list) return fr_up(skb, reason_audio_no_subscribers);
 
+#line 64 "spec.cue"
+	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_audio_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2385 "relay.bpf.c"
+#line 2406 "relay.bpf.c"
 	void *front = fr_save_front(skb, 74);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2389 "relay.bpf.c"
+#line 2410 "relay.bpf.c"
 	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -2393,7 +2414,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2397 "relay.bpf.c"
+#line 2418 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
@@ -2416,15 +2437,14 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn2, &fan, 0);
 
-#line 2420 "relay.bpf.c"
+#line 2441 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
-	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 74, 0)) return fr_drop(len, reason_audio_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
-	fr_count_copies(reason_audio_copy, same->copies0, len);
+	fr_count_copies(reason_audio_copy, same->copies0, skb->len);
 	fr_count(reason_audio_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -2553,6 +2573,8 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_audio_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_audio_udp_length);
 
 		/* spec.cue:10: {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
@@ -2594,14 +2616,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 2598 "relay.bpf.c"
+#line 2620 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 2605 "relay.bpf.c"
+#line 2627 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2625,14 +2647,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 2629 "relay.bpf.c"
+#line 2651 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 2636 "relay.bpf.c"
+#line 2658 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2654,12 +2676,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2658 "relay.bpf.c"
+#line 2680 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 2663 "relay.bpf.c"
+#line 2685 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2677,7 +2699,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2681 "relay.bpf.c"
+#line 2703 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2688,7 +2710,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2692 "relay.bpf.c"
+#line 2714 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : 0ULL;
@@ -2700,11 +2722,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2704 "relay.bpf.c"
+#line 2726 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 2708 "relay.bpf.c"
+#line 2730 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -2727,7 +2749,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream = NULL;
-#line 2731 "relay.bpf.c"
+#line 2753 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_audio_no_streams);
@@ -2739,7 +2761,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write1(skb);
-#line 2743 "relay.bpf.c"
+#line 2765 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -2747,7 +2769,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		v_partial = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= v_rtp_extensions_end))) return fr_up(skb, reason_audio_partial_checksum);
-#line 2751 "relay.bpf.c"
+#line 2773 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -2770,11 +2792,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 2774 "relay.bpf.c"
+#line 2796 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_priority);
-#line 2778 "relay.bpf.c"
+#line 2800 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
@@ -2818,6 +2840,8 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_audio_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_audio_udp_length);
 
 		/* spec.cue:10: {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
@@ -2859,14 +2883,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 2863 "relay.bpf.c"
+#line 2887 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 2870 "relay.bpf.c"
+#line 2894 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2890,14 +2914,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 2894 "relay.bpf.c"
+#line 2918 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 2901 "relay.bpf.c"
+#line 2925 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2919,12 +2943,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2923 "relay.bpf.c"
+#line 2947 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 2928 "relay.bpf.c"
+#line 2952 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2942,7 +2966,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2946 "relay.bpf.c"
+#line 2970 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2953,7 +2977,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2957 "relay.bpf.c"
+#line 2981 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : 0ULL;
@@ -2965,11 +2989,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2969 "relay.bpf.c"
+#line 2993 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 2973 "relay.bpf.c"
+#line 2997 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -3000,7 +3024,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream_2 = NULL;
-#line 3004 "relay.bpf.c"
+#line 3028 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_audio_no_streams);
@@ -3012,7 +3036,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write2(skb);
-#line 3016 "relay.bpf.c"
+#line 3040 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -3020,7 +3044,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		v_partial_2 = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= v_rtp_extensions_end_2))) return fr_up(skb, reason_audio_partial_checksum);
-#line 3024 "relay.bpf.c"
+#line 3048 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -3051,15 +3075,15 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 3055 "relay.bpf.c"
+#line 3079 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2);
-#line 3059 "relay.bpf.c"
+#line 3083 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
 #line 84 "spec.cue"
 	return fr_up(skb, reason_audio_not_ip);
-#line 3065 "relay.bpf.c"
+#line 3089 "relay.bpf.c"
 }

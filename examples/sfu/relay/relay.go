@@ -118,51 +118,51 @@ type VideoReason int
 
 // The reasons of video.
 const (
-	VideoSent              VideoReason = iota // rewritten and sent
-	VideoPass                                 // passed on, as the spec says
-	VideoInactive                             // the relay's lease has lapsed
-	VideoVLANTag                              // a VLAN tag that the stack doesn't have
-	VideoTruncated                            // the packet ends inside a header
-	VideoIPv4Version                          // ipv4: version has another value
-	VideoIPOptions                            // ipv4: ihl has another value
-	VideoIPv4Reserved                         // ipv4: reserved has another value
-	VideoFragment                             // ipv4: mf has another value
-	VideoIPv4TotalLength                      // ipv4: total_length disagrees with the packet
-	VideoNotUDP                               // no udp header here
-	VideoUDPLength                            // udp: length disagrees with the packet
-	VideoRTPVersion                           // rtp: version has another value
-	VideoRTCP                                 // rtp: payload_type has another value
-	VideoRTPCSRCList                          // csrc_list is longer than the spec allows
-	VideoRTPExtensions                        // extensions is longer than the spec allows
-	VideoSuperPacket                          // several datagrams in one buffer (GSO, GRO)
-	VideoNoMatch                              // not what the program is for
-	VideoNoStreams                            // no row in streams
-	VideoChanging                             // user space changed rows at each attempt to read one
-	VideoFullStreams                          // streams is full
-	VideoPartialChecksum                      // a checksum is left to a device, of a header that the stack doesn't name
-	VideoNoSubscribers                        // no group in subscribers
-	VideoNoMemory                             // the kernel has no memory to change the packet
-	VideoFault                                // dropped: the kernel failed after the first change
-	VideoNoKeyFrame                           // no copy, as the spec says
-	VideoLayer                                // no copy, as the spec says
-	VideoRefusedRate                          // no rate left
-	VideoContended                            // too many processors spend one credit at once
-	VideoRTCPDeclined                         // rtp: payload_type has another value
-	VideoAddressFamily                        // an address of the other family
-	VideoTooBig                               // larger than the MTU of the way out
-	VideoNoRoute                              // no way out is known
-	VideoLocal                                // the destination is this host
-	VideoUnreachable                          // the route says unreachable
-	VideoBlackhole                            // the route says blackhole
-	VideoProhibit                             // the route says prohibit
-	VideoNoNeighbour                          // the neighbour's link-layer address isn't known yet
-	VideoCopy                                 // a copy was sent
-	VideoRefusedByDevice                      // the device takes no more
-	VideoIPv6Version                          // ipv6: version has another value
-	VideoMappedAddress                        // an IPv4-mapped address in an IPv6 header
-	VideoIPv6PayloadLength                    // ipv6: payload_length disagrees with the packet
-	VideoUDPChecksum                          // udp: checksum is 0 where that is invalid
-	VideoNotIP                                // no ip header here
+	VideoSent                        VideoReason = iota // rewritten and sent
+	VideoPass                                           // passed on, as the spec says
+	VideoInactive                                       // the relay's lease has lapsed
+	VideoVLANTag                                        // a VLAN tag that the stack doesn't have
+	VideoTruncated                                      // the packet ends inside a header
+	VideoIPv4Version                                    // ipv4: version has another value
+	VideoIPOptions                                      // ipv4: ihl has another value
+	VideoIPv4Reserved                                   // ipv4: reserved has another value
+	VideoFragment                                       // ipv4: mf has another value
+	VideoIPv4TotalLength                                // ipv4: total_length disagrees with the packet
+	VideoNotUDP                                         // no udp header here
+	VideoUDPLength                                      // udp: length disagrees with the packet
+	VideoSuperPacket                                    // several datagrams in one buffer (GSO, GRO)
+	VideoRTPVersion                                     // rtp: version has another value
+	VideoRTCP                                           // rtp: payload_type has another value
+	VideoRTPCSRCList                                    // csrc_list is longer than the spec allows
+	VideoRTPExtensions                                  // extensions is longer than the spec allows
+	VideoNoMatch                                        // not what the program is for
+	VideoNoStreams                                      // no row in streams
+	VideoChanging                                       // user space changed rows at each attempt to read one
+	VideoFullStreams                                    // streams is full
+	VideoPartialChecksum                                // a checksum is left to a device, of a header that the stack doesn't name
+	VideoNoSubscribers                                  // no group in subscribers
+	VideoNoMemory                                       // the kernel has no memory to change the packet
+	VideoFault                                          // dropped: the kernel failed after the first change
+	VideoDeclinedNoKeyFrame                             // no copy, as the spec says
+	VideoDeclinedLayer                                  // no copy, as the spec says
+	VideoDeclinedRefusedRate                            // no rate left
+	VideoDeclinedContended                              // too many processors spend one credit at once
+	VideoDeclinedUnfitRTPPayloadType                    // a value that rtp.payload_type can't have
+	VideoDeclinedAddressFamily                          // an address of the other family
+	VideoDeclinedTooBig                                 // larger than the MTU of the way out
+	VideoDeclinedNoRoute                                // no way out is known
+	VideoDeclinedLocal                                  // the destination is this host
+	VideoDeclinedUnreachable                            // the route says unreachable
+	VideoDeclinedBlackhole                              // the route says blackhole
+	VideoDeclinedProhibit                               // the route says prohibit
+	VideoDeclinedNoNeighbour                            // the neighbour's link-layer address isn't known yet
+	VideoCopy                                           // a copy was sent
+	VideoDeclinedRefusedByDevice                        // the device takes no more
+	VideoIPv6Version                                    // ipv6: version has another value
+	VideoMappedAddress                                  // an IPv4-mapped address in an IPv6 header
+	VideoIPv6PayloadLength                              // ipv6: payload_length disagrees with the packet
+	VideoDeclinedUDPChecksum                            // udp: checksum is 0 where that is invalid
+	VideoNotIP                                          // no ip header here
 )
 
 // Desc says what the reason means.
@@ -193,50 +193,50 @@ type AudioReason int
 
 // The reasons of audio.
 const (
-	AudioSent              AudioReason = iota // rewritten and sent
-	AudioPass                                 // passed on, as the spec says
-	AudioInactive                             // the relay's lease has lapsed
-	AudioVLANTag                              // a VLAN tag that the stack doesn't have
-	AudioTruncated                            // the packet ends inside a header
-	AudioIPv4Version                          // ipv4: version has another value
-	AudioIPOptions                            // ipv4: ihl has another value
-	AudioIPv4Reserved                         // ipv4: reserved has another value
-	AudioFragment                             // ipv4: mf has another value
-	AudioIPv4TotalLength                      // ipv4: total_length disagrees with the packet
-	AudioNotUDP                               // no udp header here
-	AudioUDPLength                            // udp: length disagrees with the packet
-	AudioRTPVersion                           // rtp: version has another value
-	AudioRTCP                                 // rtp: payload_type has another value
-	AudioRTPCSRCList                          // csrc_list is longer than the spec allows
-	AudioRTPExtensions                        // extensions is longer than the spec allows
-	AudioSuperPacket                          // several datagrams in one buffer (GSO, GRO)
-	AudioNoMatch                              // not what the program is for
-	AudioNoStreams                            // no row in streams
-	AudioChanging                             // user space changed rows at each attempt to read one
-	AudioFullStreams                          // streams is full
-	AudioPartialChecksum                      // a checksum is left to a device, of a header that the stack doesn't name
-	AudioNoSubscribers                        // no group in subscribers
-	AudioNoMemory                             // the kernel has no memory to change the packet
-	AudioFault                                // dropped: the kernel failed after the first change
-	AudioLayer                                // no copy, as the spec says
-	AudioRefusedRate                          // no rate left
-	AudioContended                            // too many processors spend one credit at once
-	AudioRTCPDeclined                         // rtp: payload_type has another value
-	AudioAddressFamily                        // an address of the other family
-	AudioTooBig                               // larger than the MTU of the way out
-	AudioNoRoute                              // no way out is known
-	AudioLocal                                // the destination is this host
-	AudioUnreachable                          // the route says unreachable
-	AudioBlackhole                            // the route says blackhole
-	AudioProhibit                             // the route says prohibit
-	AudioNoNeighbour                          // the neighbour's link-layer address isn't known yet
-	AudioCopy                                 // a copy was sent
-	AudioRefusedByDevice                      // the device takes no more
-	AudioIPv6Version                          // ipv6: version has another value
-	AudioMappedAddress                        // an IPv4-mapped address in an IPv6 header
-	AudioIPv6PayloadLength                    // ipv6: payload_length disagrees with the packet
-	AudioUDPChecksum                          // udp: checksum is 0 where that is invalid
-	AudioNotIP                                // no ip header here
+	AudioSent                        AudioReason = iota // rewritten and sent
+	AudioPass                                           // passed on, as the spec says
+	AudioInactive                                       // the relay's lease has lapsed
+	AudioVLANTag                                        // a VLAN tag that the stack doesn't have
+	AudioTruncated                                      // the packet ends inside a header
+	AudioIPv4Version                                    // ipv4: version has another value
+	AudioIPOptions                                      // ipv4: ihl has another value
+	AudioIPv4Reserved                                   // ipv4: reserved has another value
+	AudioFragment                                       // ipv4: mf has another value
+	AudioIPv4TotalLength                                // ipv4: total_length disagrees with the packet
+	AudioNotUDP                                         // no udp header here
+	AudioUDPLength                                      // udp: length disagrees with the packet
+	AudioSuperPacket                                    // several datagrams in one buffer (GSO, GRO)
+	AudioRTPVersion                                     // rtp: version has another value
+	AudioRTCP                                           // rtp: payload_type has another value
+	AudioRTPCSRCList                                    // csrc_list is longer than the spec allows
+	AudioRTPExtensions                                  // extensions is longer than the spec allows
+	AudioNoMatch                                        // not what the program is for
+	AudioNoStreams                                      // no row in streams
+	AudioChanging                                       // user space changed rows at each attempt to read one
+	AudioFullStreams                                    // streams is full
+	AudioPartialChecksum                                // a checksum is left to a device, of a header that the stack doesn't name
+	AudioNoSubscribers                                  // no group in subscribers
+	AudioNoMemory                                       // the kernel has no memory to change the packet
+	AudioFault                                          // dropped: the kernel failed after the first change
+	AudioDeclinedLayer                                  // no copy, as the spec says
+	AudioDeclinedRefusedRate                            // no rate left
+	AudioDeclinedContended                              // too many processors spend one credit at once
+	AudioDeclinedUnfitRTPPayloadType                    // a value that rtp.payload_type can't have
+	AudioDeclinedAddressFamily                          // an address of the other family
+	AudioDeclinedTooBig                                 // larger than the MTU of the way out
+	AudioDeclinedNoRoute                                // no way out is known
+	AudioDeclinedLocal                                  // the destination is this host
+	AudioDeclinedUnreachable                            // the route says unreachable
+	AudioDeclinedBlackhole                              // the route says blackhole
+	AudioDeclinedProhibit                               // the route says prohibit
+	AudioDeclinedNoNeighbour                            // the neighbour's link-layer address isn't known yet
+	AudioCopy                                           // a copy was sent
+	AudioDeclinedRefusedByDevice                        // the device takes no more
+	AudioIPv6Version                                    // ipv6: version has another value
+	AudioMappedAddress                                  // an IPv4-mapped address in an IPv6 header
+	AudioIPv6PayloadLength                              // ipv6: payload_length disagrees with the packet
+	AudioDeclinedUDPChecksum                            // udp: checksum is 0 where that is invalid
+	AudioNotIP                                          // no ip header here
 )
 
 // Desc says what the reason means.
@@ -615,11 +615,11 @@ var desc = runtime.Desc{
 			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
 			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "rtp_version", Kind: "up", Doc: "rtp: version has another value"},
 			{Name: "rtcp", Kind: "up", Doc: "rtp: payload_type has another value"},
 			{Name: "rtp_csrc_list", Kind: "up", Doc: "csrc_list is longer than the spec allows"},
 			{Name: "rtp_extensions", Kind: "up", Doc: "extensions is longer than the spec allows"},
-			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_match", Kind: "up", Doc: "not what the program is for"},
 			{Name: "no_streams", Kind: "up", Doc: "no row in streams"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
@@ -632,7 +632,7 @@ var desc = runtime.Desc{
 			{Name: "layer", Kind: "declined", Doc: "no copy, as the spec says"},
 			{Name: "refused_rate", Kind: "declined", Doc: "no rate left"},
 			{Name: "contended", Kind: "declined", Doc: "too many processors spend one credit at once"},
-			{Name: "rtcp_declined", Kind: "declined", Doc: "rtp: payload_type has another value"},
+			{Name: "unfit_rtp_payload_type", Kind: "declined", Doc: "a value that rtp.payload_type can't have"},
 			{Name: "address_family", Kind: "declined", Doc: "an address of the other family"},
 			{Name: "too_big", Kind: "declined", Doc: "larger than the MTU of the way out"},
 			{Name: "no_route", Kind: "declined", Doc: "no way out is known"},
@@ -662,11 +662,11 @@ var desc = runtime.Desc{
 			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
 			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "rtp_version", Kind: "up", Doc: "rtp: version has another value"},
 			{Name: "rtcp", Kind: "up", Doc: "rtp: payload_type has another value"},
 			{Name: "rtp_csrc_list", Kind: "up", Doc: "csrc_list is longer than the spec allows"},
 			{Name: "rtp_extensions", Kind: "up", Doc: "extensions is longer than the spec allows"},
-			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_match", Kind: "up", Doc: "not what the program is for"},
 			{Name: "no_streams", Kind: "up", Doc: "no row in streams"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
@@ -678,7 +678,7 @@ var desc = runtime.Desc{
 			{Name: "layer", Kind: "declined", Doc: "no copy, as the spec says"},
 			{Name: "refused_rate", Kind: "declined", Doc: "no rate left"},
 			{Name: "contended", Kind: "declined", Doc: "too many processors spend one credit at once"},
-			{Name: "rtcp_declined", Kind: "declined", Doc: "rtp: payload_type has another value"},
+			{Name: "unfit_rtp_payload_type", Kind: "declined", Doc: "a value that rtp.payload_type can't have"},
 			{Name: "address_family", Kind: "declined", Doc: "an address of the other family"},
 			{Name: "too_big", Kind: "declined", Doc: "larger than the MTU of the way out"},
 			{Name: "no_route", Kind: "declined", Doc: "no way out is known"},

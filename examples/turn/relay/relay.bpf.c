@@ -104,9 +104,9 @@ enum {
 	reason_to_peer_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
 	reason_to_peer_not_udp = 10, /* no udp header here */
 	reason_to_peer_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_to_peer_channel_data_number = 12, /* channel_data: number has another value */
-	reason_to_peer_channel_data_length = 13, /* channel_data: length disagrees with the packet */
-	reason_to_peer_super_packet = 14, /* several datagrams in one buffer (GSO, GRO) */
+	reason_to_peer_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
+	reason_to_peer_channel_data_number = 13, /* channel_data: number has another value */
+	reason_to_peer_channel_data_length = 14, /* channel_data: length disagrees with the packet */
 	reason_to_peer_no_by_channel = 15, /* no row in by_channel */
 	reason_to_peer_changing = 16, /* user space changed rows at each attempt to read one */
 	reason_to_peer_address_family = 17, /* an address of the other family */
@@ -642,6 +642,8 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_to_peer_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_peer_udp_length);
 
 		/* spec.cue:5: headers: channel_data: fields: [ */
@@ -658,20 +660,20 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 7 "spec.cue"
 		v_channel_data_end = 46ULL + be16(data + 44); /* channel_data.length */
 #line 7 "spec.cue"
-		if (v_channel_data_end > v_udp_end) return fr_up(skb, reason_to_peer_channel_data_length);
+		if (!(((v_channel_data_end <= v_udp_end) && ((v_udp_end - v_channel_data_end) <= 3)) || (skb->gso_size == 0))) return fr_up(skb, reason_to_peer_super_packet);
 #line 7 "spec.cue"
-		if ((v_udp_end - v_channel_data_end) > 3) return fr_up(skb, reason_to_peer_channel_data_length);
+		if (!((v_channel_data_end <= v_udp_end) && ((v_udp_end - v_channel_data_end) <= 3))) return fr_up(skb, reason_to_peer_channel_data_length);
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 671 "relay.bpf.c"
+#line 673 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
-#line 675 "relay.bpf.c"
+#line 677 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -694,7 +696,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_ch = NULL;
-#line 698 "relay.bpf.c"
+#line 700 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -722,13 +724,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 726 "relay.bpf.c"
+#line 728 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (28ULL + v_payload_len > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len, row_ch);
-#line 732 "relay.bpf.c"
+#line 734 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -758,13 +760,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 762 "relay.bpf.c"
+#line 764 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len_2, row_ch);
-#line 768 "relay.bpf.c"
+#line 770 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -808,6 +810,8 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_to_peer_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_peer_udp_length);
 
 		/* spec.cue:5: headers: channel_data: fields: [ */
@@ -824,20 +828,20 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 7 "spec.cue"
 		v_channel_data_end_2 = 66ULL + be16(data + 64); /* channel_data.length */
 #line 7 "spec.cue"
-		if (v_channel_data_end_2 > v_udp_end_2) return fr_up(skb, reason_to_peer_channel_data_length);
+		if (!(((v_channel_data_end_2 <= v_udp_end_2) && ((v_udp_end_2 - v_channel_data_end_2) <= 3)) || (skb->gso_size == 0))) return fr_up(skb, reason_to_peer_super_packet);
 #line 7 "spec.cue"
-		if ((v_udp_end_2 - v_channel_data_end_2) > 3) return fr_up(skb, reason_to_peer_channel_data_length);
+		if (!((v_channel_data_end_2 <= v_udp_end_2) && ((v_udp_end_2 - v_channel_data_end_2) <= 3))) return fr_up(skb, reason_to_peer_channel_data_length);
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 837 "relay.bpf.c"
+#line 841 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
-#line 841 "relay.bpf.c"
+#line 845 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -868,7 +872,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_ch_2 = NULL;
-#line 872 "relay.bpf.c"
+#line 876 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -902,13 +906,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 906 "relay.bpf.c"
+#line 910 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, row_ch_2);
-#line 912 "relay.bpf.c"
+#line 916 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -936,19 +940,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 940 "relay.bpf.c"
+#line 944 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, row_ch_2);
-#line 946 "relay.bpf.c"
+#line 950 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_to_peer_not_ip);
-#line 952 "relay.bpf.c"
+#line 956 "relay.bpf.c"
 }
 
 /*
@@ -971,11 +975,11 @@ enum {
 	reason_to_client_ipv4_total_length = 42, /* ipv4: total_length disagrees with the packet */
 	reason_to_client_not_udp = 43, /* no udp header here */
 	reason_to_client_udp_length = 44, /* udp: length disagrees with the packet */
-	reason_to_client_no_by_peer = 45, /* no row in by_peer */
-	reason_to_client_changing = 46, /* user space changed rows at each attempt to read one */
-	reason_to_client_channel_data_number = 47, /* a value that channel_data.number can't have */
-	reason_to_client_address_family = 48, /* an address of the other family */
-	reason_to_client_super_packet = 49, /* several datagrams in one buffer (GSO, GRO) */
+	reason_to_client_super_packet = 45, /* several datagrams in one buffer (GSO, GRO) */
+	reason_to_client_no_by_peer = 46, /* no row in by_peer */
+	reason_to_client_changing = 47, /* user space changed rows at each attempt to read one */
+	reason_to_client_unfit_channel_data_number = 48, /* a value that channel_data.number can't have */
+	reason_to_client_address_family = 49, /* an address of the other family */
 	reason_to_client_partial_checksum = 50, /* a checksum is left to a device, of a header that the stack doesn't name */
 	reason_to_client_no_memory = 51, /* the kernel has no memory to change the packet */
 	reason_to_client_fault = 52, /* dropped: the kernel failed after the first change */
@@ -1024,14 +1028,14 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1028 "relay.bpf.c"
+#line 1032 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1035 "relay.bpf.c"
+#line 1039 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x5 + x6 + x7 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1045,13 +1049,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x14 = ld32(data + 16);
 #line 33 "spec.cue"
 	__u32 x15 = ld32(data + 20);
-#line 1049 "relay.bpf.c"
+#line 1053 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x15 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 1055 "relay.bpf.c"
+#line 1059 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1092,7 +1096,7 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1096 "relay.bpf.c"
+#line 1100 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1138,14 +1142,14 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1142 "relay.bpf.c"
+#line 1146 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1149 "relay.bpf.c"
+#line 1153 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1153,7 +1157,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 1157 "relay.bpf.c"
+#line 1161 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1194,7 +1198,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	st16(data + 64, x9);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1198 "relay.bpf.c"
+#line 1202 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1246,14 +1250,14 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	__u64 x15 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x16 = ld16(data + 58);
-#line 1250 "relay.bpf.c"
+#line 1254 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x17 = ld32(data + 54);
-#line 1257 "relay.bpf.c"
+#line 1261 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1261,7 +1265,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 1265 "relay.bpf.c"
+#line 1269 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1301,7 +1305,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	st16(data + 64, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1305 "relay.bpf.c"
+#line 1309 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1348,14 +1352,14 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u64 x12 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 1352 "relay.bpf.c"
+#line 1356 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x14 = ld32(data + 54);
-#line 1359 "relay.bpf.c"
+#line 1363 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1366,7 +1370,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 1370 "relay.bpf.c"
+#line 1374 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1408,7 +1412,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1412 "relay.bpf.c"
+#line 1416 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1510,14 +1514,16 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_to_client_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1517 "relay.bpf.c"
+#line 1523 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
-#line 1521 "relay.bpf.c"
+#line 1527 "relay.bpf.c"
 			enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1538,14 +1544,14 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 32 "spec.cue"
 				row_ch = NULL;
-#line 1542 "relay.bpf.c"
+#line 1548 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_client_no_by_peer);
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
 #line 33 "spec.cue"
-		if (!((row_ch->m_number >= 0x4000) && (row_ch->m_number <= 0x7fff))) return fr_up(skb, reason_to_client_channel_data_number);
+		if (!((row_ch->m_number >= 0x4000) && (row_ch->m_number <= 0x7fff))) return fr_up(skb, reason_to_client_unfit_channel_data_number);
 #line 33 "spec.cue"
 		if ((fr_is_v4(row_ch->m_server.addr)) != (fr_is_v4(row_ch->m_client.addr))) return fr_up(skb, reason_to_client_address_family);
 #line 33 "spec.cue"
@@ -1570,13 +1576,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1574 "relay.bpf.c"
+#line 1580 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write1(skb, data, now, v_payload_len, row_ch);
-#line 1580 "relay.bpf.c"
+#line 1586 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1608,13 +1614,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1612 "relay.bpf.c"
+#line 1618 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write2(skb, data, now, v_payload_len_2, row_ch);
-#line 1618 "relay.bpf.c"
+#line 1624 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1658,14 +1664,16 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_to_client_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1665 "relay.bpf.c"
+#line 1673 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
-#line 1669 "relay.bpf.c"
+#line 1677 "relay.bpf.c"
 			enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1694,14 +1702,14 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 32 "spec.cue"
 				row_ch_2 = NULL;
-#line 1698 "relay.bpf.c"
+#line 1706 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_client_no_by_peer);
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
 #line 33 "spec.cue"
-		if (!((row_ch_2->m_number >= 0x4000) && (row_ch_2->m_number <= 0x7fff))) return fr_up(skb, reason_to_client_channel_data_number);
+		if (!((row_ch_2->m_number >= 0x4000) && (row_ch_2->m_number <= 0x7fff))) return fr_up(skb, reason_to_client_unfit_channel_data_number);
 #line 33 "spec.cue"
 		if ((fr_is_v4(row_ch_2->m_server.addr)) != (fr_is_v4(row_ch_2->m_client.addr))) return fr_up(skb, reason_to_client_address_family);
 #line 33 "spec.cue"
@@ -1732,13 +1740,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1736 "relay.bpf.c"
+#line 1744 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write3(skb, data, now, v_payload_len_3, row_ch_2);
-#line 1742 "relay.bpf.c"
+#line 1750 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1768,17 +1776,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1772 "relay.bpf.c"
+#line 1780 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write4(skb, data, now, v_payload_len_4, row_ch_2);
-#line 1778 "relay.bpf.c"
+#line 1786 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_to_client_not_ip);
-#line 1784 "relay.bpf.c"
+#line 1792 "relay.bpf.c"
 }

@@ -99,9 +99,9 @@ const (
 	ToPeerIPv4TotalLength                       // ipv4: total_length disagrees with the packet
 	ToPeerNotUDP                                // no udp header here
 	ToPeerUDPLength                             // udp: length disagrees with the packet
+	ToPeerSuperPacket                           // several datagrams in one buffer (GSO, GRO)
 	ToPeerChannelDataNumber                     // channel_data: number has another value
 	ToPeerChannelDataLength                     // channel_data: length disagrees with the packet
-	ToPeerSuperPacket                           // several datagrams in one buffer (GSO, GRO)
 	ToPeerNoByChannel                           // no row in by_channel
 	ToPeerChanging                              // user space changed rows at each attempt to read one
 	ToPeerAddressFamily                         // an address of the other family
@@ -150,38 +150,38 @@ type ToClientReason int
 
 // The reasons of to_client.
 const (
-	ToClientSent              ToClientReason = iota // rewritten and sent
-	ToClientPass                                    // passed on, as the spec says
-	ToClientInactive                                // the relay's lease has lapsed
-	ToClientVLANTag                                 // a VLAN tag that the stack doesn't have
-	ToClientTruncated                               // the packet ends inside a header
-	ToClientIPv4Version                             // ipv4: version has another value
-	ToClientIPOptions                               // ipv4: ihl has another value
-	ToClientIPv4Reserved                            // ipv4: reserved has another value
-	ToClientFragment                                // ipv4: mf has another value
-	ToClientIPv4TotalLength                         // ipv4: total_length disagrees with the packet
-	ToClientNotUDP                                  // no udp header here
-	ToClientUDPLength                               // udp: length disagrees with the packet
-	ToClientNoByPeer                                // no row in by_peer
-	ToClientChanging                                // user space changed rows at each attempt to read one
-	ToClientChannelDataNumber                       // a value that channel_data.number can't have
-	ToClientAddressFamily                           // an address of the other family
-	ToClientSuperPacket                             // several datagrams in one buffer (GSO, GRO)
-	ToClientPartialChecksum                         // a checksum is left to a device, of a header that the stack doesn't name
-	ToClientNoMemory                                // the kernel has no memory to change the packet
-	ToClientFault                                   // dropped: the kernel failed after the first change
-	ToClientTooBig                                  // larger than the MTU of the way out
-	ToClientNoRoute                                 // no way out is known
-	ToClientLocal                                   // the destination is this host
-	ToClientUnreachable                             // the route says unreachable
-	ToClientBlackhole                               // the route says blackhole
-	ToClientProhibit                                // the route says prohibit
-	ToClientIPv4Checksum                            // ipv4: checksum is wrong
-	ToClientUDPChecksum                             // udp: checksum is 0 where that is invalid
-	ToClientIPv6Version                             // ipv6: version has another value
-	ToClientMappedAddress                           // an IPv4-mapped address in an IPv6 header
-	ToClientIPv6PayloadLength                       // ipv6: payload_length disagrees with the packet
-	ToClientNotIP                                   // no ip header here
+	ToClientSent                   ToClientReason = iota // rewritten and sent
+	ToClientPass                                         // passed on, as the spec says
+	ToClientInactive                                     // the relay's lease has lapsed
+	ToClientVLANTag                                      // a VLAN tag that the stack doesn't have
+	ToClientTruncated                                    // the packet ends inside a header
+	ToClientIPv4Version                                  // ipv4: version has another value
+	ToClientIPOptions                                    // ipv4: ihl has another value
+	ToClientIPv4Reserved                                 // ipv4: reserved has another value
+	ToClientFragment                                     // ipv4: mf has another value
+	ToClientIPv4TotalLength                              // ipv4: total_length disagrees with the packet
+	ToClientNotUDP                                       // no udp header here
+	ToClientUDPLength                                    // udp: length disagrees with the packet
+	ToClientSuperPacket                                  // several datagrams in one buffer (GSO, GRO)
+	ToClientNoByPeer                                     // no row in by_peer
+	ToClientChanging                                     // user space changed rows at each attempt to read one
+	ToClientUnfitChannelDataNumber                       // a value that channel_data.number can't have
+	ToClientAddressFamily                                // an address of the other family
+	ToClientPartialChecksum                              // a checksum is left to a device, of a header that the stack doesn't name
+	ToClientNoMemory                                     // the kernel has no memory to change the packet
+	ToClientFault                                        // dropped: the kernel failed after the first change
+	ToClientTooBig                                       // larger than the MTU of the way out
+	ToClientNoRoute                                      // no way out is known
+	ToClientLocal                                        // the destination is this host
+	ToClientUnreachable                                  // the route says unreachable
+	ToClientBlackhole                                    // the route says blackhole
+	ToClientProhibit                                     // the route says prohibit
+	ToClientIPv4Checksum                                 // ipv4: checksum is wrong
+	ToClientUDPChecksum                                  // udp: checksum is 0 where that is invalid
+	ToClientIPv6Version                                  // ipv6: version has another value
+	ToClientMappedAddress                                // an IPv4-mapped address in an IPv6 header
+	ToClientIPv6PayloadLength                            // ipv6: payload_length disagrees with the packet
+	ToClientNotIP                                        // no ip header here
 )
 
 // Desc says what the reason means.
@@ -332,9 +332,9 @@ var desc = runtime.Desc{
 			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
 			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "channel_data_number", Kind: "up", Doc: "channel_data: number has another value"},
 			{Name: "channel_data_length", Kind: "up", Doc: "channel_data: length disagrees with the packet"},
-			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_by_channel", Kind: "up", Doc: "no row in by_channel"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "address_family", Kind: "up", Doc: "an address of the other family"},
@@ -367,11 +367,11 @@ var desc = runtime.Desc{
 			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
 			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_by_peer", Kind: "up", Doc: "no row in by_peer"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
-			{Name: "channel_data_number", Kind: "up", Doc: "a value that channel_data.number can't have"},
+			{Name: "unfit_channel_data_number", Kind: "up", Doc: "a value that channel_data.number can't have"},
 			{Name: "address_family", Kind: "up", Doc: "an address of the other family"},
-			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},

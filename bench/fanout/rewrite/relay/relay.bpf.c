@@ -236,10 +236,12 @@ static __noinline long prog_deliver_turn1(__u32 i, struct prog_deliver_fan1 *fan
 
 static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:19: do: [{fan_out: { */
 #line 19 "spec.cue"
 	struct group_receivers key __attribute__((aligned(8))) = {};
-#line 243 "relay.bpf.c"
+#line 245 "relay.bpf.c"
 	struct list_receivers *list;
 
 #line 19 "spec.cue"
@@ -251,19 +253,22 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 #line 19 "spec.cue"
 	if (!list) return fr_up(skb, reason_deliver_no_receivers);
 
+#line 19 "spec.cue"
+	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_deliver_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 256 "relay.bpf.c"
+#line 261 "relay.bpf.c"
 	void *front = fr_save_front(skb, 54);
 #line 19 "spec.cue"
 	if (!front) return fr_up(skb, reason_deliver_no_memory);
-#line 260 "relay.bpf.c"
+#line 265 "relay.bpf.c"
 	struct prog_deliver_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_deliver_no_memory);
-#line 267 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -285,10 +290,9 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 #line 19 "spec.cue"
 	bpf_loop(list->count, prog_deliver_turn1, &fan, 0);
 
-#line 289 "relay.bpf.c"
-	__u32 len = skb->len;
 
-	fr_count_copies(reason_deliver_copy, same->copies0, len);
+#line 295 "relay.bpf.c"
+	fr_count_copies(reason_deliver_copy, same->copies0, skb->len);
 	fr_count(reason_deliver_delivered, len);
 	return TC_ACT_SHOT;
 }
@@ -350,7 +354,7 @@ static __always_inline long prog_deliver_copy2(struct prog_deliver_same2 *same, 
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 354 "relay.bpf.c"
+#line 358 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -397,21 +401,23 @@ static __noinline long prog_deliver_turn2(__u32 i, struct prog_deliver_fan2 *fan
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_prohibit);
 #line 27 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_no_route);
-#line 401 "relay.bpf.c"
+#line 405 "relay.bpf.c"
 	}
 #line 27 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_too_big);
 #line 27 "spec.cue"
 	return prog_deliver_copy2(same, skb, front, row_r_2);
-#line 407 "relay.bpf.c"
+#line 411 "relay.bpf.c"
 }
 
 static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:19: do: [{fan_out: { */
 #line 19 "spec.cue"
 	struct group_receivers key __attribute__((aligned(8))) = {};
-#line 415 "relay.bpf.c"
+#line 421 "relay.bpf.c"
 	struct list_receivers *list;
 
 #line 19 "spec.cue"
@@ -425,19 +431,22 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 #line 19 "spec.cue"
 	if (!list) return fr_up(skb, reason_deliver_no_receivers);
 
+#line 19 "spec.cue"
+	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_deliver_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 430 "relay.bpf.c"
+#line 439 "relay.bpf.c"
 	void *front = fr_save_front(skb, 74);
 #line 19 "spec.cue"
 	if (!front) return fr_up(skb, reason_deliver_no_memory);
-#line 434 "relay.bpf.c"
+#line 443 "relay.bpf.c"
 	struct prog_deliver_same2 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_deliver_no_memory);
-#line 441 "relay.bpf.c"
+#line 450 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 
@@ -456,10 +465,9 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 #line 19 "spec.cue"
 	bpf_loop(list->count, prog_deliver_turn2, &fan, 0);
 
-#line 460 "relay.bpf.c"
-	__u32 len = skb->len;
 
-	fr_count_copies(reason_deliver_copy, same->copies0, len);
+#line 470 "relay.bpf.c"
+	fr_count_copies(reason_deliver_copy, same->copies0, skb->len);
 	fr_count(reason_deliver_delivered, len);
 	return TC_ACT_SHOT;
 }
@@ -542,6 +550,8 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_deliver_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_deliver_udp_length);
 
 		/* spec.cue:5: headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
@@ -561,7 +571,7 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 54))) return fr_up(skb, reason_deliver_partial_checksum);
 #line 19 "spec.cue"
 		return prog_deliver_fan1(skb, data, v_ip_end);
-#line 565 "relay.bpf.c"
+#line 575 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
@@ -605,6 +615,8 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_deliver_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_deliver_udp_length);
 
 		/* spec.cue:5: headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
@@ -624,11 +636,11 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 74))) return fr_up(skb, reason_deliver_partial_checksum);
 #line 19 "spec.cue"
 		return prog_deliver_fan2(skb, data, v_ip_end_2);
-#line 628 "relay.bpf.c"
+#line 640 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_deliver_not_ip);
-#line 634 "relay.bpf.c"
+#line 646 "relay.bpf.c"
 }

@@ -88,39 +88,39 @@ type DeliverReason int
 
 // The reasons of deliver.
 const (
-	DeliverSent              DeliverReason = iota // rewritten and sent
-	DeliverPass                                   // passed on, as the spec says
-	DeliverInactive                               // the relay's lease has lapsed
-	DeliverVLANTag                                // a VLAN tag that the stack doesn't have
-	DeliverTruncated                              // the packet ends inside a header
-	DeliverIPv4Version                            // ipv4: version has another value
-	DeliverIPOptions                              // ipv4: ihl has another value
-	DeliverIPv4Reserved                           // ipv4: reserved has another value
-	DeliverFragment                               // ipv4: mf has another value
-	DeliverIPv4TotalLength                        // ipv4: total_length disagrees with the packet
-	DeliverNotUDP                                 // no udp header here
-	DeliverUDPLength                              // udp: length disagrees with the packet
-	DeliverSuperPacket                            // several datagrams in one buffer (GSO, GRO)
-	DeliverPartialChecksum                        // a checksum is left to a device, of a header that the stack doesn't name
-	DeliverNoReceivers                            // no group in receivers
-	DeliverNoMemory                               // the kernel has no memory to change the packet
-	DeliverFault                                  // dropped: the kernel failed after the first change
-	DeliverDelivered                              // dropped, as the spec says
-	DeliverAddressFamily                          // an address of the other family
-	DeliverTooBig                                 // larger than the MTU of the way out
-	DeliverNoRoute                                // no way out is known
-	DeliverLocal                                  // the destination is this host
-	DeliverUnreachable                            // the route says unreachable
-	DeliverBlackhole                              // the route says blackhole
-	DeliverProhibit                               // the route says prohibit
-	DeliverNoNeighbour                            // the neighbour's link-layer address isn't known yet
-	DeliverCopy                                   // a copy was sent
-	DeliverRefusedByDevice                        // the device takes no more
-	DeliverIPv6Version                            // ipv6: version has another value
-	DeliverMappedAddress                          // an IPv4-mapped address in an IPv6 header
-	DeliverIPv6PayloadLength                      // ipv6: payload_length disagrees with the packet
-	DeliverUDPChecksum                            // udp: checksum is 0 where that is invalid
-	DeliverNotIP                                  // no ip header here
+	DeliverSent                    DeliverReason = iota // rewritten and sent
+	DeliverPass                                         // passed on, as the spec says
+	DeliverInactive                                     // the relay's lease has lapsed
+	DeliverVLANTag                                      // a VLAN tag that the stack doesn't have
+	DeliverTruncated                                    // the packet ends inside a header
+	DeliverIPv4Version                                  // ipv4: version has another value
+	DeliverIPOptions                                    // ipv4: ihl has another value
+	DeliverIPv4Reserved                                 // ipv4: reserved has another value
+	DeliverFragment                                     // ipv4: mf has another value
+	DeliverIPv4TotalLength                              // ipv4: total_length disagrees with the packet
+	DeliverNotUDP                                       // no udp header here
+	DeliverUDPLength                                    // udp: length disagrees with the packet
+	DeliverSuperPacket                                  // several datagrams in one buffer (GSO, GRO)
+	DeliverPartialChecksum                              // a checksum is left to a device, of a header that the stack doesn't name
+	DeliverNoReceivers                                  // no group in receivers
+	DeliverNoMemory                                     // the kernel has no memory to change the packet
+	DeliverFault                                        // dropped: the kernel failed after the first change
+	DeliverDropDelivered                                // dropped, as the spec says
+	DeliverDeclinedAddressFamily                        // an address of the other family
+	DeliverDeclinedTooBig                               // larger than the MTU of the way out
+	DeliverDeclinedNoRoute                              // no way out is known
+	DeliverDeclinedLocal                                // the destination is this host
+	DeliverDeclinedUnreachable                          // the route says unreachable
+	DeliverDeclinedBlackhole                            // the route says blackhole
+	DeliverDeclinedProhibit                             // the route says prohibit
+	DeliverDeclinedNoNeighbour                          // the neighbour's link-layer address isn't known yet
+	DeliverCopy                                         // a copy was sent
+	DeliverDeclinedRefusedByDevice                      // the device takes no more
+	DeliverIPv6Version                                  // ipv6: version has another value
+	DeliverMappedAddress                                // an IPv4-mapped address in an IPv6 header
+	DeliverIPv6PayloadLength                            // ipv6: payload_length disagrees with the packet
+	DeliverDeclinedUDPChecksum                          // udp: checksum is 0 where that is invalid
+	DeliverNotIP                                        // no ip header here
 )
 
 // Desc says what the reason means.
