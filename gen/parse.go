@@ -40,6 +40,7 @@ func (c *compiler) checkHeaders() {
 				}
 				if f.Checksum != nil {
 					c.checkPseudo(f.Checksum)
+					c.checkVerify(h, f)
 				}
 				if f.Counts != nil && f.When != nil {
 					c.diags.Add(codeHeader, f.Name.Pos, "length %q can't be conditional", f.Name.Value)
@@ -67,6 +68,29 @@ func (c *compiler) checkPseudo(k *spec.Checksum) {
 			c.diags.Add(codeHeader, e.Pos, "a summand of a pseudo-header is an integer, a field, or len(HEADER)")
 		}
 	}
+}
+
+// checkVerify reports checksums that can't be verified: only bytes of which each packet has as many are summed up.
+func (c *compiler) checkVerify(h *spec.Header, f *spec.Field) {
+	k := f.Checksum
+	if !k.Verify {
+		return
+	}
+	what := ""
+	switch {
+	case k.Covers != "header":
+		what = "it covers what follows the header"
+	case fixedSize(h) < 0:
+		what = "the size of the header varies"
+	case len(k.Pseudo) > 0:
+		what = "it has a pseudo-header"
+	case k.Optional || k.Offloaded || len(k.Absent) > 0:
+		what = "it may be absent or left to a device"
+	default:
+		return
+	}
+	c.diags.Add(codeHeader, k.Pos, "checksum %q can't be verified: %s", f.Name.Value, what).
+		WithHint("leave `verify` out: who receives the packet looks at the checksum")
 }
 
 // fixed places a field of fixed size, bits behind the start of a segment.
@@ -264,6 +288,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*inst, off ir.Off, end
 	if !p.lengths(s, in, end, blk) {
 		return nil
 	}
+	p.received(in, path, blk)
 	return in
 }
 

@@ -36,10 +36,12 @@ type inst struct {
 	size  int    // of the header in the frame in bytes; -1 where it varies
 	limit ir.Expr
 	// inner is the offset at which what the header encloses ends (a trailer included), from its length where it has one.
-	inner   ir.Expr
-	payload ir.Expr // where the payload ends: inner without the trailer
-	fields  map[string]*place
-	order   []*place
+	inner    ir.Expr
+	payload  ir.Expr  // where the payload ends: inner without the trailer
+	unicast  []*place // addresses that are known to be a host's
+	verified bool     // its checksum is known to be right
+	fields   map[string]*place
+	order    []*place
 }
 
 // place is a field on a path.
@@ -198,6 +200,7 @@ func (p *program) walkStack(i int, path []*inst, off ir.Off, end ir.Expr, blk *[
 		parent = path[len(path)-1]
 	} else {
 		p.out.L2 = p.isLink(e)
+		p.forHost(blk)
 	}
 	arms, tagged := p.arms(e, path, parent, off, end, blk)
 	if len(arms) == 0 {

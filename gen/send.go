@@ -104,8 +104,9 @@ func (w *rewriter) sibling(o *outHeader) *spec.Header {
 // originate finishes a packet with addresses; other is the network header that replaces the one that came, or nil.
 func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, to val, state []ir.Stmt) {
 	o := w.hdrs[net]
+	w.verify(o, other != nil, a)
+	w.canLeave(from.x, to.x, a.Pos)
 	if other != nil {
-		w.verify(o, a)
 		o = w.replace(net, other)
 	}
 	if other == nil {
@@ -171,13 +172,20 @@ func (w *rewriter) port(net int, roleName string) (*outHeader, *spec.Field) {
 	return nil, nil
 }
 
-// verify makes sure of the checksum of a header that is about to be replaced: nothing behind would notice that it was wrong.
-func (w *rewriter) verify(o *outHeader, a *spec.Action) {
+// verify makes sure of the checksum of the IP header of a packet that is sent, unless it was verified where it came. Nobody would notice
+// that it was wrong when the header is replaced.
+func (w *rewriter) verify(o *outHeader, replaced bool, a *spec.Action) {
 	for _, f := range o.h.Fields {
-		if f.Checksum != nil && f.Checksum.Covers == "header" && o.size > 0 {
-			w.guard(&ir.SumOK{Off: o.old.off, Len: o.size}, w.went(o.h.Name.Value+"_"+f.Name.Value, o.h.Name.Value+": "+f.Name.Value+" is wrong", f.Name.Pos), a.Pos)
+		k := f.Checksum
+		if k != nil && k.Covers == "header" && (replaced || k.Verify && w.innerHeader(o)) && o.size > 0 && !o.old.verified {
+			w.guard(&ir.SumOK{Off: o.old.off, Len: o.size}, w.wrongSum(o.h, f), a.Pos)
 		}
 	}
+}
+
+// innerHeader reports whether an IP header that came is not the outermost one.
+func (s *scope) innerHeader(o *outHeader) bool {
+	return slices.ContainsFunc(s.path[:o.index], func(in *inst) bool { return in.address("destination") != nil })
 }
 
 // replace puts a network header of the other family in a header's place. Fields of the same name keep their values.
@@ -240,6 +248,10 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 		vals := maps.Clone(o.vals)
 		vals[f.Name.Value] = bin(ir.Sub, limit, num(1))
 		o.vals = vals
+	}
+	w.verify(o, false, a)
+	if src, dst := o.old.address("source"), o.old.address("destination"); src != nil && dst != nil {
+		w.canLeave(src.load, dst.load, a.Pos)
 	}
 	w.finish(&ir.HopRef{Row: v.row, Member: v.member, Family: family}, state, a.Pos)
 }

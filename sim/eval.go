@@ -139,6 +139,10 @@ func (r *run) uint(e ir.Expr) uint64 {
 		return truth(inPrefix(r.bytes(e.X), e.Prefix))
 	case *ir.IsV4:
 		return truth(isV4(r.bytes(e.X)))
+	case *ir.Unicast:
+		return truth(isUnicast(r.bytes(e.X)))
+	case *ir.Multicast:
+		return truth(isMulticast(r.bytes(e.X)))
 	case *ir.ByteAt:
 		b := r.bytes(e.X)
 		if e.Index < 0 || e.Index >= len(b) {
@@ -170,6 +174,24 @@ func truth(b bool) uint64 {
 }
 
 func isV4(addr []byte) bool { return len(addr) == 16 && [12]byte(addr[:12]) == mapped }
+
+// isMulticast reports whether an address is a group's, or everybody's.
+func isMulticast(addr []byte) bool {
+	if len(addr) != 16 {
+		return false
+	}
+	a := netip.AddrFrom16([16]byte(addr)).Unmap()
+	return a.IsMulticast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255})
+}
+
+// isUnicast reports whether an address may be another host's.
+func isUnicast(addr []byte) bool {
+	if len(addr) != 16 {
+		return false
+	}
+	a := netip.AddrFrom16([16]byte(addr)).Unmap()
+	return !isMulticast(addr) && !a.IsLoopback() && !a.IsUnspecified() && !(a.Is4() && a.As4()[0] == 0)
+}
 
 func inPrefix(addr []byte, p netip.Prefix) bool {
 	a16 := p.Addr().As16()
@@ -232,6 +254,8 @@ func (r *run) meta(k ir.MetaKind) uint64 {
 		return uint64(r.packet.Priority)
 	case ir.LinkProto:
 		return uint64(r.packet.linkProto())
+	case ir.LinkType:
+		return uint64(r.packet.Link)
 	case ir.LeaseValid:
 		return truth(r.relay.World.Now < r.relay.World.LeaseDeadline)
 	case ir.Partial:

@@ -27,6 +27,7 @@ type Packet struct {
 	Mark     uint32
 	Priority uint32
 	Proto    uint16 // skb->protocol; 0: what the kernel finds in the frame's EtherType
+	Link     uint8  // skb->pkt_type: whom the frame is addressed to, one of ir.ToHost, …; see LinkType
 }
 
 // Partial says where a checksum is left to a device (CHECKSUM_PARTIAL), as offsets in the frame. Zero: all checksums are complete.
@@ -50,6 +51,22 @@ func (p *Packet) linkProto() uint16 {
 		return 0x0001 // ETH_P_802_3
 	}
 	return 0x0004 // ETH_P_802_2
+}
+
+// LinkType is what skb->pkt_type becomes of a frame that comes to a device with an address (eth_type_trans).
+func LinkType(frame []byte, device [6]byte) uint8 {
+	if len(frame) < 6 {
+		return ir.ToHost
+	}
+	switch dst := [6]byte(frame); {
+	case dst == device:
+		return ir.ToHost
+	case dst == [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}:
+		return ir.ToBroadcast
+	case dst[0]&1 != 0:
+		return ir.ToMulticast
+	}
+	return ir.ToOther
 }
 
 // Verdict is what becomes of a packet.

@@ -392,7 +392,8 @@ func (l *loader) field(v cue.Value) *Field {
 	if c := get(v, "checksum"); c.IncompleteKind() == cue.StructKind {
 		f.Checksum = &Checksum{
 			Covers: l.string(get(c, "covers")), Pseudo: l.exprs(get(c, "pseudo")), Absent: l.nameList(get(c, "absent"), "header"),
-			Optional: l.bool(get(c, "optional")), Offloaded: l.bool(get(c, "offloaded")), Pos: l.labelPos(c),
+			Optional: l.bool(get(c, "optional")), Offloaded: l.bool(get(c, "offloaded")),
+			Verify: l.bool(get(c, "verify")), Pos: l.labelPos(c),
 		}
 	}
 	if e := get(v, "elements"); sized {

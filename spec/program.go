@@ -12,7 +12,8 @@ import (
 // Programs, rules and actions.
 
 func (l *loader) program(n Name, v cue.Value) *Program {
-	p := &Program{Name: n, Hook: l.string(get(v, "hook")), Match: l.matches(get(v, "match")), When: l.expr(get(v, "when")), Pos: n.Pos}
+	p := &Program{Name: n, Hook: l.string(get(v, "hook")), Match: l.matches(get(v, "match")), When: l.expr(get(v, "when")),
+		Multicast: l.bool(get(v, "multicast")), Pos: n.Pos}
 	if from := l.expr(get(v, "priority")); from != nil {
 		p.Priority = &Priority{From: from, Pos: l.labelPos(get(v, "priority"))}
 	}

@@ -134,6 +134,7 @@ type Checksum struct {
 	Absent    []Name  // enclosing headers over which 0 means "no checksum"; over others 0 sends the packet up
 	Optional  bool    // 0 has a meaning of its own, so that a computed 0 is written as all ones (UDP)
 	Offloaded bool    // the kernel may leave it to a device: the field may hold the pseudo-header's sum only
+	Verify    bool    // a packet that comes in with a wrong one goes up
 	Pos       diag.Pos
 }
 
@@ -285,8 +286,9 @@ type Program struct {
 	Lookups []*Lookup
 	Rules   []*Rule // `do` at the top level is one rule without conditions
 
-	Priority *Priority // nil: the spec's
-	Pos      diag.Pos
+	Priority  *Priority // nil: the spec's
+	Multicast bool      // packets for multicast groups and broadcasts are taken, too
+	Pos       diag.Pos
 }
 
 // StackEntry is one place in the stack. Headers has one element, or the alternatives in the order they are tried; each may
@@ -459,6 +461,8 @@ type Packet struct {
 	VLAN    *TestVLAN // a tag in the metadata, or nil
 	Pending bool      // the transport checksum is left to a device (CHECKSUM_PARTIAL)
 	Pos     diag.Pos
+
+	OtherHost bool // the frame is not for the device that it comes to (PACKET_OTHERHOST)
 }
 
 // TestVLAN is an 802.1Q or 802.1ad tag in the packet's metadata.

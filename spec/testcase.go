@@ -39,6 +39,7 @@ func (l *loader) test(n Name, v cue.Value) *Test {
 		t.Packet = l.packet(p)
 		t.Packet.VLAN = l.tag(get(v, "vlan"))
 		t.Packet.Pending = l.bool(get(v, "pending"))
+		t.Packet.OtherHost = l.bool(get(v, "other_host"))
 	}
 	if e := get(v, "expect"); e.IncompleteKind() == cue.StructKind {
 		t.Expect = l.expect(e)

@@ -71,6 +71,10 @@ func (f *function) expr(e ir.Expr) string {
 		return f.inPrefix(e)
 	case *ir.IsV4:
 		return f.isV4(f.bytes(e.X))
+	case *ir.Unicast:
+		return f.addressIs("unicast", f.bytes(e.X))
+	case *ir.Multicast:
+		return f.addressIs("multicast", f.bytes(e.X))
 	case *ir.ByteAt:
 		b := f.bytes(e.X)
 		if e.Index < 0 || e.Index >= b.size {
@@ -79,7 +83,7 @@ func (f *function) expr(e ir.Expr) string {
 		}
 		return b.load(e.Index, 1)
 	case *ir.SumOK:
-		return f.sum(e) + " == 0xFFFF"
+		return f.sum(e)
 	case *ir.Pick:
 		return fmt.Sprintf("%s ? %s : %s", f.operand(e.If), f.picked(e.Then), f.picked(e.Else))
 	case *ir.VarintWord:
@@ -93,7 +97,7 @@ func (f *function) expr(e ir.Expr) string {
 // operand renders an expression that stands beside an operator.
 func (f *function) operand(e ir.Expr) string {
 	switch e.(type) {
-	case *ir.Bin, *ir.BytesEq, *ir.InPrefix, *ir.IsV4, *ir.SumOK, *ir.Pick:
+	case *ir.Bin, *ir.BytesEq, *ir.InPrefix, *ir.IsV4, *ir.Pick:
 		return "(" + f.expr(e) + ")"
 	}
 	return f.expr(e)
@@ -114,7 +118,7 @@ func (f *function) wide(e ir.Expr) string {
 		if e.V <= 0x7FFFFFFF {
 			return number(e.V) + "ULL"
 		}
-	case *ir.Meta, *ir.SettingRef, *ir.RowMember, *ir.ByteAt, *ir.RowHas, *ir.Not, *ir.BytesEq, *ir.InPrefix, *ir.IsV4, *ir.SumOK:
+	case *ir.Meta, *ir.SettingRef, *ir.RowMember, *ir.ByteAt, *ir.RowHas, *ir.Not, *ir.BytesEq, *ir.InPrefix, *ir.IsV4, *ir.Unicast, *ir.Multicast, *ir.SumOK:
 		return "(__u64)" + f.operand(e)
 	case *ir.Bin:
 		if e.Op >= ir.Eq {
@@ -184,6 +188,8 @@ func (f *function) meta(k ir.MetaKind) string {
 	case ir.Encapsulated:
 		f.needs["facts"] = "yes"
 		return "fr_encapsulated(skb)"
+	case ir.LinkType:
+		return "skb->pkt_type"
 	case ir.LeaseValid:
 		f.usesNow()
 		return "fr_lease_valid(now)"
@@ -274,7 +280,7 @@ func (f *function) gather(o ir.Off, n int, little bool) string {
 	return out
 }
 
-// sum renders the sum of a place in the packet, folded.
+// sum renders whether the sum of a place in the packet is that of bytes with their checksum.
 func (f *function) sum(e *ir.SumOK) string {
 	s := ""
 	for done := 0; done < e.Len; {
@@ -287,7 +293,7 @@ func (f *function) sum(e *ir.SumOK) string {
 		s += fmt.Sprintf("ld%d(%s)", size*8, f.place(plus(e.Off, done)))
 		done += size
 	}
-	return "fr_fold(" + s + ")"
+	return "fr_sum_ok(" + s + ")"
 }
 
 // byteString is a value of a fixed number of bytes, as something to load pieces from.
@@ -398,6 +404,18 @@ func (f *function) isV4(b byteString) string {
 		return fmt.Sprintf("%s == 0 && %s == 0xffff0000", b.load(0, 8), b.load(8, 4))
 	}
 	return fmt.Sprintf("fr_is_v4(%s)", b.mem)
+}
+
+// addressIs renders a question about an address of a family that is known, or of either.
+func (f *function) addressIs(what string, b byteString) string {
+	switch {
+	case b.v4 != "":
+		return fmt.Sprintf("fr_%s_v4(ld32(%s))", what, b.v4)
+	case b.mem != "" && !b.ro:
+		return fmt.Sprintf("fr_%s(%s)", what, b.mem)
+	}
+	f.fail("no C for whether this address is %s", what)
+	return "0"
 }
 
 func (f *function) inPrefix(e *ir.InPrefix) string {

@@ -129,8 +129,6 @@ func (f *function) negated(e ir.Expr) string {
 	switch e := e.(type) {
 	case *ir.Not:
 		return f.expr(e.X)
-	case *ir.SumOK:
-		return f.sum(e) + " != 0xFFFF"
 	case *ir.Bin:
 		if op, ok := opposite[e.Op]; ok {
 			return f.expr(&ir.Bin{Op: op, X: e.X, Y: e.Y})

@@ -538,6 +538,7 @@ const (
 	SKBMark                    // skb->mark
 	SKBPrio                    // skb->priority
 	LinkProto                  // skb->protocol, as a host-order EtherType
+	LinkType                   // skb->pkt_type: whom the frame is addressed to, one of the To… constants
 	LeaseValid                 // the relay's lease has not lapsed
 	// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it covers, times
 	// 65536, plus that of its field; 0 where none is, or the kernel doesn't say.
@@ -545,6 +546,14 @@ const (
 	// Encapsulated holds where the segments of a super-packet begin with a tunnel's headers, which the kernel repeats in front of
 	// each (SKB_GSO_ENCAP_ALL). Where the kernel doesn't say, it doesn't hold.
 	Encapsulated
+)
+
+// Whom a frame is addressed to, as Linux numbers it (include/uapi/linux/if_packet.h).
+const (
+	ToHost      = 0 // this host: the device's own address
+	ToBroadcast = 1
+	ToMulticast = 2
+	ToOther     = 3 // another host
 )
 
 // Meta reads a fact about the packet.
@@ -614,6 +623,13 @@ type InPrefix struct {
 // IsV4 holds where an Addr is a mapped IPv4 address.
 type IsV4 struct{ X Expr }
 
+// Unicast holds where an Addr may be a single host's, another one's than this: it is not unspecified (of IPv4 the whole of
+// 0.0.0.0/8), not loopback, and no Multicast. A mapped address is an IPv4 one.
+type Unicast struct{ X Expr }
+
+// Multicast holds where an Addr is a multicast group's, or 255.255.255.255.
+type Multicast struct{ X Expr }
+
 // ByteAt is one byte of a byte string, Index constant and in range.
 type ByteAt struct {
 	X     Expr
@@ -674,6 +690,8 @@ func (e *Not) Type() Type        { return boolType }
 func (e *BytesEq) Type() Type    { return boolType }
 func (e *InPrefix) Type() Type   { return boolType }
 func (e *IsV4) Type() Type       { return boolType }
+func (e *Unicast) Type() Type    { return boolType }
+func (e *Multicast) Type() Type  { return boolType }
 func (e *ByteAt) Type() Type     { return UintType(8) }
 func (e *SumOK) Type() Type      { return boolType }
 func (e *VarintWord) Type() Type { return UintType(64) }

@@ -19,6 +19,10 @@ func Walk(e Expr, visit func(Expr)) {
 		Walk(e.X, visit)
 	case *IsV4:
 		Walk(e.X, visit)
+	case *Unicast:
+		Walk(e.X, visit)
+	case *Multicast:
+		Walk(e.X, visit)
 	case *ByteAt:
 		Walk(e.X, visit)
 	case *Pick:

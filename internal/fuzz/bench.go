@@ -120,6 +120,7 @@ func (b *bench) finish() (string, error) {
 // try runs one packet through both, and returns how they differ. The error is testrun.ErrRefused where the kernel's entry didn't take it, and the model's state then
 // is as if it had not come.
 func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
+	p.Link = sim.LinkType(p.Data, testrun.Host)
 	if why := testrun.Shows(&p); why != "" || b.kernel == nil {
 		return b.modelOnly(program, p)
 	}

@@ -99,8 +99,9 @@ func enter(plan *ir.Plan) (net *testrun.Net, leave func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if net, err = network(plan); err != nil || net == nil {
-		return nil, unpin, err
+	if net, err = network(plan); err != nil {
+		unpin()
+		return nil, nil, err
 	}
 	return net, func() {
 		if net.Leave() == nil {
@@ -109,13 +110,9 @@ func enter(plan *ir.Plan) (net *testrun.Net, leave func(), err error) {
 	}, nil
 }
 
-// network moves the thread, where a program looks routes up or sends copies, to a network whose routes the model knows and whose packets
-// are taken; nil where nothing needs one.
+// network moves the thread to a network whose routes and device the model knows and whose packets are taken.
 func network(plan *ir.Plan) (*testrun.Net, error) {
-	if !testrun.UsesRoutes(plan) && !testrun.UsesCopies(plan) {
-		return nil, nil
-	}
-	net, err := testrun.Enter(false)
+	net, err := testrun.Enter(plan, false)
 	if err == nil && testrun.UsesCopies(plan) {
 		if err = net.Capture(); err != nil {
 			err = errors.Join(err, net.Leave())
@@ -248,7 +245,7 @@ func (f *fuzzer) round(ctx context.Context) error {
 			}
 			frame = g.frame(b.model)
 			for range 6 { // most packets should come further than the first lookup
-				res, err := b.probe.Run(g.program.Name.Value, sim.Packet{Data: frame.Data})
+				res, err := b.probe.Run(g.program.Name.Value, sim.Packet{Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host)})
 				if err != nil || g.arrives(res) || f.rng.one(12) || f.isNew() {
 					break
 				}
@@ -312,6 +309,9 @@ func (f *fuzzer) try(program string, p sim.Packet) (sim.Result, error) {
 		} else {
 			f.report.Declined++
 		}
+	}
+	if text == "" && (res.Verdict == sim.VerdictSent || len(res.Copies) > 0) && f.receives(program) {
+		text = foreign(p)
 	}
 	if text == "" {
 		f.examined++

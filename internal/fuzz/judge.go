@@ -3,9 +3,15 @@ package fuzz
 import (
 	"encoding/binary"
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
+
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/sim"
+	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // judge decodes a frame with gopacket, which shares nothing with this project, and returns what is wrong with its lengths and checksums, or
@@ -84,3 +90,42 @@ type checked interface {
 }
 
 func isV6(frame []byte) bool { return len(frame) > 14 && binary.BigEndian.Uint16(frame[12:]) == 0x86dd }
+
+// receives reports whether a program gets packets as this host does, in headers that it knows to be IP.
+func (f *fuzzer) receives(program string) bool {
+	i := slices.IndexFunc(f.Spec.Programs, func(p *spec.Program) bool { return p.Name.Value == program })
+	p := f.Spec.Programs[i]
+	return p.Hook == "tc/ingress" && !p.Multicast && len(p.Stack) > 1 && p.Stack[0].Var.Value == "eth" &&
+		slices.ContainsFunc(p.Stack[1:], func(e *spec.StackEntry) bool {
+			return slices.ContainsFunc(e.Headers, func(n spec.Name) bool { return n.Value == "ip" || n.Value == "ipv4" || n.Value == "ipv6" })
+		})
+}
+
+// foreign returns why this host wouldn't receive a packet, or have received it for another one, as gopacket and the standard library see
+// it, or "". No program may send such a packet, unless it takes multicast.
+func foreign(p sim.Packet) string {
+	if len(p.Data) < 14 || [6]byte(p.Data) != testrun.Host {
+		return fmt.Sprintf("a frame to %x was taken, this host is %x", p.Data[:min(6, len(p.Data))], testrun.Host)
+	}
+	g := gopacket.NewPacket(p.Data, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
+	var src, dst netip.Addr
+	switch ip := g.NetworkLayer().(type) {
+	case *layers.IPv4:
+		if err, sum := ip.VerifyChecksum(); err == nil && !sum.Valid && sum.Correct%0xffff != sum.Actual%0xffff {
+			return fmt.Sprintf("an IPv4 header was taken with a checksum of %04x, gopacket says %04x", sum.Actual, sum.Correct)
+		}
+		src, _ = netip.AddrFromSlice(ip.SrcIP)
+		dst, _ = netip.AddrFromSlice(ip.DstIP)
+	case *layers.IPv6:
+		src, _ = netip.AddrFromSlice(ip.SrcIP)
+		dst, _ = netip.AddrFromSlice(ip.DstIP)
+	default:
+		return ""
+	}
+	for _, a := range []netip.Addr{src, dst} {
+		if !a.IsGlobalUnicast() && !a.IsLinkLocalUnicast() || netip.MustParsePrefix("0.0.0.0/8").Contains(a) {
+			return fmt.Sprintf("a packet from %v to %v was taken", src, dst)
+		}
+	}
+	return ""
+}

@@ -2,6 +2,7 @@ package fuzz
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
@@ -31,6 +32,9 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 			}
 		}
 	}
+	if g.one(24) || g.program.Multicast && g.one(2) {
+		g.readdress(p.Data, f)
+	}
 	switch n := g.IntN(100); {
 	case n < 52:
 	case n < 67:
@@ -45,10 +49,13 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 		p.Data = append(p.Data, g.bytes(1+g.IntN(64))...)
 	case n < 85:
 		g.flip(p.Data)
+		g.mend(p.Data, f)
 	case n < 90:
 		g.lengths(p.Data, f)
+		g.mend(p.Data, f)
 	case n < 95:
 		g.checksums(p.Data, f)
+		g.mend(p.Data, f)
 	case n < 96:
 		g.tag(&p)
 	case n < 98:
@@ -56,11 +63,51 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 	default:
 		g.setFields(&p, f)
 		g.flip(p.Data)
+		g.mend(p.Data, f)
 	}
 	if tagged(p.Data) && g.one(8) {
 		intoMetadata(&p)
 	}
 	return p
+}
+
+// mend mostly makes those checksums right again that are verified where a packet comes in: else it comes no further than there.
+func (g *generator) mend(b []byte, f *packet.Frame) {
+	if !g.one(4) {
+		_ = g.headers.FillVerified(copyOf(f, b)) // lengths that make no sense are found before
+	}
+}
+
+// readdress addresses a frame to somebody else, or to many, or gives it an IP address that no single host has.
+func (g *generator) readdress(b []byte, f *packet.Frame) {
+	if len(b) >= 6 && g.one(2) {
+		to := g.bytes(6)
+		switch g.IntN(4) {
+		case 0:
+			to = []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+		case 1:
+			to[0] |= 1
+		case 2:
+			copy(to, testrun.Host[:])
+			to[g.IntN(6)] ^= 1 << g.IntN(8)
+		}
+		copy(b, to)
+	}
+	if g.one(3) {
+		return
+	}
+	for _, sp := range f.Spans {
+		for _, pl := range sp.Places {
+			if r := pl.Field.Role.Value; pl.Field.Type != "ip" || r != "source" && r != "destination" || g.one(2) {
+				continue
+			}
+			odd := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return a.BitLen() != 8*pl.Field.Bytes })
+			pl.Put(b, packet.Bytes(pick(g.source, odd).AsSlice()))
+		}
+	}
+	if g.headers.FillSums(copyOf(f, b), packet.Options{}) != nil {
+		g.flip(b)
+	}
 }
 
 // setFields gives a few fields other values, and mostly makes the checksums right again.

@@ -17,6 +17,10 @@ var addresses = []netip.Addr{
 	netip.MustParseAddr("2001:db8:ffff::9"), netip.MustParseAddr("fd00::ffff:ffff:ffff:ffff"),
 	netip.MustParseAddr("255.255.255.255"), netip.MustParseAddr("0.0.0.1"), netip.MustParseAddr("::1"), netip.MustParseAddr("ff02::1"),
 	netip.MustParseAddr("198.51.100.70"), netip.MustParseAddr("192.0.2.129"), netip.MustParseAddr("10.254.0.1"),
+	netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("224.0.0.251"), netip.MustParseAddr("239.255.255.255"),
+	netip.MustParseAddr("240.0.0.1"), netip.MustParseAddr("255.255.255.254"), netip.MustParseAddr("223.255.255.255"),
+	netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("1.0.0.0"), netip.MustParseAddr("128.0.0.1"),
+	netip.MustParseAddr("::"), netip.MustParseAddr("::2"), netip.MustParseAddr("::1:0:0:1"), netip.MustParseAddr("fe80::1"),
 	netip.MustParseAddr("2001:db8:1::1"), netip.MustParseAddr("2001:db8:2::1"), netip.MustParseAddr("2001:db8:3::1"),
 }
 

@@ -2,6 +2,7 @@ package packet
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -29,6 +30,11 @@ type Options struct {
 var (
 	DefaultSource      = [6]byte{2, 0, 0, 0, 0, 1}
 	DefaultDestination = [6]byte{2, 0, 0, 0, 0, 2}
+
+	defaultAddresses = map[string]map[int]netip.Addr{ // by role and size
+		"source":      {4: netip.MustParseAddr("198.51.100.1"), 16: netip.MustParseAddr("2001:db8::1")},
+		"destination": {4: netip.MustParseAddr("192.0.2.1"), 16: netip.MustParseAddr("2001:db8::2")},
+	}
 )
 
 // Build puts a frame together. It is an error if a field is given that the frame doesn't have, or if a length can't be
@@ -61,6 +67,15 @@ func (hs *Headers) Build(layers []Layer, opt Options) (*Frame, error) {
 
 // FillSums computes all checksums of a frame anew, as far as its lengths reach.
 func (hs *Headers) FillSums(f *Frame, opt Options) error {
+	return hs.refill(f, opt, func(int, *spec.Field) bool { return false })
+}
+
+// FillVerified computes those checksums anew that are verified where a packet comes in.
+func (hs *Headers) FillVerified(f *Frame) error {
+	return hs.refill(f, Options{}, func(_ int, field *spec.Field) bool { return !field.Checksum.Verify })
+}
+
+func (hs *Headers) refill(f *Frame, opt Options, keep func(span int, field *spec.Field) bool) error {
 	limit := len(f.Data)
 	for _, sp := range f.Spans {
 		if sp.End > len(f.Data) {
@@ -69,7 +84,7 @@ func (hs *Headers) FillSums(f *Frame, opt Options) error {
 		sp.bound(f.Data, limit)
 		limit = sp.Payload()
 	}
-	return hs.fillSums(f, opt, func(int, *spec.Field) bool { return false })
+	return hs.fillSums(f, opt, keep)
 }
 
 // fillSums computes checksums from the inside out, except those to keep.
@@ -258,6 +273,9 @@ func (b *builder) fallback(layer int, f *spec.Field) Value {
 		if v, ok := first(f.Is, f); ok {
 			return v
 		}
+	}
+	if a, ok := defaultAddresses[f.Role.Value][f.Bytes]; ok && f.Type == "ip" {
+		return Bytes(a.AsSlice())
 	}
 	switch f.Kind {
 	case spec.FieldBytes:

@@ -17,6 +17,7 @@ var binOps = map[ir.BinOp]string{
 var metaNames = map[ir.MetaKind]string{
 	ir.FrameLen: "frame_len", ir.VLANTag: "vlan_tag", ir.VLANTCI: "vlan_tci", ir.VLANProto: "vlan_proto",
 	ir.GSOSize: "gso_size", ir.SKBMark: "skb_mark", ir.SKBPrio: "skb_priority", ir.LinkProto: "link_proto",
+	ir.LinkType:   "link_type",
 	ir.LeaseValid: "lease_valid", ir.Partial: "partial", ir.Encapsulated: "encapsulated",
 }
 
@@ -55,6 +56,10 @@ func expr(e ir.Expr) string {
 		return operand(e.X) + " in " + e.Prefix.String()
 	case *ir.IsV4:
 		return "is_v4(" + expr(e.X) + ")"
+	case *ir.Unicast:
+		return "unicast(" + expr(e.X) + ")"
+	case *ir.Multicast:
+		return "multicast(" + expr(e.X) + ")"
 	case *ir.ByteAt:
 		return fmt.Sprintf("%s[%d]", operand(e.X), e.Index)
 	case *ir.SumOK:

@@ -420,6 +420,12 @@ func (p *preparer) packet() {
 	if src.VLAN != nil {
 		p.t.packet.VLAN = &sim.Tag{Proto: src.VLAN.Proto, TCI: src.VLAN.TCI}
 	}
+	switch to := sim.LinkType(p.t.packet.Data, [6]byte{}); {
+	case to == ir.ToBroadcast || to == ir.ToMulticast:
+		p.t.packet.Link = to
+	case src.OtherHost:
+		p.t.packet.Link = ir.ToOther
+	}
 }
 
 func (p *preparer) expected() {

@@ -77,13 +77,11 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]
 	}
 	defer unpin()
 	routes := testrun.UsesRoutes(plan)
-	var net *testrun.Net // nil: the network doesn't matter
-	if routes || testrun.UsesCopies(plan) {
-		if net, err = testrun.Enter(true); err != nil {
-			return nil, err
-		}
-		defer net.Leave()
+	net, err := testrun.Enter(plan, true)
+	if err != nil {
+		return nil, err
 	}
+	defer net.Leave()
 	if testrun.UsesCopies(plan) {
 		if err := net.Capture(); err != nil {
 			return nil, err
@@ -121,6 +119,9 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]
 			}
 			loaded[key] = k
 		}
+		if err := net.Host(t.host()); err != nil {
+			return out, fmt.Errorf("test %q: %w", t.src.Name.Value, err)
+		}
 		o, err := t.inKernel(hs, loaded[key])
 		if err != nil {
 			return out, fmt.Errorf("test %q: %w", t.src.Name.Value, err)
@@ -128,6 +129,19 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]
 		out = append(out, o)
 	}
 	return out, nil
+}
+
+// host is the link-layer address of the device that the test's packet comes to: the packet's destination, unless it is for another host
+// or for several.
+func (t *test) host() [6]byte {
+	if t.packet.Link != ir.ToHost || len(t.packet.Data) < 6 {
+		other := testrun.Host
+		if len(t.packet.Data) >= 6 && other == [6]byte(t.packet.Data) {
+			other[5]++
+		}
+		return other
+	}
+	return [6]byte(t.packet.Data)
 }
 
 func settingsKey(settings map[string][]byte) string {

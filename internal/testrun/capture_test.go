@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
 // cloner sends a copy to each device in turn, its first byte the device's place in the list, and adds up the places whose copies
@@ -43,7 +45,7 @@ func enterCapture(t testing.TB) *Net {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := Enter(true)
+	n, err := Enter(&ir.Plan{Groups: []*ir.Group{{}}}, true)
 	if err != nil {
 		t.Fatal(err)
 	}

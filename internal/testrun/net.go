@@ -7,9 +7,11 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
@@ -22,8 +24,12 @@ type Net struct {
 	was     netns.NsHandle
 	own     netns.NsHandle
 	plain   bool
+	host    [6]byte  // the link-layer address of the device that packets come to
 	capture *capture // nil: copies are not taken
 }
+
+// Host is the link-layer address of the device that packets come to; Net.Host gives it another one.
+var Host = packet.DefaultDestination
 
 // Everything leads over one device to one neighbour; in a network that is not plain, some destinations have other ends.
 var (
@@ -74,8 +80,9 @@ func usesRoutes(body []ir.Stmt) bool {
 	return false
 }
 
-// Enter makes a network and moves the thread into it, which has to be pinned. Plain says that all destinations are reachable.
-func Enter(plain bool) (*Net, error) {
+// Enter makes a network for the programs of a plan and moves the thread into it, which has to be pinned. Plain says that all destinations
+// are reachable.
+func Enter(plan *ir.Plan, plain bool) (*Net, error) {
 	was, err := netns.Get()
 	if err != nil {
 		return nil, fmt.Errorf("find the network namespace: %w", err)
@@ -84,10 +91,46 @@ func Enter(plain bool) (*Net, error) {
 	if n.own, err = netns.New(); err != nil {
 		return nil, errors.Join(fmt.Errorf("make a network namespace: %w", err), was.Close())
 	}
-	if err := n.build(); err != nil {
+	err = n.Host(Host)
+	if err == nil && (UsesRoutes(plan) || UsesCopies(plan)) {
+		err = n.build()
+	}
+	if err != nil {
 		return nil, errors.Join(err, n.Leave())
 	}
 	return n, nil
+}
+
+// Host gives the device that packets come to (lo) a link-layer address, which makes frames to it PACKET_HOST. The kernel takes unicast
+// addresses other than 0.
+func (n *Net) Host(addr [6]byte) error {
+	if addr == n.host {
+		return nil
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open a socket: %w", err)
+	}
+	defer unix.Close(fd)
+	for _, r := range []struct {
+		what    string
+		request uintptr
+		addr    [6]byte
+	}{{"address", unix.SIOCSIFHWADDR, addr}, {"broadcast address", unix.SIOCSIFHWBROADCAST, [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}} {
+		var req struct { // struct ifreq
+			name   [unix.IFNAMSIZ]byte
+			family uint16
+			addr   [22]byte
+		}
+		copy(req.name[:], "lo")
+		copy(req.addr[:], r.addr[:])
+		req.family = unix.ARPHRD_LOOPBACK
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), r.request, uintptr(unsafe.Pointer(&req))); errno != 0 {
+			return fmt.Errorf("give the device the %s %x: %w", r.what, r.addr, errno)
+		}
+	}
+	n.host = addr
+	return nil
 }
 
 // Leave moves the thread back; the network ends with that.

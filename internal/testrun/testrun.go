@@ -234,6 +234,8 @@ func Shows(p *sim.Packet) string {
 		return "the checksum is pending"
 	case len(p.Data) < 14 || len(p.Data) > MaxFrame:
 		return fmt.Sprintf("the frame has %d bytes", len(p.Data))
+	case p.Link == ir.ToHost && [6]byte(p.Data) == [6]byte{}:
+		return "no device has the link-layer address 00:00:00:00:00:00"
 	}
 	return ""
 }

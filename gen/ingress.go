@@ -1,0 +1,160 @@
+package gen
+
+import (
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass emits what the network stack would look at in a packet that comes in: whom the frame is for (ip_rcv drops
+// PACKET_OTHERHOST), whether the header's checksum is right, and whether the addresses can be those of two hosts (martians). At
+// tc/egress the stack itself made the packet. Of several IP headers the addresses of the outermost one count; those of another
+// one do when it becomes the outermost of a packet that is sent.
+
+func (p *program) ingress() bool { return p.src.Hook == "tc/ingress" }
+
+// forHost lets frames go up that are not for this host. Of a program that takes multicast, broadcasts and multicasts are looked at
+// again when the destination in the IP header is known.
+func (p *program) forHost(blk *[]ir.Stmt) {
+	if !p.ingress() || !p.out.L2 {
+		return
+	}
+	pos := p.src.HookPos
+	if p.src.Multicast {
+		emit(blk, p.notOther(pos))
+		return
+	}
+	branch := &ir.If{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToHost)), Pos: pos, Note: "not for this host"}
+	emit(&branch.Then, p.notOther(pos))
+	p.group(&branch.Then, pos)
+	emit(blk, branch)
+}
+
+func (p *program) notOther(pos diag.Pos) ir.Stmt {
+	other := p.went("other_host", "a frame for another host", pos)
+	return &ir.Guard{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToOther)), Reason: other, Pos: pos}
+}
+
+// group lets a broadcast or multicast go up.
+func (p *program) group(blk *[]ir.Stmt, pos diag.Pos) {
+	broadcast := p.went("link_broadcast", "a link-layer broadcast", pos)
+	emit(blk, &ir.Guard{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToBroadcast)), Reason: broadcast, Pos: pos},
+		&ir.Up{Reason: p.went("link_multicast", "a link-layer multicast", pos), Pos: pos})
+}
+
+// received looks at a header as the stack would that receives it. path has the headers in front of it.
+func (p *program) received(in *inst, path []*inst, blk *[]ir.Stmt) {
+	if !p.ingress() {
+		return
+	}
+	p.verified(in, blk)
+	outer := !slices.ContainsFunc(path, func(in *inst) bool { return in.address("destination") != nil })
+	src, dst := in.address("source"), in.address("destination")
+	if !outer || dst == nil {
+		return
+	}
+	if src != nil {
+		emit(blk, &ir.Guard{Cond: &ir.Unicast{X: src.load}, Reason: p.martianSource(src.f.Name.Pos), Pos: src.f.Name.Pos})
+		in.unicast = append(in.unicast, src)
+	}
+	pos := dst.f.Name.Pos
+	if !p.src.Multicast {
+		p.unicastTo(dst.load, blk, pos)
+		in.unicast = append(in.unicast, dst)
+		return
+	}
+	branch := &ir.If{Cond: &ir.Unicast{X: dst.load}, Pos: pos, Note: "a unicast destination"}
+	if p.out.L2 {
+		link := &ir.If{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToHost)), Pos: pos, Note: "in a broadcast or multicast frame"}
+		p.group(&link.Then, pos)
+		emit(&branch.Then, link)
+	}
+	emit(&branch.Else, &ir.Guard{Cond: &ir.Multicast{X: dst.load}, Reason: p.martianDestination(pos), Pos: pos})
+	emit(blk, branch)
+}
+
+// verified looks at the checksums that ask for it.
+func (p *program) verified(in *inst, blk *[]ir.Stmt) {
+	for _, pl := range in.order {
+		if k := pl.f.Checksum; k != nil && k.Verify && in.size > 0 {
+			emit(blk, &ir.Guard{Cond: &ir.SumOK{Off: in.off, Len: in.size}, Reason: p.wrongSum(in.h, pl.f), Pos: pl.f.Name.Pos})
+			in.verified = true
+		}
+	}
+}
+
+func (p *program) wrongSum(h *spec.Header, f *spec.Field) int {
+	return p.went(h.Name.Value+"_"+f.Name.Value, h.Name.Value+": "+f.Name.Value+" is wrong", f.Name.Pos)
+}
+
+func (p *program) martianSource(pos diag.Pos) int {
+	return p.went("martian_source", "a source that no other host has: unspecified, loopback, multicast or broadcast", pos)
+}
+
+func (p *program) multicast(pos diag.Pos) int {
+	return p.went("multicast", "a multicast or broadcast destination", pos)
+}
+
+func (p *program) martianDestination(pos diag.Pos) int {
+	return p.went("martian_destination", "a destination that no other host has: unspecified or loopback", pos)
+}
+
+// unicastTo lets packets go up whose destination isn't a single host.
+func (p *program) unicastTo(dst ir.Expr, blk *[]ir.Stmt, pos diag.Pos) {
+	branch := &ir.If{Cond: not(&ir.Unicast{X: dst}), Pos: pos, Note: "not a host's"}
+	emit(&branch.Then, &ir.Guard{Cond: not(&ir.Multicast{X: dst}), Reason: p.multicast(pos), Pos: pos},
+		&ir.Up{Reason: p.martianDestination(pos), Pos: pos})
+	emit(blk, branch)
+}
+
+// address returns the address of an IP header that has a role, or nil.
+func (in *inst) address(role string) *place {
+	for _, pl := range in.order {
+		if pl.f.Role.Value == role && pl.f.Type == "ip" {
+			return pl
+		}
+	}
+	return nil
+}
+
+// knownUnicast reports whether an expression is an address of the packet that is known to be a host's.
+func (s *scope) knownUnicast(x ir.Expr) bool {
+	l, ok := x.(*ir.LoadBytes)
+	return ok && slices.ContainsFunc(s.path, func(in *inst) bool {
+		return slices.ContainsFunc(in.unicast, func(pl *place) bool { return pl.off == l.Off })
+	})
+}
+
+// canLeave makes sure of the addresses of a packet that is sent, as far as nobody has: user space gives rows addresses that
+// packets can be sent to, but what the packet itself says, or said when it was learned from, may be anything.
+func (w *rewriter) canLeave(src, dst ir.Expr, pos diag.Pos) {
+	if w.fromPacket(src) {
+		w.guard(&ir.Unicast{X: src}, w.martianSource(pos), pos)
+	}
+	if w.fromPacket(dst) {
+		w.guard(not(&ir.Multicast{X: dst}), w.multicast(pos), pos)
+		w.guard(&ir.Unicast{X: dst}, w.martianDestination(pos), pos)
+	}
+}
+
+// fromPacket reports whether an address is what some packet said, and nobody looked at it.
+func (s *scope) fromPacket(x ir.Expr) bool {
+	switch x := x.(type) {
+	case *ir.LoadBytes:
+		return !s.knownUnicast(x)
+	case *ir.RowMember:
+		return x.Row.Table.Session == nil && s.learnedInto(x.Row.Table)
+	}
+	return false
+}
+
+// learnedInto reports whether any program learns rows of a table.
+func (c *compiler) learnedInto(t *ir.Table) bool {
+	return slices.ContainsFunc(c.spec.Programs, func(p *spec.Program) bool {
+		return slices.ContainsFunc(p.Rules, func(r *spec.Rule) bool {
+			return slices.ContainsFunc(r.Do, func(a *spec.Action) bool { return a.Kind == spec.ActLearn && a.Table.Value == t.Name })
+		})
+	})
+}
