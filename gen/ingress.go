@@ -127,34 +127,33 @@ func (s *scope) knownUnicast(x ir.Expr) bool {
 	})
 }
 
-// canLeave makes sure of the addresses of a packet that is sent, as far as nobody has: user space gives rows addresses that
-// packets can be sent to, but what the packet itself says, or said when it was learned from, may be anything.
-func (w *rewriter) canLeave(src, dst ir.Expr, pos diag.Pos) {
-	if w.fromPacket(src) {
-		w.guard(&ir.Unicast{X: src}, w.martianSource(pos), pos)
+// canLeave makes sure of the addresses of a packet that is sent, as far as nobody has: user space looks at the addresses that it finds
+// the hop of, but what the packet itself says, or another row or setting, may be anything.
+func (w *rewriter) canLeave(src, dst ir.Expr, hop *ir.HopRef, pos diag.Pos) {
+	if x := w.unknown(src, hop, pos); x != nil {
+		w.guard(&ir.Unicast{X: x}, w.martianSource(pos), pos)
 	}
-	if w.fromPacket(dst) {
-		w.guard(not(&ir.Multicast{X: dst}), w.multicast(pos), pos)
-		w.guard(&ir.Unicast{X: dst}, w.martianDestination(pos), pos)
+	if x := w.unknown(dst, hop, pos); x != nil {
+		w.guard(not(&ir.Multicast{X: x}), w.multicast(pos), pos)
+		w.guard(&ir.Unicast{X: x}, w.martianDestination(pos), pos)
 	}
 }
 
-// fromPacket reports whether an address is what some packet said, and nobody looked at it.
-func (s *scope) fromPacket(x ir.Expr) bool {
+// unknown returns an address that may be no host's, or nil where it is one's.
+func (w *rewriter) unknown(x ir.Expr, hop *ir.HopRef, pos diag.Pos) ir.Expr {
 	switch x := x.(type) {
 	case *ir.LoadBytes:
-		return !s.knownUnicast(x)
+		if w.knownUnicast(x) {
+			return nil
+		}
 	case *ir.RowMember:
-		return x.Row.Table.Session == nil && s.learnedInto(x.Row.Table)
+		if hop.Row == x.Row && (hop.Member.From == x.Member || hop.Member.To == x.Member) {
+			return nil
+		}
+	case *ir.BytesConst:
+		return nil
+	case *ir.SettingRef:
+		return &ir.VarRef{Var: w.let(&w.guards, x.Setting.Name, x, 0, pos)}
 	}
-	return false
-}
-
-// learnedInto reports whether any program learns rows of a table.
-func (c *compiler) learnedInto(t *ir.Table) bool {
-	return slices.ContainsFunc(c.spec.Programs, func(p *spec.Program) bool {
-		return slices.ContainsFunc(p.Rules, func(r *spec.Rule) bool {
-			return slices.ContainsFunc(r.Do, func(a *spec.Action) bool { return a.Kind == spec.ActLearn && a.Table.Value == t.Name })
-		})
-	})
+	return x
 }

@@ -105,7 +105,6 @@ func (w *rewriter) sibling(o *outHeader) *spec.Header {
 func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, to val, state []ir.Stmt) {
 	o := w.hdrs[net]
 	w.verify(o, other != nil, a)
-	w.canLeave(from.x, to.x, a.Pos)
 	if other != nil {
 		o = w.replace(net, other)
 	}
@@ -148,6 +147,7 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 			hop.Row, hop.Member, hop.From, hop.To = to.row, m, nil, nil
 		}
 	}
+	w.canLeave(from.x, to.x, hop, a.Pos)
 	w.finish(hop, state, a.Pos)
 }
 
@@ -250,8 +250,9 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 		o.vals = vals
 	}
 	w.verify(o, false, a)
+	hop := &ir.HopRef{Row: v.row, Member: v.member, Family: family}
 	if src, dst := o.old.address("source"), o.old.address("destination"); src != nil && dst != nil {
-		w.canLeave(src.load, dst.load, a.Pos)
+		w.canLeave(src.load, dst.load, hop, a.Pos)
 	}
-	w.finish(&ir.HopRef{Row: v.row, Member: v.member, Family: family}, state, a.Pos)
+	w.finish(hop, state, a.Pos)
 }

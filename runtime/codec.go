@@ -140,6 +140,32 @@ func putAddr(buf []byte, a netip.Addr) error {
 	return nil
 }
 
+// notCarried says why no packet that a relay takes or sends carries an address, or "".
+func notCarried(a netip.Addr) string {
+	switch a = a.Unmap(); {
+	case a.IsUnspecified():
+		return "is unspecified: packets carry the address of this host, not the one that a listener was given"
+	case a.IsLoopback():
+		return "is a loopback address: packets from and to other hosts carry another one"
+	case a.Is4() && a.As4()[0] == 0:
+		return "is in 0.0.0.0/8: no host has such an address"
+	}
+	return ""
+}
+
+// notAHost says why an address can't be the source or the destination of a packet that a relay sends, or "".
+func notAHost(a netip.Addr) string {
+	switch a = a.Unmap(); {
+	case a.IsMulticast():
+		return "is a multicast address: a relay sends from and to single hosts"
+	case a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+		return "is the broadcast address: a relay sends from and to single hosts"
+	case a.Is6() && a.IsLinkLocalUnicast():
+		return "is a link-local address, and nothing says of which link; use one that is unique"
+	}
+	return notCarried(a)
+}
+
 func getAddr(buf []byte) netip.Addr { return netip.AddrFrom16([16]byte(buf[:16])).Unmap() }
 
 func putUint(buf []byte, n uint64) {

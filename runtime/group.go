@@ -152,9 +152,11 @@ func (k *Groups) encodeKey(key []any) ([]byte, error) {
 // specified refuses addresses that no packet carries.
 func specified(where string, members []MemberDesc, b []byte) error {
 	for _, m := range members {
-		if (m.Kind == KindAddr || m.Kind == KindEndpoint) && !m.Hidden && getAddr(b[m.Off:]).IsUnspecified() {
-			return &ValueError{Where: fmt.Sprintf("%s, %q", where, m.Name), Value: decode(b[m.Off:m.Off+m.Size], m.Kind),
-				Reason: "is unspecified: packets carry the address of this host, not the one that a listener was given"}
+		if m.Kind != KindAddr && m.Kind != KindEndpoint || m.Hidden {
+			continue
+		}
+		if why := notCarried(getAddr(b[m.Off:])); why != "" {
+			return &ValueError{Where: fmt.Sprintf("%s, %q", where, m.Name), Value: decode(b[m.Off:m.Off+m.Size], m.Kind), Reason: why}
 		}
 	}
 	return nil

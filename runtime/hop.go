@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"strconv"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -91,7 +92,7 @@ type rowHop struct {
 // hopKey is what a hop depends on. from is invalid where packets have no source of their own.
 type hopKey struct{ from, to netip.Addr }
 
-// findHops finds the hops in a row's value, and checks that both ends of each are of one family.
+// findHops finds the hops in a row's value, and checks that both ends of each are hosts, and of one family.
 func (row *tableRow) findHops() error {
 	members := row.members()
 	addr := func(m MemberDesc) netip.Addr { return getAddr(row.value[m.Off:]) }
@@ -100,12 +101,21 @@ func (row *tableRow) findHops() error {
 		case KindNextHop:
 			to := getAddr(row.value[m.Off+hopSize:])
 			if !to.IsUnspecified() { // no next hop, as in an empty row of an array
+				if why := notAHost(to); why != "" && !to.IsLinkLocalUnicast() { // routers are known by link-local addresses
+					return &ValueError{Where: strconv.Quote(m.Name), Value: to, Reason: why}
+				}
 				row.hops = append(row.hops, rowHop{off: m.Off, key: hopKey{to: to}})
 			}
 		case KindHop:
 			key := hopKey{to: addr(members[m.To])}
+			if why := notAHost(key.to); why != "" {
+				return &ValueError{Where: strconv.Quote(members[m.To].Name), Value: key.to, Reason: why}
+			}
 			if m.From >= 0 {
 				key.from = addr(members[m.From])
+				if why := notAHost(key.from); why != "" {
+					return &ValueError{Where: strconv.Quote(members[m.From].Name), Value: key.from, Reason: why}
+				}
 				if key.from.Is4() != key.to.Is4() {
 					return &ValueError{Where: fmt.Sprintf("%q and %q", members[m.From].Name, members[m.To].Name), Value: fmt.Sprintf("%v and %v", key.from, key.to),
 						Reason: "are the source and the destination of one packet, and must be of one IP family"}

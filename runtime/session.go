@@ -141,8 +141,8 @@ func (s *Session) encode(values []any) error {
 		}
 		switch f.Kind {
 		case KindAddr, KindEndpoint:
-			if getAddr(buf).IsUnspecified() {
-				return bad("is unspecified: packets carry the address of this host, not the one that a listener was given")
+			if why := notCarried(getAddr(buf)); why != "" {
+				return bad("%s", why)
 			}
 		case KindUint:
 			n := getUint(buf)
