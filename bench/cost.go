@@ -13,6 +13,7 @@ import (
 
 	turnrelay "github.com/fastrelay/fastrelay-gen/examples/turn/relay"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
@@ -48,6 +49,7 @@ const (
 type subject struct {
 	PacketCost
 	program *runtime.Program
+	device  *testnet.Dev // that the packet comes to
 	frame   []byte
 	rounds  []float64
 }
@@ -87,7 +89,8 @@ func measureCost(rounds int) (*Cost, error) {
 	defer stats.Close()
 	for range rounds {
 		for _, s := range subjects {
-			ns, err := s.measure()
+			var ns float64
+			err := line.Relay.Do(func() (err error) { ns, err = s.measure(); return err })
 			if err != nil {
 				return nil, fmt.Errorf("%s, %s, %d bytes: %w", s.Program, s.What, s.Size, err)
 			}
@@ -134,8 +137,8 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 				return nil, err
 			}
 			list = append(list,
-				&subject{PacketCost: PacketCost{Program: "to_peer", What: what, Size: size, Outcome: "sent"}, program: relay.ToPeer.Program, frame: up},
-				&subject{PacketCost: PacketCost{Program: "to_client", What: "back, " + what, Size: size, Outcome: "sent"}, program: relay.ToClient.Program, frame: down})
+				&subject{PacketCost: PacketCost{Program: "to_peer", What: what, Size: size, Outcome: "sent"}, program: relay.ToPeer.Program, device: line.RelayIn, frame: up},
+				&subject{PacketCost: PacketCost{Program: "to_client", What: "back, " + what, Size: size, Outcome: "sent"}, program: relay.ToClient.Program, device: line.RelayOut, frame: down})
 		}
 	}
 	stranger, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC,
@@ -144,8 +147,8 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 		return nil, err
 	}
 	return append(list,
-		&subject{PacketCost: PacketCost{Program: "to_peer", What: "a stranger's", Size: 120, Outcome: "no_by_channel"}, program: relay.ToPeer.Program, frame: stranger},
-		&subject{PacketCost: PacketCost{Program: "to_client", What: "a stranger's", Size: 120, Outcome: "no_by_peer"}, program: relay.ToClient.Program, frame: stranger},
+		&subject{PacketCost: PacketCost{Program: "to_peer", What: "a stranger's", Size: 120, Outcome: "no_by_channel"}, program: relay.ToPeer.Program, device: line.RelayIn, frame: stranger},
+		&subject{PacketCost: PacketCost{Program: "to_client", What: "a stranger's", Size: 120, Outcome: "no_by_peer"}, program: relay.ToClient.Program, device: line.RelayIn, frame: stranger},
 	), nil
 }
 
@@ -153,7 +156,7 @@ func makeSubjects(line *testnet.Line, relay *turnrelay.Relay) (list []*subject, 
 // end as expected.
 func (s *subject) measure() (float64, error) {
 	kernel := s.program.Kernel()
-	out := make([]byte, len(s.frame)+256)
+	out, device := make([]byte, len(s.frame)+256), testrun.OnDevice(s.device.Index)
 	least := math.Inf(1)
 	for range tries {
 		counted := s.program.Count(s.Outcome).Packets
@@ -162,7 +165,7 @@ func (s *subject) measure() (float64, error) {
 			return 0, err
 		}
 		for range runsPerTry {
-			if _, err := kernel.Run(&ebpf.RunOptions{Data: s.frame, DataOut: out}); err != nil {
+			if _, err := kernel.Run(&ebpf.RunOptions{Data: s.frame, DataOut: out, Context: device}); err != nil {
 				return 0, err
 			}
 		}

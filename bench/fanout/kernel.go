@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
 
@@ -111,7 +112,7 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 		fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("in the kernel: %d receivers, %d bytes, round %d", n, size, round+1))
 		for _, subject := range subjects {
 			ns := 0.0
-			err := l.Relay.Do(func() (err error) { ns, err = subject.measure(frame, n, s); return err })
+			err := l.Relay.Do(func() (err error) { ns, err = subject.measure(frame, testrun.OnDevice(l.RelayIn.Index), n, s); return err })
 			if err != nil {
 				return c, err
 			}
@@ -126,7 +127,7 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 }
 
 // measure returns the nanoseconds of a copy: the mean of many, in the least disturbed of several tries. All copies have to arrive.
-func (s *subject) measure(frame []byte, n int, sink *sink) (float64, error) {
+func (s *subject) measure(frame, device []byte, n int, sink *sink) (float64, error) {
 	out := make([]byte, len(frame)+256)
 	least := math.Inf(1)
 	for range kernelTries {
@@ -141,7 +142,7 @@ func (s *subject) measure(frame []byte, n int, sink *sink) (float64, error) {
 		for range copiesPerTry / n {
 			s.sequence++ // a packet that came before would be late
 			binary.BigEndian.PutUint16(frame[sequenceAt:], s.sequence)
-			if _, err := s.program.Run(&ebpf.RunOptions{Data: frame, DataOut: out}); err != nil {
+			if _, err := s.program.Run(&ebpf.RunOptions{Data: frame, DataOut: out, Context: device}); err != nil {
 				return 0, err
 			}
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
 
@@ -139,7 +140,7 @@ func TestContention(t *testing.T) {
 					return err
 				}
 				for range packets / 2 / repeat {
-					if _, err := r.Programs["prog_view"].Run(&ebpf.RunOptions{Data: frame, Repeat: repeat}); err != nil {
+					if _, err := r.Programs["prog_view"].Run(&ebpf.RunOptions{Data: frame, Repeat: repeat, Context: testrun.OnDevice(line.RelayIn.Index)}); err != nil {
 						return err
 					}
 				}

@@ -205,6 +205,13 @@ const (
 	ctxSize     = 192
 )
 
+// OnDevice is the context of a run whose packet comes to a device of the thread's network, for programs that a Relay doesn't run.
+func OnDevice(index int) []byte {
+	ctx := make([]byte, ctxSize)
+	binary.LittleEndian.PutUint32(ctx[ctxIfindex:], uint32(index))
+	return ctx
+}
+
 // Result is what the kernel made of a packet.
 type Result struct {
 	Verdict  sim.Verdict // VerdictUp also where the spec passes the packet: only the reason tells
