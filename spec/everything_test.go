@@ -95,7 +95,7 @@ func dump(s *Spec) string {
 		if k == nil {
 			return
 		}
-		p("  %s %x vlan %v pending %v", what, k.Hex, k.VLAN, k.Pending)
+		p("  %s %x vlan %v pending %v other host %v", what, k.Hex, k.VLAN, k.Pending, k.OtherHost)
 		for _, l := range k.Layers {
 			p("    %s%v %q", l.Header.Value, values(l.Fields), l.Bytes)
 		}
@@ -119,6 +119,9 @@ func dump(s *Spec) string {
 			}
 			for _, e := range f.Elements {
 				p("    elements when %v id %d len %d bias %d pad %d stop %d", e.When, e.ID, e.Len, e.Bias, e.Pad, e.Stop)
+			}
+			if k := f.Checksum; k != nil {
+				p("    checksum %s %v absent %v optional %v offloaded %v verify %v", k.Covers, k.Pseudo, names(k.Absent), k.Optional, k.Offloaded, k.Verify)
 			}
 			if c := f.Counts; c != nil {
 				p("    counts %s unit %d bias %d slack %d", c.What, c.Unit, c.Bias, c.Slack)
@@ -166,7 +169,7 @@ func dump(s *Spec) string {
 	}
 	p("ring %d translations %d", s.Ring, s.Translations)
 	for _, x := range s.Programs {
-		p("program %s %s match %v when %v lookups %v", x.Name.Value, x.Hook, matches(x.Match), x.When, lookups(x.Lookups))
+		p("program %s %s match %v when %v lookups %v multicast %v", x.Name.Value, x.Hook, matches(x.Match), x.When, lookups(x.Lookups), x.Multicast)
 		if x.Priority != nil {
 			p("  priority from %v", x.Priority.From)
 		}

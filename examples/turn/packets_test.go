@@ -126,8 +126,11 @@ var oddities = []oddity{
 		return fixIP(f)
 	}), inNowhere, 0},
 	{"IPv4 header shorter than there is", 4, one(func(f []byte) []byte { f[offIP] = 0x44; return fixIP(f) }), inNowhere, 0},
-	{"IPv4 header checksum wrong", 4, one(func(f []byte) []byte { f[offIP+10] ^= 1; return f }), inVain, 0},
+	{"IPv4 header checksum wrong", 4, one(func(f []byte) []byte { f[offIP+10] ^= 1; return f }), inNowhere, 0},
 	{"UDP checksum wrong", 4, one(func(f []byte) []byte { f[offUDP+6] ^= 1; return f }), inVain, 0},
+	{"for another host", 0, one(func(f []byte) []byte { f[5] ^= 1; return f }), inNowhere, 0},
+	{"a broadcast frame", 0, one(func(f []byte) []byte { copy(f, "\xff\xff\xff\xff\xff\xff"); return f }), inUser, 0},
+	{"a multicast frame", 0, one(func(f []byte) []byte { copy(f, "\x01\x00\x5e\x00\x00\x01"); return f }), inUser, 0},
 	{"not IP at all", 0, one(func(f []byte) []byte { f[12], f[13] = 0x88, 0xB5; return f }), inNowhere, 0},
 	{"the other IP version than the EtherType", 4, one(func(f []byte) []byte { f[12], f[13] = 0x86, 0xDD; return f }), inNowhere, 0},
 	{"TCP", 4, one(func(f []byte) []byte { f[offIP+9] = 6; return fixIP(f) }), inNowhere, 0},

@@ -282,6 +282,11 @@ func (g *generator) sumDetails(h *header) {
 		parents = append(parents, a.parent)
 	}
 	for _, f := range h.fields {
+		if strings.Contains(f.rest, `covers: "header"`) && !strings.Contains(f.rest, "optional") && !strings.Contains(f.rest, "pseudo") &&
+			h.fixed && g.one(2) {
+			f.rest = `, checksum: {covers: "header", verify: true}`
+			continue
+		}
 		if !strings.Contains(f.rest, "checksum") || !inIP {
 			continue
 		}

@@ -28,6 +28,9 @@ func (g *generator) program(name string) string {
 		w.WriteString(e.text)
 	}
 	w.WriteString("]\n")
+	if s.hook == "tc/ingress" && g.one(5) {
+		w.WriteString("\tmulticast: true\n")
+	}
 	if g.levels > 0 {
 		fmt.Fprintf(&w, "\tpriority: %q\n", s.int(1))
 		s.hasLevel = true
