@@ -283,7 +283,7 @@ func (g *generator) sumDetails(h *header) {
 	}
 	for _, f := range h.fields {
 		if strings.Contains(f.rest, `covers: "header"`) && !strings.Contains(f.rest, "optional") && !strings.Contains(f.rest, "pseudo") &&
-			h.fixed && g.one(2) {
+			!slices.ContainsFunc(h.fields, func(f *field) bool { return f.variable }) && g.one(2) {
 			f.rest = `, checksum: {covers: "header", verify: true}`
 			continue
 		}

@@ -25,6 +25,7 @@ type Net struct {
 	own     netns.NsHandle
 	plain   bool
 	host    [6]byte  // the link-layer address of the device that packets come to
+	zeroth  bool     // the lowest address of an IPv4 network is a broadcast address, as it was before Linux 5.14
 	capture *capture // nil: copies are not taken
 }
 
@@ -202,6 +203,11 @@ func (n *Net) build() error {
 			return fmt.Errorf("route everything to %v: %w", neighbours[i], err)
 		}
 	}
+	zeroth, err := netlink.RouteGet(deviceAddrs[0].Masked().Addr().AsSlice())
+	if err != nil {
+		return fmt.Errorf("ask for the route to %v: %w", deviceAddrs[0].Masked().Addr(), err)
+	}
+	n.zeroth = zeroth[0].Type == syscall.RTN_BROADCAST
 	if n.plain {
 		return nil
 	}
@@ -240,7 +246,7 @@ func (n *Net) Route(from, to netip.Addr) sim.Hop {
 	for i, p := range deviceAddrs {
 		switch {
 		case !p.Contains(a):
-		case a == p.Addr() || a == p.Masked().Addr() || a == netip.AddrFrom4([4]byte{10, 254, 0, 255}):
+		case a == p.Addr() || a == p.Masked().Addr() && (a.Is6() || n.zeroth) || a == netip.AddrFrom4([4]byte{10, 254, 0, 255}):
 			h.State = ir.HopLocal
 			return h
 		case a != neighbours[i]:
