@@ -92,7 +92,8 @@ type Session struct {
 
 // Open opens a session with the values of its fields, in the order of the spec. Its rows appear all at once or not at all.
 //
-// Addresses must be those that packets carry: valid, specified, without a zone. The two ends of a path that packets take
+// Addresses must be those that packets carry: valid, specified, no loopback, without a zone; and where packets are sent from or to, those of
+// hosts. The two ends of a path that packets take
 // must be of one IP family. An error is a [*ValueError], a [*CollisionError] where another session has one of the keys, a
 // [*FullError], or [ErrClosed].
 func (r *Relay) Open(kind string, values ...any) (*Session, error) {

@@ -428,3 +428,27 @@ func TestTableState(t *testing.T) {
 	}
 	next.spaces.each(func(key, _ []byte) bool { t.Errorf("%x remains", key); return true })
 }
+
+// Addresses that are no single host's are refused where a packet would be sent from or to them.
+func TestNotAHost(t *testing.T) {
+	for _, tt := range []struct{ addr, want string }{
+		{"192.0.2.1", ""}, {"169.254.1.1", ""}, {"240.0.0.1", ""}, {"2001:db8::1", ""}, {"::2", ""}, {"fd00::1", ""},
+		{"0.0.0.0", "unspecified"}, {"::", "unspecified"}, {"0.0.0.1", "0.0.0.0/8"}, {"127.0.0.1", "loopback"}, {"::1", "loopback"},
+		{"::ffff:127.0.0.1", "loopback"}, {"224.0.0.1", "multicast"}, {"239.255.255.255", "multicast"}, {"::ffff:224.0.0.1", "multicast"},
+		{"ff02::1", "multicast"}, {"255.255.255.255", "broadcast"}, {"fe80::1", "link-local"},
+	} {
+		if got := notAHost(netip.MustParseAddr(tt.addr)); (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
+			t.Errorf("%s %q, want %q", tt.addr, got, tt.want)
+		}
+	}
+	ways := load(t, Options{}).Table("routes")
+	for _, tt := range []struct{ way, want string }{
+		{"224.0.0.1", "is a multicast address"}, {"127.0.0.1", "is a loopback address"}, {"255.255.255.255", "is the broadcast address"}, {"fe80::1", ""},
+	} {
+		err := ways.Put([]any{netip.MustParsePrefix("203.0.113.0/24")}, []any{netip.MustParseAddr(tt.way)})
+		var value *ValueError
+		if tt.want == "" && err != nil || tt.want != "" && (!errors.As(err, &value) || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("a way over %s: %v, want %q", tt.way, err, tt.want)
+		}
+	}
+}
