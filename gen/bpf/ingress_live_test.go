@@ -210,7 +210,9 @@ func (b *strangeBed) try(t *testing.T, s strange, family int) {
 	}
 	awaitReason(t, "ordinary", b.program, before, "sent")
 	if err := testnet.Until(2*time.Second, "the ordinary packet arrives", func() bool {
-		return slices.ContainsFunc(b.capture.Frames(), func(f testnet.Frame) bool { return strings.HasSuffix(string(f.Data), string(ordinary)) && f.Check() == nil })
+		return slices.ContainsFunc(b.capture.Frames(), func(f testnet.Frame) bool {
+			return strings.HasSuffix(string(f.Data), string(ordinary)) && f.Check() == nil
+		})
 	}); err != nil {
 		t.Error(err)
 	}
