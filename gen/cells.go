@@ -2,6 +2,7 @@ package gen
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -237,6 +238,21 @@ const (
 	routeCosts = 30
 )
 
+// tooLarge reports n bytes of headers, where there is room for fewer.
+func (w *rewriter) tooLarge(n, room int) {
+	var sizes []string
+	largest := w.hdrs[0]
+	for _, o := range w.hdrs {
+		sizes = append(sizes, fmt.Sprintf("%s %d", o.entry, o.size))
+		if o.size > largest.size {
+			largest = o
+		}
+	}
+	w.fail(codeResize, w.pos, "this rule writes %d bytes of headers anew, and a program's stack has room for %d here", n, room).
+		WithHint("the headers of the packet that leaves: %s bytes; fewer or smaller ones fit, or a rule that doesn't change the packet's size", strings.Join(sizes, ", ")).
+		WithRelated(largest.h.Name.Pos, "the largest one, %q, is declared here", largest.entry)
+}
+
 // cells returns what has to be written: all of the front, or what changes.
 func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Cell, bool) {
 	var out []ir.Cell
@@ -269,7 +285,7 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Cell, bool) {
 		costs += routeCosts
 	}
 	if full && costs > maxFront {
-		w.fail(codeResize, w.pos, "%d bytes of headers with %d checksums would have to be written again: a program's stack doesn't hold as much", n, len(w.computed))
+		w.tooLarge(n, maxFront-(costs-n))
 		return nil, false
 	}
 	if full {

@@ -55,7 +55,7 @@ func (w *rewriter) lets(a *spec.Action) {
 		if v.t.Kind == ir.Uint || v.t.Kind == ir.Bool {
 			out := w.newVar(name.Value, v.x.Type(), v.max)
 			w.emitLet(&ir.Let{Var: out, Value: v.x, Pos: as.Target.Pos})
-			v = val{t: v.t, x: &ir.VarRef{Var: out}, max: v.max}
+			v = val{t: v.t, x: &ir.VarRef{Var: out}, max: v.max, wraps: v.wraps}
 		} else {
 			v.place, v.portAt, v.inst = nil, nil, nil
 		}
@@ -124,7 +124,7 @@ func (s *scope) alloc(e *spec.Expr) (val, bool) {
 	}
 	s.fx.Draws = append(s.fx.Draws, d)
 	s.fx.drawnVars[d.Var] = true
-	return val{t: ir.UintType(64), x: &ir.VarRef{Var: d.Var}, max: ^uint64(0), pos: e.Pos}, true
+	return val{t: ir.UintType(64), x: &ir.VarRef{Var: d.Var}, max: ^uint64(0), pos: e.Pos, wraps: true}, true
 }
 
 // translate finds or makes the value of a key: translate(ROW.TRANSLATION, KEY, VALUE).
@@ -215,7 +215,7 @@ func (s *scope) pick(e *spec.Expr) (val, bool) {
 	if t.Kind == ir.Uint {
 		t = ir.UintType(64)
 	}
-	return val{t: t, x: &ir.Pick{If: cond, Then: x.x, Else: y.x}, max: max(x.max, y.max), pos: e.Pos}, true
+	return val{t: t, x: &ir.Pick{If: cond, Then: x.x, Else: y.x}, max: max(x.max, y.max), pos: e.Pos, wraps: x.wraps || y.wraps}, true
 }
 
 // list is a list of elements that was searched for an identifier.

@@ -1,6 +1,7 @@
 package gen
 
 import (
+	"fmt"
 	"maps"
 	"math/bits"
 	"slices"
@@ -45,6 +46,7 @@ type val struct {
 	portAt  *place // endpoint made of fields
 	pos     diag.Pos
 	counter bool
+	wraps   bool // a result of arithmetic, which may be meant to wrap around
 }
 
 func (pl *place) value_() val {
@@ -84,7 +86,10 @@ func typeName(t ir.Type) string {
 	case ir.Translation:
 		return "a translation"
 	}
-	return "bytes"
+	if t.Size == 0 {
+		return "bytes of variable length"
+	}
+	return fmt.Sprintf("%d bytes", t.Size)
 }
 
 func (s *scope) fail(code diag.Code, pos diag.Pos, format string, args ...any) *diag.Diagnostic {
@@ -146,10 +151,10 @@ func (s *scope) value(e *spec.Expr) (val, bool) {
 		return val{t: ir.BoolType, x: not(x), pos: e.Pos}, true
 	case spec.OpInv:
 		v, ok := s.integer(e.Args[0])
-		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Xor, v.x, num(^uint64(0))) }), max: ^uint64(0), pos: e.Pos}, ok
+		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Xor, v.x, num(^uint64(0))) }), max: ^uint64(0), pos: e.Pos, wraps: true}, ok
 	case spec.OpNeg:
 		v, ok := s.integer(e.Args[0])
-		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Sub, num(0), v.x) }), max: ^uint64(0), pos: e.Pos}, ok
+		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Sub, num(0), v.x) }), max: ^uint64(0), pos: e.Pos, wraps: true}, ok
 	case spec.OpLand, spec.OpLor:
 		return s.logical(e)
 	}
@@ -238,7 +243,8 @@ func (s *scope) binary(e *spec.Expr) (val, bool) {
 	if op >= ir.Eq {
 		return val{t: ir.BoolType, x: bin(op, x.x, y.x), pos: e.Pos}, true
 	}
-	return val{t: ir.UintType(64), x: bin(op, x.x, y.x), max: upper(op, x.max, y.max, c), pos: e.Pos}, true
+	wraps := op == ir.Add || op == ir.Sub || op == ir.Mul || op == ir.Shl || x.wraps || y.wraps
+	return val{t: ir.UintType(64), x: bin(op, x.x, y.x), max: upper(op, x.max, y.max, c), pos: e.Pos, wraps: wraps}, true
 }
 
 // upper returns an upper bound of an operation on values up to a and b; c is the right side where it is constant.
@@ -373,8 +379,7 @@ func (s *scope) length(e *spec.Expr) (val, bool) {
 			}
 		}
 	}
-	quiet := *s
-	v, ok := quiet.value(e)
+	v, ok := s.value(e)
 	if !ok {
 		return v, false
 	}
@@ -384,7 +389,7 @@ func (s *scope) length(e *spec.Expr) (val, bool) {
 	case v.place != nil && v.place.f.Kind == spec.FieldBytes:
 		return val{t: ir.UintType(64), x: num(uint64(v.place.f.Bytes)), max: uint64(v.place.f.Bytes), pos: e.Pos}, true
 	}
-	s.fail(codeType, e.Pos, "len takes a header, HEADER.payload, or a field made of bytes")
+	s.fail(codeType, e.Pos, "len takes a header, HEADER.payload or a field made of bytes, and this is %s", typeName(v.t))
 	return val{}, false
 }
 
@@ -469,7 +474,7 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 		return s.priority(e.Pos)
 	}
 	if !ok {
-		suggest(s.fail(codeUnknownName, first.Pos, "no header, lookup or setting is called %q here", first.Value), first.Value, s.visible())
+		s.noName(first)
 		return val{}, false
 	}
 	if len(e.Path) == 1 {
@@ -481,6 +486,29 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 		return val{absent: true}, false
 	}
 	return s.fieldOf(in, e, e.Path[1:])
+}
+
+// noName reports a name that an expression can't begin with here. Where the spec has it in another place, that is said.
+func (s *scope) noName(n spec.Name) {
+	known := func(format string, args ...any) *diag.Diagnostic {
+		return s.fail(codeUnknownName, n.Pos, format, args...)
+	}
+	switch {
+	case s.lost[n.Value]: // its lookup is reported
+	case s.self != nil && slices.ContainsFunc(s.self.h.Fields, func(f *spec.Field) bool { return f.Name.Value == n.Value }):
+		known("field %q isn't known yet here", n.Value).WithHint("an expression of a header reads the fields in front of its own")
+	case s.self == nil && n.Value == receiver && s.each == nil && len(s.spec.FanOuts) > 0:
+		known("%q is the row of a receiver, which only the rules of a fan_out know", n.Value).
+			WithHint("write the condition in the fan_out: rules: [{when: \"…\", do: […]}]")
+	case s.headers[n.Value] != nil || s.groups[n.Value] != nil:
+		var stack []string
+		for _, e := range s.src.Stack {
+			stack = append(stack, e.Var.Value)
+		}
+		known("header %q is not in the stack of program %q", n.Value, s.src.Name.Value).WithHint("its stack is %s", strings.Join(stack, ", "))
+	default:
+		suggest(known("no header, lookup or setting is called %q here", n.Value), n.Value, s.visible())
+	}
 }
 
 // visible returns the names that an expression can begin with.
@@ -499,8 +527,8 @@ func (s *scope) visible() []string {
 		names = append(names, in.h.Name.Value)
 	}
 	if s.self != nil {
-		for _, f := range s.self.h.Fields {
-			names = append(names, f.Name.Value)
+		for _, pl := range s.self.order {
+			names = append(names, pl.f.Name.Value)
 		}
 	}
 	slices.Sort(names)
@@ -540,11 +568,39 @@ func (s *scope) fieldOf(in *inst, e *spec.Expr, rest []spec.Name) (val, bool) {
 		for _, p := range in.h.Parts {
 			names = append(names, p.Name.Value)
 		}
-		suggest(s.fail(codeUnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value), n.Value, names).
-			WithRelated(in.h.Name.Pos, "the header is declared here")
+		d := s.fail(codeUnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value).WithRelated(in.h.Name.Pos, "the header is declared here")
+		if other, both := s.elsewhere(in, n.Value); other == nil {
+			suggest(d, n.Value, names)
+		} else if both != "" {
+			d.WithLabel("did you mean %q?", both).WithHint("%s and %s both have it", other.Name.Value, in.h.Name.Value)
+		} else {
+			d.WithHint("only %s has it: %s.%s", other.Name.Value, other.Name.Value, n.Value)
+		}
 		return val{}, false
 	}
 	return s.part(v, e, rest)
+}
+
+// elsewhere returns the header that has a field which in lacks, where it stands in the same place of the stack; and what both of them
+// call such a field, or "".
+func (s *scope) elsewhere(in *inst, field string) (other *spec.Header, both string) {
+	for _, e := range s.src.Stack {
+		if e.Var.Value != in.entry || in.entry == "" {
+			continue
+		}
+		for _, h := range s.choices(e) {
+			if h == in.h || !slices.ContainsFunc(h.Fields, func(f *spec.Field) bool { return f.Name.Value == field }) {
+				continue
+			}
+			for _, p := range h.Parts {
+				if p.Alias != nil && p.Alias.String() == field && (in.fields[p.Name.Value] != nil || partOf(in.h, p.Name.Value) != nil) {
+					return h, p.Name.Value
+				}
+			}
+			other = h
+		}
+	}
+	return other, ""
 }
 
 // part resolves .addr and .port behind an endpoint.
@@ -662,13 +718,69 @@ func member(st *ir.Struct, name string) *ir.Member {
 	return nil
 }
 
-// fits checks that an integer fits so many bits.
-func (s *scope) fits(v val, width int, what string) bool {
+// fits checks that an integer fits so many bits. widen says how there would be room for a value of more; "" where there can't be. What
+// identifies something must not be cut, so only a number that arithmetic made, and that is no part of a key, is said to be cut with low.
+func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagnostic {
 	if v.max <= maxOf(width) {
-		return true
+		return nil
 	}
-	s.fail(codeRange, v.pos, "the value may be up to %d, but %s has %d bits", v.max, what, width).WithHint("say which bits are meant: low(…, %d)", width)
-	return false
+	need := bits.Len64(v.max)
+	if c, fixed := constant(v.x); fixed {
+		return s.fail(codeRange, v.pos, "%d doesn't fit the %d bits of %s", c, width, what).WithHint("it holds 0 to %d", maxOf(width))
+	}
+	hint := widen
+	if widen == "" {
+		hint = fmt.Sprintf("it can't be made wider: give it a value that always fits, such as a part of this one: … >> %d", need-width)
+	}
+	if v.wraps && !key {
+		hint += fmt.Sprintf("\na number that may wrap around: low(…, %d)", width)
+	}
+	return s.fail(codeRange, v.pos, "the value may be up to %d, but %s has %d bits", v.max, what, width).WithHint("%s", hint)
+}
+
+// fitsField is fits for a field of a header, which a message calls name.
+func (s *scope) fitsField(v val, f *spec.Field, name string) bool {
+	widen := ""
+	for _, h := range s.spec.Headers {
+		if !h.Std && slices.Contains(h.Fields, f) {
+			widen = fmt.Sprintf("give the field more bits: {name: %q, bits: %d}", f.Name.Value, bits.Len64(v.max))
+		}
+	}
+	d := s.fits(v, f.Bits, name, widen, false)
+	if d != nil && widen != "" {
+		d.WithRelated(f.Name.Pos, "the field is declared here")
+	}
+	return d == nil
+}
+
+// fitsMember is fits for a member of a table, a group or an event, which a message calls name. Members of a session's table are widened
+// where the session declares them.
+func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
+	of, declared, key := "", m.Pos, false
+	for _, t := range s.plan.Tables {
+		in := slices.Contains(t.Key.Members, m)
+		key = key || in
+		if t.Session == nil || !in && !slices.Contains(t.Value.Members, m) {
+			continue
+		}
+		of = fmt.Sprintf(" of session %q", t.Session.Name)
+		for _, src := range s.spec.Sessions {
+			for _, f := range src.Fields {
+				if src.Name.Value == t.Session.Name && f.Name.Value == m.Name {
+					declared = f.Name.Pos
+				}
+			}
+		}
+	}
+	for _, g := range s.plan.Groups {
+		key = key || slices.Contains(g.Key.Members, m)
+	}
+	wide := max(8, 1<<bits.Len(uint(bits.Len64(v.max)-1))) // 8, 16, 32 or 64
+	d := s.fits(v, m.Type.Bits, name, fmt.Sprintf("make %q%s wider: \"u%d\"", m.Name, of, wide), key)
+	if d != nil {
+		d.WithRelated(declared, "it is declared here")
+	}
+	return d == nil
 }
 
 // suggest adds the name that was probably meant, or else the names that there are.

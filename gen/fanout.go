@@ -45,10 +45,12 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	g := w.fanOuts[fo.Group.Value]
 	if g == nil {
 		var names []string
-		for _, g := range w.plan.Groups {
-			names = append(names, g.Name)
+		for _, g := range w.spec.FanOuts {
+			names = append(names, g.Name.Value)
 		}
-		suggest(w.fail(codeUnknownName, fo.Group.Pos, "no group %q", fo.Group.Value), fo.Group.Value, names)
+		if !slices.Contains(names, fo.Group.Value) { // else its declaration is reported
+			suggest(w.fail(codeUnknownName, fo.Group.Pos, "no group %q", fo.Group.Value), fo.Group.Value, names)
+		}
 		return
 	}
 	if _, taken := w.rows[receiver]; taken {

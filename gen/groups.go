@@ -2,6 +2,7 @@ package gen
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -84,10 +85,12 @@ func (w *rewriter) emit(a *spec.Action) {
 	e := w.events[a.Event.Value]
 	if e == nil {
 		var names []string
-		for _, e := range w.plan.Events {
-			names = append(names, e.Name)
+		for _, e := range w.spec.Events {
+			names = append(names, e.Name.Value)
 		}
-		suggest(w.fail(codeUnknownName, a.Event.Pos, "no event %q", a.Event.Value), a.Event.Value, names)
+		if !slices.Contains(names, a.Event.Value) { // else its declaration is reported
+			suggest(w.fail(codeUnknownName, a.Event.Pos, "no event %q", a.Event.Value), a.Event.Value, names)
+		}
 		return
 	}
 	out := &ir.Emit{Event: e, Row: w.rows[receiver], Full: -1, Pos: a.Pos}

@@ -1,6 +1,7 @@
 package gen
 
 import (
+	"fmt"
 	"maps"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -55,9 +56,18 @@ func (c *compiler) checkHeaders() {
 			}
 		}
 		if bits%8 != 0 {
-			c.diags.Add(codeHeader, h.Name.Pos, "header %q ends inside a byte: %d bits are missing", h.Name.Value, 8-bits%8)
+			missing := 8 - bits%8
+			c.diags.Add(codeHeader, h.Name.Pos, "header %q has %s: it ends inside a byte", h.Name.Value, plural(bits, "bit")).
+				WithHint("%s more would fill it: {name: \"reserved\", bits: %d}", plural(missing, "bit"), missing)
 		}
 	}
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // checkPseudo reports summands of a pseudo-header that a rewrite couldn't follow.

@@ -3,6 +3,7 @@ package gen
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -14,16 +15,20 @@ import (
 // branches, and everything behind the branch is compiled once for each way, so that offsets and sizes are as fixed as they
 // can be. A leaf of the tree is a path: one sequence of headers, and the rules compiled for it.
 
-const maxPaths = 64
+const (
+	maxPaths = 64
+	maxOrder = 7 // entries of a stack whose right order is looked for
+)
 
 // program is one program being compiled.
 type program struct {
 	*compiler
 	src   *spec.Program
 	out   *ir.Program
-	names map[string]int // how often a name of a variable or row was taken
-	dead  bool           // too many paths: stop
-	each  bool           // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
+	names map[string]int  // how often a name of a variable or row was taken
+	dead  bool            // too many paths: stop
+	lost  map[string]bool // lookups that are reported: what reads their rows isn't
+	each  bool            // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
 }
 
 // inst is a header on a path.
@@ -64,7 +69,7 @@ func (c *compiler) program(src *spec.Program) {
 	for _, p := range c.plan.Programs {
 		base = max(base, p.Base+len(p.Reasons))
 	}
-	p := &program{compiler: c, src: src, names: map[string]int{}, out: &ir.Program{
+	p := &program{compiler: c, src: src, names: map[string]int{}, lost: map[string]bool{}, out: &ir.Program{
 		Name: src.Name.Value, Hook: src.Hook, Base: base, Pos: src.Name.Pos,
 	}}
 	p.reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
@@ -275,8 +280,7 @@ func (p *program) arms(e *spec.StackEntry, path []*inst, parent *inst, off ir.Of
 		if parent != nil {
 			c, ok := p.follows(h, parent)
 			if !ok {
-				p.diags.Add(codeStack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there", h.Name.Value, parent.h.Name.Value).
-					WithRelated(h.Name.Pos, "the header is declared here").WithHint("declare it: after: %s: FIELD: VALUE", parent.h.Name.Value)
+				p.cantFollow(e, h, parent.h)
 				return nil, false
 			}
 			cond = c
@@ -305,6 +309,57 @@ func (p *program) arms(e *spec.StackEntry, path []*inst, parent *inst, off ir.Of
 		p.pull(plus(off, needed))
 	}
 	return out, tagged
+}
+
+// cantFollow reports a header that nothing announces in the one in front of it. Where another order of the stack would do, that is what
+// was meant.
+func (p *program) cantFollow(e *spec.StackEntry, h, parent *spec.Header) {
+	d := p.diags.Add(codeStack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there", h.Name.Value, parent.Name.Value).
+		WithRelated(h.Name.Pos, "the header is declared here")
+	var behind []string
+	for _, a := range h.After {
+		behind = append(behind, a.Parent.Value)
+	}
+	switch order := p.order(nil, p.src.Stack); {
+	case order != nil:
+		d.WithHint("a stack begins with the outermost header: [%s]", strings.Join(order, ", "))
+	case h.Std:
+		d.WithHint("it comes after %s", strings.Join(behind, " or "))
+	default:
+		d.WithHint("declare it: after: %s: FIELD: VALUE", parent.Name.Value)
+	}
+}
+
+// order returns the entries of a stack, quoted, such that each can follow the one in front of it, or nil.
+func (p *program) order(front, rest []*spec.StackEntry) []string {
+	if len(rest) == 0 {
+		var names []string
+		for _, e := range front {
+			names = append(names, strconv.Quote(e.Var.Value))
+		}
+		return names
+	}
+	for i, e := range rest {
+		hs := p.choices(e)
+		if len(hs) == 0 || len(front)+len(rest) > maxOrder {
+			return nil
+		}
+		ok := !hs[0].Std || len(hs[0].After) > 0 // a link-layer header is the first one
+		if len(front) == 0 {
+			ok = !ok
+		} else if parents := p.choices(front[len(front)-1]); ok && len(hs[0].After) > 0 {
+			ok = slices.ContainsFunc(hs[0].After, func(a *spec.After) bool {
+				return slices.ContainsFunc(parents, func(h *spec.Header) bool { return h.Name.Value == a.Parent.Value })
+			})
+		}
+		if !ok {
+			continue
+		}
+		if found := p.order(append(slices.Clone(front), e), slices.Delete(slices.Clone(rest), i, i+1)); found != nil {
+			return found
+		}
+	}
+	return nil
 }
 
 func (p *program) truncated(pos diag.Pos) int {

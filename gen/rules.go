@@ -138,11 +138,8 @@ func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, d
 	for _, l := range ls {
 		t := s.tables[l.Table.Value]
 		if t == nil {
-			var names []string
-			for _, t := range s.plan.Tables {
-				names = append(names, t.Name)
-			}
-			suggest(s.diags.Add(codeUnknownName, l.Table.Pos, "no table %q", l.Table.Value), l.Table.Value, names)
+			s.noTable(l.Table)
+			s.lost[l.Var.Value] = true
 			continue
 		}
 		row := &ir.Row{Name: s.unique(l.Var.Value), Table: t, Optional: l.Optional || nest != nil}
@@ -226,7 +223,7 @@ func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue,
 		if v.t.Kind != ir.Uint {
 			return mismatch()
 		}
-		if !s.fits(v, m.Type.Bits, what) {
+		if !s.fitsMember(v, m, what) {
 			return nil, false
 		}
 	case ir.Endpoint:
@@ -410,7 +407,7 @@ func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 func (s *scope) learn(a *spec.Action) []ir.Stmt {
 	t := s.tables[a.Table.Value]
 	if t == nil {
-		s.diags.Add(codeUnknownName, a.Table.Pos, "no table %q", a.Table.Value)
+		s.noTable(a.Table)
 		return nil
 	}
 	bad := func(why string) []ir.Stmt {

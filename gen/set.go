@@ -96,7 +96,11 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
 		return false
 	case f.Kind == spec.FieldUint:
-		return w.fits(v, f.Bits, "field \""+f.Name.Value+"\"")
+		name := as.Target.String()
+		if len(as.Target.Path) == 1 {
+			name = "field \"" + name + "\""
+		}
+		return w.fitsField(v, f, name)
 	case v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil:
 		w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", typeName(v.t), f.Name.Value, typeName(bytesType(f)))
 		return false
@@ -166,7 +170,7 @@ func (w *rewriter) mark(a *spec.Action) {
 		}
 		switch name {
 		case "priority", "mark":
-			if !w.fits(v, 32, name) {
+			if w.fits(v, 32, name, "", false) != nil {
 				continue
 			}
 			if name == "priority" {

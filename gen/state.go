@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,9 +64,23 @@ func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
 	if n, ok := number(ref.Text, "bytes"); ok && n >= 1 && n <= 64 {
 		return ir.Type{Kind: ir.Bytes, Size: n}, true
 	}
-	suggest(c.diags.Add(codeBadType, ref.Pos, "no type %q", ref.Text), ref.Text, typeWords).WithHint("types are u1 to u64, bytes1 to bytes64, %s", strings.Join(typeWords, ", "))
+	d := c.diags.Add(codeBadType, ref.Pos, "no type %q", ref.Text)
+	if m := otherInteger.FindStringSubmatch(ref.Text); m != nil {
+		d.WithLabel("did you mean \"u%s\"?", m[1])
+	} else if word := otherWords[ref.Text]; word != "" {
+		d.WithLabel("did you mean \"%s\"?", word)
+	} else {
+		suggest(d, ref.Text, typeWords)
+	}
+	d.WithHint("types are u1 to u64, bytes1 to bytes64, %s", strings.Join(typeWords, ", "))
 	return ir.Type{}, false
 }
+
+// Types as other languages call them.
+var (
+	otherInteger = regexp.MustCompile(`^(?:uint|int|i|be|le|__u|__be|bits?)([1-9]|[1-5][0-9]|6[0-4])(?:_t)?$`)
+	otherWords   = map[string]string{"ipv4": "ip", "ipv6": "ip", "addr": "ip", "address": "ip", "port": "u16", "byte": "u8", "int": "u32", "boolean": "bool"}
+)
 
 func number(s, prefix string) (int, bool) {
 	rest, ok := strings.CutPrefix(s, prefix)
@@ -228,6 +243,22 @@ func encode(t ir.Type, l spec.Literal) (b []byte, problem string) {
 		return nil, "has a type without literals"
 	}
 	return b, ""
+}
+
+// noTable reports a table that isn't there. One whose declaration is reported is not.
+func (c *compiler) noTable(n spec.Name) {
+	var names []string
+	for _, t := range c.spec.Tables {
+		names = append(names, t.Name.Value)
+	}
+	for _, s := range c.spec.Sessions {
+		for _, r := range s.Rows {
+			names = append(names, r.Table.Value)
+		}
+	}
+	if !slices.Contains(names, n.Value) {
+		suggest(c.diags.Add(codeUnknownName, n.Pos, "no table %q", n.Value), n.Value, names)
+	}
 }
 
 func (c *compiler) members(ms []*spec.Member, fit func(ir.Kind) bool, where string) []*ir.Member {

@@ -12,9 +12,10 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-var errorComment = regexp.MustCompile(`// ERROR "(.*)"`)
+var errorComment = regexp.MustCompile(`// ERROR "(.*?)"(?: HINT "(.*)")?$`)
 
-// TestWrong compiles specs that each have one mistake, which a comment in its line tells.
+// TestWrong compiles specs that each have one mistake, which a comment in its line tells. HINT is what its label or hint has to say;
+// low, which loses data, is only mentioned where the comment says so.
 func TestWrong(t *testing.T) {
 	files, err := filepath.Glob("testdata/wrong/*.cue")
 	if err != nil || len(files) < 40 {
@@ -27,10 +28,10 @@ func TestWrong(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			line, want := 0, ""
+			line, want, hint := 0, "", ""
 			for i, l := range strings.Split(string(src), "\n") {
 				if m := errorComment.FindStringSubmatch(l); m != nil {
-					line, want = i+1, m[1]
+					line, want, hint = i+1, m[1], m[2]
 				}
 			}
 			if line == 0 {
@@ -48,6 +49,9 @@ func TestWrong(t *testing.T) {
 				triggered[d.Code] = true
 				if d.Pos.Line != line || !regexp.MustCompile(want).MatchString(d.Message) {
 					t.Errorf("got %v, want line %d: %s", d, line, want)
+				}
+				if !regexp.MustCompile(hint).MatchString(d.Label+"\n"+d.Hint) || strings.Contains(d.Hint, "low(…") && !strings.Contains(hint, "low") {
+					t.Errorf("got %q and %q, want %s", d.Label, d.Hint, hint)
 				}
 			}
 		})

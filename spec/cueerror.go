@@ -20,7 +20,7 @@ import (
 var tokenWords = map[string]string{"EOF": "the end of the file", "newline": "the end of the line", "operand": "a value", "label or ':'": "a colon", "'EOF'": "the end of the file"}
 
 // syntaxError reports the first error of the parser; those behind it usually follow from it.
-func (l *loader) syntaxError(err error, src []byte) {
+func (l *loader) syntaxError(f *ast.File, err error, src []byte) {
 	all := errors.Errors(err)
 	e := all[0]
 	for _, other := range all[1:] {
@@ -40,14 +40,20 @@ func (l *loader) syntaxError(err error, src []byte) {
 			found = fmt.Sprintf("%q", fmt.Sprint(args[2]))
 		}
 		message = want + " is missing in front of " + found
-		if found == "the end of the file" {
+		switch {
+		case found == "the end of the file":
 			message = "the file ends where " + want + " is wanted"
+		case want == "the end of the file" && strings.Contains("}])", found):
+			message = "this " + found + " closes nothing: there is one too many, here or further up"
 		}
 	}
 	switch {
 	case len(args) != 1:
 	case strings.HasPrefix(format, "cannot have both alias and field"):
-		l.add(codeTwice, pos, "%q is the name of a \"let\" and of a member in its reach", args[0]).WithHint("give the \"let\" another name")
+		name := fmt.Sprint(args[0])
+		member, let := l.labelled(f, name, pos)
+		l.add(codeTwice, member, "%q is the name of a \"let\" and of a member in its reach, which CUE doesn't allow", name).
+			WithRelated(let, "the \"let\" is here").WithHint("give the \"let\" another name, such as \"the_%s\"", name)
 		return
 	case strings.HasPrefix(format, "alias %q redeclared"):
 		l.add(codeTwice, pos, "let %q is declared twice", args[0])
@@ -57,6 +63,30 @@ func (l *loader) syntaxError(err error, src []byte) {
 	if lines := strings.Split(string(src), "\n"); pos.Line > len(lines) || strings.TrimSpace(lines[pos.Line-1]) == "" {
 		d.Pos = lastText(lines, pos)
 	}
+}
+
+// labelled finds the member of a name whose label or value is at pos (else it returns pos), and the "let" of this name.
+func (l *loader) labelled(f *ast.File, name string, pos diag.Pos) (member, let diag.Pos) {
+	member = pos
+	if f == nil {
+		return member, let
+	}
+	ast.Walk(f, func(n ast.Node) bool {
+		switch x := n.(type) {
+		case *ast.Field:
+			id, ok := x.Label.(*ast.Ident)
+			at := l.tokenPos(x.Value.Pos())
+			if ok && id.Name == name && at.Line == pos.Line && at.Column == pos.Column {
+				member = l.nodePos(id)
+			}
+		case *ast.LetClause:
+			if x.Ident.Name == name {
+				let = l.nodePos(x.Ident)
+			}
+		}
+		return true
+	}, nil)
+	return member, let
 }
 
 // lastText moves a position from behind the text to its last line, so that there is something to show.
@@ -109,7 +139,9 @@ func (l *loader) cueErrors(err error) {
 		case strings.HasPrefix(format, "reference %q not found"):
 			name := fmt.Sprint(args...)
 			d := l.add(codeEval, pos, "nothing is called %q", name)
-			if near := spell.Nearest(name, l.known); near != "" {
+			if expr := l.unquoted(name, e.Position()); expr != "" {
+				d.WithHint("expressions stand in quotes: %q", expr)
+			} else if near := spell.Nearest(name, l.known); near != "" {
 				d.WithLabel("did you mean %q?", near)
 			}
 		case strings.HasPrefix(format, "field not allowed"):
@@ -125,6 +157,62 @@ func (l *loader) cueErrors(err error) {
 			l.add(codeEval, pos, "%s", clean(e))
 		}
 	}
+}
+
+// unquoted returns the text of the expression at p, where name is something that only expressions of a spec can name: then their
+// quotation marks were forgotten.
+func (l *loader) unquoted(name string, p token.Pos) string {
+	known := append(slices.Clone(reserved), functions...)
+	if l.standard != nil {
+		for _, h := range l.standard().Headers {
+			known = append(known, h.Name.Value)
+		}
+		for _, g := range l.standard().Groups {
+			known = append(known, g.Name.Value)
+		}
+	}
+	ast.Walk(l.syntax, func(n ast.Node) bool {
+		if f, ok := n.(*ast.Field); ok {
+			if id, ok := f.Label.(*ast.Ident); ok && (id.Name == "headers" || id.Name == "lookup") {
+				known = append(known, labels(f.Value)...)
+			}
+		}
+		return true
+	}, nil)
+	if !slices.Contains(known, name) {
+		return ""
+	}
+	text := ""
+	ast.Walk(l.syntax, func(n ast.Node) bool {
+		switch n.(type) {
+		case *ast.BinaryExpr, *ast.UnaryExpr, *ast.SelectorExpr, *ast.CallExpr, *ast.IndexExpr, *ast.ParenExpr, *ast.Ident:
+			from, to := n.Pos().Offset(), n.End().Offset()
+			if text == "" && from <= p.Offset() && p.Offset() < to && to <= len(l.src) {
+				text = string(l.src[from:to])
+			}
+		}
+		return true
+	}, nil)
+	if strings.ContainsAny(text, "\n\"") {
+		return name + "…"
+	}
+	return text
+}
+
+// labels returns the names of a struct's members.
+func labels(x ast.Expr) (names []string) {
+	s, ok := x.(*ast.StructLit)
+	if !ok {
+		return nil
+	}
+	for _, d := range s.Elts {
+		if f, ok := d.(*ast.Field); ok {
+			if id, ok := f.Label.(*ast.Ident); ok {
+				names = append(names, id.Name)
+			}
+		}
+	}
+	return names
 }
 
 // errorPos returns the place of an error in the user's file, and another one that takes part in it.

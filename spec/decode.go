@@ -22,6 +22,9 @@ const (
 // reserved words have a meaning of their own where names of headers and lookups stand.
 var reserved = []string{"setting", "skb", "payload", "priority", "true", "false"}
 
+// functions of expressions; package gen has what they mean.
+var functions = []string{"len", "low", "pick", "alloc", "translate", "has", "element"}
+
 // settled returns the default of a choice that has one, and v otherwise (where Value.Default follows references, and loses
 // the place).
 func settled(v cue.Value) cue.Value {

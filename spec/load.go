@@ -47,7 +47,7 @@ var packages = []string{"encoding/hex", "list", "math", "math/bits", "strconv", 
 
 // Load makes a typed spec of a file's text; file is its name in messages. Where the list isn't empty, the spec is nil.
 func Load(file string, src []byte) (*Spec, *diag.List) {
-	l := &loader{file: file, diags: &diag.List{}}
+	l := &loader{file: file, diags: &diag.List{}, standard: standard}
 	s := l.load(src)
 	if l.diags.Len() > 0 {
 		return nil, l.diags
@@ -117,6 +117,9 @@ type loader struct {
 	known  []string  // names that a reference can mean
 	root   cue.Value // the user's
 	syntax *ast.File
+	src    []byte
+
+	standard func() *Spec // nil where the standard headers themselves are loaded
 
 	// One mistake often makes several checks fail. These say what has been reported, so that the rest is left out.
 	broken map[int]bool      // lines where CUE found a mistake
@@ -164,13 +167,13 @@ func (l *loader) load(src []byte) (s *Spec) {
 	}()
 	f, err := parser.ParseFile(l.file, src, parser.ParseComments)
 	if err != nil {
-		l.syntaxError(err, src)
+		l.syntaxError(f, err, src)
 		return nil
 	}
 	if !l.allowed(f) {
 		return nil
 	}
-	l.syntax, l.known = f, declared(f)
+	l.syntax, l.known, l.src = f, declared(f), src
 	ctx := cuecontext.New()
 	l.evaluate(ctx, f)
 	schema := ctx.CompileString(schemaText, cue.Filename(schemaName)).LookupPath(cue.ParsePath("#Spec"))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/scanner"
 	"go/token"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -103,10 +104,60 @@ func (p *exprParser) unexpected(want string) {
 		if p.first.Hint == "" {
 			p.first.WithHint("== compares")
 		}
-	default:
+	case p.address() != "":
+		p.noAddress()
+	case p.first == nil:
 		p.fail(p.start, p.end-p.start, "%q stands where %s is wanted", p.text[p.start:p.end], want)
+		p.first.Hint = p.otherWord()
 	}
 	p.tok = token.EOF // nothing that follows can be trusted
+}
+
+// otherWord says how a word of other languages is written here.
+func (p *exprParser) otherWord() string {
+	switch before := strings.Fields(p.text[:p.start]); {
+	case p.lit == "and":
+		return "&& joins conditions"
+	case p.lit == "or":
+		return "|| joins alternatives"
+	case p.lit == "in":
+		return "one of several: x == 1 || x == 2; in a prefix: match: \"ip.src\": \"10.0.0.0/8\""
+	case len(before) > 0 && before[len(before)-1] == "not":
+		return "! negates"
+	}
+	return ""
+}
+
+// isAddressByte reports whether an address, a prefix or an endpoint may have a character.
+func isAddressByte(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F' || c == '.' || c == ':' || c == '/'
+}
+
+// address returns the address, the prefix or the endpoint that the token at hand is a part of, or "".
+func (p *exprParser) address() string {
+	from, to := p.start, p.end
+	for from > 0 && isAddressByte(p.text[from-1]) {
+		from--
+	}
+	for to < len(p.text) && isAddressByte(p.text[to]) {
+		to++
+	}
+	text := p.text[from:to]
+	_, err1 := netip.ParseAddr(text)
+	_, err2 := netip.ParsePrefix(text)
+	_, err3 := netip.ParseAddrPort(text)
+	if err1 != nil && err2 != nil && err3 != nil {
+		return ""
+	}
+	return text
+}
+
+func (p *exprParser) noAddress() {
+	if p.first == nil {
+		text := p.address()
+		p.fail(strings.Index(p.text, text), len(text), "addresses can't stand in an expression")
+		p.first.WithHint("they belong in a match: \"ip.src\": %q", text)
+	}
 }
 
 func (p *exprParser) next() {
@@ -219,6 +270,8 @@ func (p *exprParser) operand(depth int) *Expr {
 		return x
 	case p.isName():
 		return p.name(depth)
+	case p.address() != "" && !p.isName():
+		p.noAddress()
 	case p.tok == token.STRING || p.tok == token.CHAR || p.tok == token.FLOAT || p.tok == token.IMAG:
 		p.fail(p.start, p.end-p.start, "%s is not an integer", p.lit)
 		if p.tok == token.STRING || p.tok == token.CHAR {

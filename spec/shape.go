@@ -8,6 +8,7 @@ import (
 
 	"cuelang.org/go/cue"
 
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
 )
 
@@ -43,7 +44,10 @@ func (l *loader) shape(v, s cue.Value) bool {
 	switch {
 	case len(fit) == 0:
 		if kind == cue.FloatKind || kind == cue.NumberKind {
-			l.add(codeKind, l.pos(v), "%s has to be %s, not a fraction", l.what(v), describe(choices))
+			d := l.add(codeKind, l.pos(v), "%s has to be %s, not a fraction", l.what(v), describe(choices))
+			if p := l.pos(v); l.what(v) == "kernel" && p.IsValid() {
+				d.WithHint("a version stands in quotes: %q", l.textAt(p))
+			}
 			return false
 		}
 		l.add(codeKind, l.pos(v), "%s has to be %s, not %s", l.what(v), describe(choices), kindWord(kind))
@@ -167,12 +171,24 @@ func (l *loader) scalarShape(v cue.Value, fit, choices []cue.Value) bool {
 		}
 	}
 	d := l.add(codeRange, l.pos(v), "%s has to be %s", l.what(v), describe(choices))
+	if l.what(v) == "hook" {
+		d.WithHint("a program runs for packets that come in by a device (tc/ingress) or leave by one (tc/egress); there are no other hooks, such as XDP")
+	}
 	if word, err := v.String(); err == nil {
 		if near := spell.Nearest(word, words(choices)); near != "" {
 			d.WithLabel("did you mean %q?", near)
 		}
 	}
 	return false
+}
+
+// textAt returns the source at a place.
+func (l *loader) textAt(p diag.Pos) string {
+	lines := strings.Split(string(l.src), "\n")
+	if p.Line > len(lines) || p.Column < 1 || p.Column-1+p.Len > len(lines[p.Line-1]) {
+		return ""
+	}
+	return lines[p.Line-1][p.Column-1:][:p.Len]
 }
 
 // words returns the strings among a choice's literals.

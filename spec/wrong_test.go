@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-var wantedError = regexp.MustCompile(`// ERROR(-BELOW)? "(.*)"`)
+var wantedError = regexp.MustCompile(`// ERROR(-BELOW)? "(.*?)"( HINT "(.*)")?$`)
 
 // Every spec in testdata/wrong has one mistake, and beside it, in a comment, the message that it has to get: this one, at
-// this line, and no other.
+// this line, and no other. HINT is what its label or hint has to say.
 func TestWrong(t *testing.T) {
 	files, err := filepath.Glob("testdata/wrong/*.cue")
 	if err != nil || len(files) < 40 {
@@ -24,10 +24,10 @@ func TestWrong(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			line, pattern := 0, ""
+			line, pattern, hint := 0, "", ""
 			for i, l := range bytes.Split(text, []byte("\n")) {
 				if m := wantedError.FindSubmatch(l); m != nil {
-					line, pattern = i+1, string(m[2])
+					line, pattern, hint = i+1, string(m[2]), string(m[4])
 					if len(m[1]) > 0 { // where the line itself has no room for a comment
 						line++
 					}
@@ -47,6 +47,9 @@ func TestWrong(t *testing.T) {
 				}
 				if ok, err := regexp.MatchString(pattern, d.Message); err != nil || !ok {
 					t.Errorf("%q doesn't match %q (%v)", d.Message, pattern, err)
+				}
+				if ok, err := regexp.MatchString(hint, d.Label+"\n"+d.Hint); err != nil || !ok {
+					t.Errorf("%q and %q don't match %q (%v)", d.Label, d.Hint, hint, err)
 				}
 				for _, inside := range []string{"schema.cue", "cue.", "#Spec", "_|_", "adt", "<nil>", "%!"} {
 					if strings.Contains(d.Message+d.Hint+d.Label, inside) {
