@@ -83,6 +83,12 @@ var (
 	codeElements = diag.Define("FR0227", "no list of elements",
 		"has(HEADER.LIST, ID) and element(HEADER.LIST, ID, N) search a field with `elements` for an identifier, which is known without looking into\ntables; N is a constant from 0 to 7.",
 		`when: "has(rtp.csrc_list, 3)"`, `when: "has(rtp.extensions, 3)"`)
+	codeNotUsed = diag.Define("FR0240", "nothing uses it",
+		"A warning: the spec declares a header, a setting, a table, a group or an event that no program uses. The relay is built without\nregard to it. `vet --strict` takes warnings for errors.",
+		`settings: {port: {type: "u16", default: 7000}, prot: {type: "u16", default: 7001}}`, `settings: port: {type: "u16", default: 7000}`)
+	codeNothing = diag.Define("FR0241", "a relay that does nothing",
+		"A warning: the spec has no programs, and a relay without programs doesn't see a packet. `vet --strict` takes warnings for errors.",
+		`name: "gate"`, "name: \"gate\"\nprograms: gate: {hook: \"tc/ingress\", stack: [\"eth\"], do: [\"pass\"]}")
 	codeInternal = diag.Define("FR0299", "a fault of the compiler",
 		"The compiler made a plan that it can't vouch for. This is never the spec's fault; a report with the spec helps.",
 		"$ fastrelay-gen build spec.cue     # whatever the spec says, this is not the answer to expect",

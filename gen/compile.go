@@ -12,6 +12,7 @@
 //	effects.go  names for values, numbers that are drawn, lists of elements
 //	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and cells.go
 //	check.go    what the plan needs of a kernel, and the invariants of its shape
+//	unused.go   warnings: what is declared and not used
 //
 // A pass that finds a mistake in the spec reports it and goes on with the next independent piece, so that a person sees all
 // mistakes at once.
@@ -23,7 +24,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Compile makes the plan of a spec. Where the list is not empty, the plan is nil.
+// Compile makes the plan of a spec. Where the list has errors, the plan is nil; else it may have warnings.
 func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	c := &compiler{
 		spec:     s,
@@ -59,6 +60,7 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 	if c.diags.Len() > 0 {
 		return nil, c.diags
 	}
+	c.unused()
 	return c.plan, c.diags
 }
 

@@ -407,17 +407,19 @@ func eachAction(rules []*spec.Rule, f func(*spec.Action)) {
 	}
 }
 
-// eachExpr calls f for every expression of a program, and all in them.
-func (p *program) eachExpr(f func(*spec.Expr)) {
-	var all func(es ...*spec.Expr)
-	all = func(es ...*spec.Expr) {
-		for _, e := range es {
-			if e != nil {
-				f(e)
-				all(e.Args...)
-			}
+// eachIn calls f for expressions, and all in them.
+func eachIn(f func(*spec.Expr), es ...*spec.Expr) {
+	for _, e := range es {
+		if e != nil {
+			f(e)
+			eachIn(f, e.Args...)
 		}
 	}
+}
+
+// eachExpr calls f for every expression of a program, and all in them.
+func (p *program) eachExpr(f func(*spec.Expr)) {
+	all := func(es ...*spec.Expr) { eachIn(f, es...) }
 	lookups := func(ls []*spec.Lookup) {
 		for _, l := range ls {
 			all(l.Key...)

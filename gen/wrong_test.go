@@ -8,14 +8,15 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-var errorComment = regexp.MustCompile(`// ERROR "(.*?)"(?: HINT "(.*)")?$`)
+var errorComment = regexp.MustCompile(`// (ERROR|WARNING) "(.*?)"(?: HINT "(.*)")?$`)
 
 // TestWrong compiles specs that each have one mistake, which a comment in its line tells. HINT is what its label or hint has to say;
-// low, which loses data, is only mentioned where the comment says so.
+// low, which loses data, is only mentioned where the comment says so. Where there is nothing but a warning, there is a plan.
 func TestWrong(t *testing.T) {
 	files, err := filepath.Glob("testdata/wrong/*.cue")
 	if err != nil || len(files) < 40 {
@@ -28,10 +29,10 @@ func TestWrong(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			line, want, hint := 0, "", ""
+			line, severity, want, hint := 0, "", "", ""
 			for i, l := range strings.Split(string(src), "\n") {
 				if m := errorComment.FindStringSubmatch(l); m != nil {
-					line, want, hint = i+1, m[1], m[2]
+					line, severity, want, hint = i+1, strings.ToLower(m[1]), m[2], m[3]
 				}
 			}
 			if line == 0 {
@@ -39,15 +40,18 @@ func TestWrong(t *testing.T) {
 			}
 			s, diags := spec.Load(filepath.Base(file), src)
 			if diags.Len() == 0 {
-				_, diags = gen.Compile(s)
+				var plan *ir.Plan
+				if plan, diags = gen.Compile(s); (plan != nil) != (severity == "warning") {
+					t.Errorf("a mistake of severity %s: there is a plan: %v", severity, plan != nil)
+				}
 			}
 			all := diags.All()
 			if len(all) != 1 {
-				t.Errorf("%d messages, want 1:\n%v", len(all), diags.Err())
+				t.Errorf("%d messages, want 1: %v", len(all), all)
 			}
 			for _, d := range all {
 				triggered[d.Code] = true
-				if d.Pos.Line != line || !regexp.MustCompile(want).MatchString(d.Message) {
+				if d.Severity() != severity || d.Pos.Line != line || !regexp.MustCompile(want).MatchString(d.Message) {
 					t.Errorf("got %v, want line %d: %s", d, line, want)
 				}
 				if !regexp.MustCompile(hint).MatchString(d.Label+"\n"+d.Hint) || strings.Contains(d.Hint, "low(…") && !strings.Contains(hint, "low") {

@@ -52,6 +52,7 @@ type Result struct {
 	SpecHash string            // SHA-256 of the spec's text
 	Clang    string            // version
 	Lines    []diag.Pos        // of each line of the C, its place in the spec
+	Warnings *diag.List        // about the spec
 }
 
 // Object returns the compiled object.
@@ -73,6 +74,7 @@ func Plan(ctx context.Context, path string) (*Result, *diag.List, error) {
 	if r.Plan, list = gen.Compile(s); list.Len() > 0 {
 		return nil, list, nil
 	}
+	r.Warnings = list.Warnings()
 	return r, list, nil
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
 type buildOptions struct {
@@ -30,6 +31,8 @@ func (a *app) buildCommand() *cobra.Command {
 manifest that lists them. Files of an earlier build that are no longer needed go away; a file that no build has
 written is never touched.
 
+Warnings (something is declared that nothing uses) go to standard error, also with -q, and the build goes on.
+
 With --check nothing is written. Exit status: 0 the folder is what a build would write, 2 it isn't, 1 an error.`,
 		Example: `  fastrelay-gen build examples/turn/spec.cue
   fastrelay-gen build spec.cue -o internal/turnrelay --package turnrelay
@@ -41,7 +44,7 @@ With --check nothing is written. Exit status: 0 the folder is what a build would
 	flags.StringVarP(&opt.Dir, "output", "o", "", "the folder to write to (default: relay beside the spec)")
 	flags.StringVar(&opt.Package, "package", "", "the name of the Go package (default: the spec's name and relay)")
 	flags.BoolVar(&opt.check, "check", false, "write nothing; say whether what is there is up to date")
-	flags.BoolVarP(&opt.quiet, "quiet", "q", false, "print nothing on success")
+	flags.BoolVarP(&opt.quiet, "quiet", "q", false, "print nothing on success but warnings")
 	flags.BoolVar(&opt.plan, "plan", false, "print the plan, and write nothing")
 	formatFlag(cmd, &opt.format)
 	return cmd
@@ -64,6 +67,7 @@ type summary struct {
 	Removed  []string         `json:"removed,omitempty"`
 	Kept     []string         `json:"kept,omitempty"`
 	Seconds  float64          `json:"seconds"`
+	Warnings *diag.List       `json:"warnings"`
 
 	parts string
 }
@@ -86,6 +90,9 @@ func (a *app) build(ctx context.Context, file string, opt buildOptions) error {
 	r, err := a.compile(ctx, file, opt.Options)
 	if err != nil {
 		return err
+	}
+	if opt.format == "text" {
+		a.warn(r.Warnings)
 	}
 	if opt.check {
 		return a.check(r, opt)
@@ -122,7 +129,7 @@ func summarise(r *build.Result) (*summary, error) {
 	}
 	s := &summary{
 		Name: p.Name, Kernel: version(p.Kernel), Needs: []string{}, Clang: r.Clang, Dir: r.Dir, Package: r.Package,
-		Tables: len(p.Tables), Sessions: len(p.Sessions), Groups: len(p.Groups), Events: len(p.Events), parts: parts(p),
+		Warnings: r.Warnings, Tables: len(p.Tables), Sessions: len(p.Sessions), Groups: len(p.Groups), Events: len(p.Events), parts: parts(p),
 	}
 	for _, n := range p.Needs {
 		if n.Version == p.Kernel && !slices.Contains(s.Needs, n.What) {

@@ -79,6 +79,9 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	if err != nil {
 		return err
 	}
+	if !a.machine {
+		a.warn(r.Warnings)
+	}
 	desc := glue.Desc(r.Plan)
 	in, err := parseRun(&desc, opt)
 	if err != nil {

@@ -30,6 +30,11 @@ func (a *app) showError(err error) {
 	_ = diag.Render(a.err, list, diag.RenderOptions{Source: a.source, Color: colored(a.err)})
 }
 
+// warn shows warnings to a person.
+func (a *app) warn(list *diag.List) {
+	_ = diag.Render(a.err, list, diag.RenderOptions{Source: a.source, Color: colored(a.err)}) // as in showError
+}
+
 // source returns the text that a message shows a line of.
 func (a *app) source(file string) []byte {
 	if text := spec.Source(file); text != nil {

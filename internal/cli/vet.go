@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -17,13 +18,16 @@ import (
 
 func (a *app) vetCommand() *cobra.Command {
 	var format string
-	var quiet bool
+	var quiet, strict bool
 	cmd := &cobra.Command{
 		Use:   "vet SPEC...",
 		Short: "Check specs, and write nothing",
-		Long:  "Loads and compiles each spec and its tests, without clang, runs its programs in the model on random packets, and shows all mistakes at once.",
+		Long: `Loads and compiles each spec and its tests, without clang, runs its programs in the model on random packets, and shows all
+mistakes at once, and warnings: of what is declared and not used.
+
+Exit status: 0 no mistakes, whether there are warnings or not; 1 mistakes, or, with --strict, warnings.`,
 		Example: `  fastrelay-gen vet examples/*/spec.cue
-  fastrelay-gen vet --format json spec.cue`,
+  fastrelay-gen vet --strict --format json spec.cue`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.setFormat(format); err != nil {
 				return err
@@ -44,33 +48,45 @@ func (a *app) vetCommand() *cobra.Command {
 					p, list = gen.Compile(s)
 				}
 				if list.Len() == 0 {
-					list = spectest.Check(s, p)
+					list.Append(spectest.Check(s, p))
 				}
 				if list.Len() == 0 {
-					if list, err = build.Rehearse(cmd.Context(), s, p); err != nil {
+					rehearsed, err := build.Rehearse(cmd.Context(), s, p)
+					if err != nil {
 						return err
 					}
+					list.Append(rehearsed)
 				}
 				if list.Len() == 0 {
-					fine = append(fine, fmt.Sprintf("%s: no mistakes (%s, %s)", file, parts(p), plural(len(s.Tests), "test")))
+					warnings := ""
+					if n := len(list.All()); n > 0 {
+						warnings = ", " + plural(n, "warning")
+					}
+					fine = append(fine, fmt.Sprintf("%s: no mistakes%s (%s, %s)", file, warnings, parts(p), plural(len(s.Tests), "test")))
 				}
 				mistakes.Append(list)
 			}
 			if err := mistakes.Err(); err != nil {
 				return err
 			}
-			if format == "json" {
-				return diag.RenderJSON(a.out, &mistakes)
+			var status error
+			if strict && len(mistakes.All()) > 0 {
+				status = exit(statusError)
 			}
+			if format == "json" {
+				return errors.Join(diag.RenderJSON(a.out, &mistakes), status)
+			}
+			a.warn(&mistakes)
 			for _, line := range fine {
 				if !quiet {
 					fmt.Fprintln(a.out, line)
 				}
 			}
-			return nil
+			return status
 		},
 	}
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing on success")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing on success but warnings")
+	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings for mistakes")
 	formatFlag(cmd, &format)
 	return cmd
 }

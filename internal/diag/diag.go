@@ -51,6 +51,7 @@ type Related struct {
 
 // Diagnostic is one message.
 type Diagnostic struct {
+	Warning bool // what is made of the spec is right, but probably not what was meant
 	Code    Code
 	Pos     Pos
 	Message string // what is wrong, without a final full stop
@@ -112,6 +113,21 @@ func (l *List) Add(code Code, pos Pos, format string, args ...any) *Diagnostic {
 	return d
 }
 
+// Severity is "error" or "warning".
+func (d *Diagnostic) Severity() string {
+	if d.Warning {
+		return "warning"
+	}
+	return "error"
+}
+
+// Warn appends a warning and returns it.
+func (l *List) Warn(code Code, pos Pos, format string, args ...any) *Diagnostic {
+	d := l.Add(code, pos, format, args...)
+	d.Warning = true
+	return d
+}
+
 // WithHint sets the hint and returns d.
 func (d *Diagnostic) WithHint(format string, args ...any) *Diagnostic {
 	d.Hint = fmt.Sprintf(format, args...)
@@ -135,10 +151,29 @@ func (d *Diagnostic) WithRelated(pos Pos, format string, args ...any) *Diagnosti
 // Append adds all of m's diagnostics to l.
 func (l *List) Append(m *List) { l.all = append(l.all, m.all...) }
 
-// Len returns the number of diagnostics collected.
-func (l *List) Len() int { return len(l.all) }
+// Len returns the number of errors collected. Warnings don't count.
+func (l *List) Len() int {
+	n := 0
+	for _, d := range l.all {
+		if !d.Warning {
+			n++
+		}
+	}
+	return n
+}
 
-// All returns the diagnostics by position, without doubles.
+// Warnings returns the warnings alone.
+func (l *List) Warnings() *List {
+	w := &List{}
+	for _, d := range l.all {
+		if d.Warning {
+			w.all = append(w.all, d)
+		}
+	}
+	return w
+}
+
+// All returns the diagnostics by position, warnings among them, without doubles.
 func (l *List) All() []*Diagnostic {
 	out := slices.Clone(l.all)
 	slices.SortStableFunc(out, func(a, b *Diagnostic) int {
@@ -149,7 +184,7 @@ func (l *List) All() []*Diagnostic {
 	})
 }
 
-// Err returns l as an error, or nil where it is empty.
+// Err returns l as an error, or nil where it has none.
 func (l *List) Err() error {
 	if l.Len() == 0 {
 		return nil

@@ -22,7 +22,7 @@ type RenderOptions struct {
 }
 
 // Render shows a list to a person: each diagnostic with an excerpt of its source, in the order of their positions, and how
-// many there are.
+// many errors and warnings there are.
 func Render(w io.Writer, list *List, opt RenderOptions) error {
 	r := &renderer{opt: opt, files: map[string][]string{}}
 	all := list.All()
@@ -30,12 +30,23 @@ func Render(w io.Writer, list *List, opt RenderOptions) error {
 		r.diagnostic(d)
 		r.buf.WriteByte('\n')
 	}
-	switch n := len(all); n {
-	case 0:
-	case 1:
-		r.buf.WriteString("1 error\n")
-	default:
-		fmt.Fprintf(&r.buf, "%d errors\n", n)
+	var counts []string
+	for _, severity := range []string{"error", "warning"} {
+		n := 0
+		for _, d := range all {
+			if d.Severity() == severity {
+				n++
+			}
+		}
+		switch {
+		case n == 1:
+			counts = append(counts, "1 "+severity)
+		case n > 1:
+			counts = append(counts, fmt.Sprintf("%d %ss", n, severity))
+		}
+	}
+	if len(counts) > 0 {
+		r.buf.WriteString(strings.Join(counts, ", ") + "\n")
 	}
 	_, err := w.Write(r.buf.Bytes())
 	return err
@@ -49,9 +60,10 @@ type renderer struct {
 
 // Colours, as parameters of "select graphic rendition".
 const (
-	bold = "1"
-	red  = "1;31"
-	blue = "1;34"
+	bold   = "1"
+	red    = "1;31"
+	yellow = "1;33"
+	blue   = "1;34"
 )
 
 func (r *renderer) paint(color, text string) string {
@@ -62,11 +74,14 @@ func (r *renderer) paint(color, text string) string {
 }
 
 func (r *renderer) diagnostic(d *Diagnostic) {
-	head := "error"
+	head, mark := d.Severity(), red
+	if d.Warning {
+		mark = yellow
+	}
 	if d.Code != "" {
 		head += "[" + string(d.Code) + "]"
 	}
-	fmt.Fprintf(&r.buf, "%s%s\n", r.paint(red, head), r.paint(bold, ": "+safe(d.Message)))
+	fmt.Fprintf(&r.buf, "%s%s\n", r.paint(mark, head), r.paint(bold, ": "+safe(d.Message)))
 	gutter := 2 // columns in front of the | of an excerpt
 	if d.Pos.IsValid() {
 		number := fmt.Sprint(d.Pos.Line)
@@ -81,7 +96,7 @@ func (r *renderer) diagnostic(d *Diagnostic) {
 			}
 			bar := r.paint(blue, "|")
 			fmt.Fprintf(&r.buf, "%s %s\n%s %s %s\n%s %s %s%s\n%s %s\n", pad, bar, r.paint(blue, number), bar, text,
-				pad, bar, strings.Repeat(" ", indent), r.paint(red, under), pad, bar)
+				pad, bar, strings.Repeat(" ", indent), r.paint(mark, under), pad, bar)
 		} else {
 			r.note(gutter, d.Label)
 		}
@@ -182,9 +197,6 @@ func shown(c rune) rune {
 
 // The JSON form of a list. Lines and columns count from 1, in bytes; length is what to underline.
 type (
-	jsonList struct {
-		Diagnostics []jsonDiagnostic `json:"diagnostics"`
-	}
 	jsonPlace struct {
 		File   string `json:"file,omitempty"`
 		Line   int    `json:"line,omitempty"`
@@ -196,8 +208,9 @@ type (
 		Text string `json:"text"`
 	}
 	jsonDiagnostic struct {
-		Code    Code   `json:"code"`
-		Message string `json:"message"`
+		Severity string `json:"severity"` // "error" or "warning"
+		Code     Code   `json:"code"`
+		Message  string `json:"message"`
 		jsonPlace
 		Label   string        `json:"label,omitempty"`
 		Hint    string        `json:"hint,omitempty"`
@@ -207,17 +220,26 @@ type (
 
 // RenderJSON writes a list for machines: an object whose "diagnostics" are in the order of their positions.
 func RenderJSON(w io.Writer, list *List) error {
-	at := func(p Pos) jsonPlace { return jsonPlace{p.File, p.Line, p.Column, p.Len} }
-	out := jsonList{Diagnostics: []jsonDiagnostic{}}
-	for _, d := range list.All() {
-		j := jsonDiagnostic{Code: d.Code, Message: d.Message, jsonPlace: at(d.Pos), Label: d.Label, Hint: d.Hint}
-		for _, r := range d.Related {
-			j.Related = append(j.Related, jsonRelated{at(r.Pos), r.Text})
-		}
-		out.Diagnostics = append(out.Diagnostics, j)
-	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
-	return enc.Encode(out)
+	return enc.Encode(map[string]*List{"diagnostics": list})
+}
+
+// MarshalJSON makes a JSON list of the diagnostics, as in [RenderJSON].
+func (l *List) MarshalJSON() ([]byte, error) {
+	at := func(p Pos) jsonPlace { return jsonPlace{p.File, p.Line, p.Column, p.Len} }
+	out := []jsonDiagnostic{}
+	for _, d := range l.All() {
+		j := jsonDiagnostic{Severity: d.Severity(), Code: d.Code, Message: d.Message, jsonPlace: at(d.Pos), Label: d.Label, Hint: d.Hint}
+		for _, r := range d.Related {
+			j.Related = append(j.Related, jsonRelated{at(r.Pos), r.Text})
+		}
+		out = append(out, j)
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(out)
+	return b.Bytes(), err
 }

@@ -39,6 +39,11 @@ func cases() map[string]*List {
 			l.Add(testCode, Pos{}, "no such command").WithLabel("did you mean build?").WithHint("fastrelay-gen --help")
 			l.Add(testCode, Pos{File: "other.cue"}, "no such file")
 		}),
+		"warning": one(func(l *List) {
+			l.Add(testCode, at(5, 51, 19), "an error")
+			l.Warn(testCode, at(2, 10, 12), "a warning").WithHint("what to do")
+			l.Warn(testCode, at(1, 7, 6), "another one")
+		}),
 		"no_source": one(func(l *List) {
 			l.Add(testCode, Pos{"other.cue", 7, 1, 1}, "nowhere to be seen").WithLabel("behind the caret")
 			l.Add(testCode, at(99, 1, 1), "behind the end")
@@ -124,6 +129,23 @@ func TestRenderJSON(t *testing.T) {
 	}
 	if got := b.String(); got != "{\n  \"diagnostics\": []\n}\n" {
 		t.Errorf("an empty list: %s", got)
+	}
+}
+
+// Warnings are shown, and don't make an error of a list.
+func TestWarnings(t *testing.T) {
+	list := cases()["warning"]
+	if list.Len() != 1 || list.Warnings().Len() != 0 || len(list.Warnings().All()) != 2 || list.Err() == nil || list.Warnings().Err() != nil {
+		t.Errorf("%d errors and %d warnings", list.Len(), len(list.Warnings().All()))
+	}
+	var b bytes.Buffer
+	if err := RenderJSON(&b, list); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"severity": "error"`, `"severity": "warning"`} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%s is missing in\n%s", want, b.String())
+		}
 	}
 }
 
