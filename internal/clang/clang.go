@@ -11,9 +11,11 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// Preferred and oldest versions of clang. Objects are reproducible for one version only.
+// Preferred and oldest versions of clang. Objects are reproducible for one version only. The README and docs/guide.md name the oldest one.
 const (
 	preferred = 19
 	oldest    = 14
@@ -35,12 +37,35 @@ type Tool struct {
 	Major   int
 }
 
-// ErrNotFound says that no usable clang is installed.
-var ErrNotFound = errors.New("no clang 14 or newer was found: install clang-19 and llvm-19 (Debian, Ubuntu: apt install clang-19 llvm-19)")
+// ErrNotFound is wrapped where no usable clang is installed.
+var ErrNotFound = errors.New("no usable clang")
+
+// Install is what to do about it.
+const Install = "apt-get install clang-19 llvm-19"
+
+// NotFoundError says why no clang will do. It wraps ErrNotFound.
+type NotFoundError struct {
+	Problems []string // of each clang that is there: "/usr/bin/clang is version 11.0.1"
+}
+
+func (e *NotFoundError) Error() string {
+	if len(e.Problems) == 0 {
+		return fmt.Sprintf("no clang was found, and version %d or newer is needed", oldest)
+	}
+	return fmt.Sprintf("no clang here will do: %s; version %d or newer is needed", strings.Join(e.Problems, "; "), oldest)
+}
+
+func (e *NotFoundError) Unwrap() error { return ErrNotFound }
+
+// Diagnostic is the message for a person.
+func (e *NotFoundError) Diagnostic() *diag.Diagnostic {
+	return &diag.Diagnostic{Code: codeNotFound, Message: e.Error(), Hint: "on Debian and Ubuntu: " + Install}
+}
 
 var versionPattern = regexp.MustCompile(`clang version (\d+)\.(\d+)\.(\d+)`)
 
-// Find looks for clang-19, then for other versions from the newest to the oldest that will do, then for plain clang.
+// Find looks for clang-19, then for other versions from the newest to the oldest that will do, then for plain clang. Where none will
+// do, the error is a *NotFoundError.
 func Find(ctx context.Context) (*Tool, error) {
 	names := []string{fmt.Sprint("clang-", preferred)}
 	for n := newest; n >= oldest; n-- {
@@ -48,7 +73,7 @@ func Find(ctx context.Context) (*Tool, error) {
 			names = append(names, fmt.Sprint("clang-", n))
 		}
 	}
-	var problems []error
+	missing := &NotFoundError{}
 	for _, name := range append(names, "clang") {
 		path, err := exec.LookPath(name)
 		if err != nil {
@@ -58,9 +83,12 @@ func Find(ctx context.Context) (*Tool, error) {
 		if err == nil {
 			return tool, nil
 		}
-		problems = append(problems, err)
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		missing.Problems = append(missing.Problems, err.Error())
 	}
-	return nil, errors.Join(append([]error{ErrNotFound}, problems...)...)
+	return nil, missing
 }
 
 // probe asks a clang for its version, and finds its llvm-strip.
@@ -71,11 +99,11 @@ func probe(ctx context.Context, path string) (*Tool, error) {
 	}
 	m := versionPattern.FindSubmatch(out)
 	if m == nil {
-		return nil, fmt.Errorf("%s --version: not understood", path)
+		return nil, fmt.Errorf("%s --version says no version of clang", path)
 	}
 	t := &Tool{Clang: path, Version: fmt.Sprintf("%s.%s.%s", m[1], m[2], m[3])}
 	if t.Major, err = strconv.Atoi(string(m[1])); err != nil || t.Major < oldest {
-		return nil, fmt.Errorf("%s is version %s, older than %d", path, t.Version, oldest)
+		return nil, fmt.Errorf("%s is version %s", path, t.Version)
 	}
 	home := path
 	if real, err := filepath.EvalSymlinks(path); err == nil {
@@ -86,7 +114,7 @@ func probe(ctx context.Context, path string) (*Tool, error) {
 			return t, nil
 		}
 	}
-	return nil, fmt.Errorf("%s has no llvm-strip beside it: install llvm-%d", path, t.Major)
+	return nil, fmt.Errorf("%s has no llvm-strip beside it (it comes with llvm-%d)", path, t.Major)
 }
 
 // Options choose among objects.

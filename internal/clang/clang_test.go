@@ -118,11 +118,30 @@ func TestCompile(t *testing.T) {
 	}
 }
 
-// Without clang, the message says what to install.
+// Without clang, or with one that won't do, the message says what was found, what is needed, and what to install.
 func TestNoClang(t *testing.T) {
-	t.Setenv("PATH", t.TempDir())
-	if _, err := clang.Find(t.Context()); !errors.Is(err, clang.ErrNotFound) || !strings.Contains(err.Error(), "apt install clang-19") {
-		t.Errorf("the error is %v", err)
+	dir := t.TempDir()
+	t.Setenv("PATH", dir)
+	for _, c := range []struct{ script, want string }{
+		{"", "no clang was found, and version 14 or newer is needed"},
+		{"echo Debian clang version 11.0.1-2", "no clang here will do: DIR/clang is version 11.0.1; version 14 or newer is needed"},
+		{"echo clang version 15.0.1", "no clang here will do: DIR/clang has no llvm-strip beside it (it comes with llvm-15); version 14 or newer is needed"},
+		{"echo gcc", "no clang here will do: DIR/clang --version says no version of clang; version 14 or newer is needed"},
+	} {
+		if c.script != "" {
+			if err := os.WriteFile(filepath.Join(dir, "clang"), []byte("#!/bin/sh\n"+c.script+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := clang.Find(t.Context())
+		var missing *clang.NotFoundError
+		if !errors.Is(err, clang.ErrNotFound) || !errors.As(err, &missing) {
+			t.Fatalf("the error is %v", err)
+		}
+		d := missing.Diagnostic()
+		if want := strings.ReplaceAll(c.want, "DIR", dir); d.Message != want || d.Code != "FR0903" || !strings.Contains(d.Hint, "clang-19 llvm-19") {
+			t.Errorf("%s: %s (%s), want %s", d.Code, d.Message, d.Hint, want)
+		}
 	}
 }
 

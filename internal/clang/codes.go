@@ -10,6 +10,11 @@ it, with the folder that the message names. It holds the spec's plan, the C, and
 A change of the part of the spec that the message points to may help until then.`,
 		"$ fastrelay-gen build spec.cue     # says the line of the spec, and the folder",
 		"$ ls fastrelay-failure             # what a report needs\nfastrelay.h  log.txt  plan.txt  relay.bpf.c")
+	codeNotFound = diag.Define("FR0903", "no clang that will do",
+		`The C that is generated takes clang 14 or newer, with its llvm-strip, to compile. The message names each clang that was found in
+PATH, and what is wrong with it. clang-19 is taken where it is there, else the newest one; objects are the same for the same version only.`,
+		"$ clang --version                  # and no other one\nclang version 11.0.1\n$ fastrelay-gen build spec.cue",
+		"$ apt-get install clang-19 llvm-19\n$ fastrelay-gen build spec.cue")
 	codeVerifier = diag.Define("FR0902", "the kernel's verifier rejects a program",
 		`Before the kernel runs a program, its verifier proves that the program can do no harm. Here the proof failed. Where the
 kernel is older than what the plan needs (fastrelay-gen doctor says so), that is the reason. Else it is a fault of

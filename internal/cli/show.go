@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -57,6 +59,7 @@ func listOf(err error) *diag.List {
 	var one *diag.Diagnostic
 	var use *usageError
 	var refusal *build.Refusal
+	var noClang *clang.NotFoundError
 	switch {
 	case errors.As(err, &refusal):
 		one = refusal.Diagnose(".")
@@ -64,6 +67,9 @@ func listOf(err error) *diag.List {
 		d.Hint = one.Hint
 	case errors.As(err, &mistakes):
 		return mistakes.List
+	case errors.As(err, &noClang):
+		one = noClang.Diagnostic()
+		list.Add(one.Code, one.Pos, "%s", one.Message).Hint = one.Hint
 	case errors.As(err, &one):
 		d := list.Add(one.Code, one.Pos, "%s", one.Message)
 		d.Label, d.Hint, d.Related = one.Label, one.Hint, one.Related
@@ -73,7 +79,8 @@ func listOf(err error) *diag.List {
 	case errors.Is(err, context.Canceled):
 		list.Add(codeFailure, diag.Pos{}, "stopped")
 	default:
-		list.Add(codeFailure, diag.Pos{}, "%s", err.Error())
+		first, others, _ := strings.Cut(err.Error(), "\n") // each line of several errors is a line of the message
+		list.Add(codeFailure, diag.Pos{}, "%s", first).Hint = others
 	}
 	return &list
 }

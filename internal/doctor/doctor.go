@@ -182,7 +182,7 @@ func compiler(ctx context.Context) Check {
 	c := Check{Name: "clang", Needed: "build", Status: OK}
 	tool, err := clang.Find(ctx)
 	if err != nil {
-		c.Status, c.Found, c.Do = Missing, strings.ReplaceAll(err.Error(), "\n", "; "), "apt-get install clang-19 llvm-19"
+		c.Status, c.Found, c.Do = Missing, err.Error(), clang.Install
 		return c
 	}
 	c.Found = fmt.Sprintf("%s (%s, %s)", tool.Version, tool.Clang, tool.Strip)
