@@ -3,6 +3,7 @@ package gen
 import (
 	"fmt"
 	"maps"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -250,7 +251,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*inst, off ir.Off, end
 				return nil
 			}
 			emit(inner, &ir.Let{Var: size, Value: v.x, Pos: f.Size.Pos},
-				&ir.Guard{Cond: bin(ir.Le, &ir.VarRef{Var: size}, num(uint64(f.Max))), Reason: p.went(in.h.Name.Value+"_"+f.Name.Value, f.Name.Value+" is longer than the spec allows", f.Name.Pos), Pos: f.Name.Pos})
+				&ir.Guard{Cond: bin(ir.Le, &ir.VarRef{Var: size}, num(uint64(f.Max))), Reason: p.fieldReason(in.h, f, "is longer than the spec allows"), Pos: f.Name.Pos})
 		case spec.FieldUint, spec.FieldBytes:
 			n := f.Bytes
 			if f.Kind == spec.FieldUint {
@@ -320,21 +321,55 @@ func (p *program) fixedValues(s *scope, in *inst, first int, blk *[]ir.Stmt) {
 		if pl.present != nil {
 			cond = or(not(pl.present), cond)
 		}
-		emit(blk, &ir.Guard{Cond: cond, Reason: p.fieldReason(in, f), Pos: f.Is.Pos})
+		emit(blk, &ir.Guard{Cond: cond, Reason: p.fieldReason(in.h, f, isNot(f)), Pos: f.Is.Pos})
 	}
 }
 
-func (p *program) fieldReason(in *inst, f *spec.Field) int {
+// fieldReason is the reason for a packet to be declined because of a field, counted under the field's name or what the header says
+// instead. doc is what happened; a field may have more than one way to it.
+func (p *program) fieldReason(h *spec.Header, f *spec.Field, doc string) int {
+	name := h.Name.Value + "_" + f.Name.Value
 	if f.Reason != nil {
-		return p.went(f.Reason.Value, in.h.Name.Value+": "+f.Name.Value+" has another value", f.Name.Pos)
+		name = f.Reason.Value
 	}
-	what := " has another value"
-	if f.Counts != nil {
-		what = " disagrees with the packet"
-	} else if f.Checksum != nil {
-		what = " is 0 where that is invalid"
+	return p.went(name, h.Name.Value+"."+f.Name.Value+" "+doc, f.Name.Pos)
+}
+
+// maxNamed is how many values a reason's text lists.
+const maxNamed = 4
+
+// isNot says that a field doesn't have a value that it may have.
+func isNot(f *spec.Field) string {
+	const other = "has a value that the spec doesn't allow"
+	if f.Kind == spec.FieldBytes || f.Kind == spec.FieldSized {
+		return other
 	}
-	return p.went(in.h.Name.Value+"_"+f.Name.Value, in.h.Name.Value+": "+f.Name.Value+what, f.Name.Pos)
+	limit := maxOf(62)
+	if f.Kind == spec.FieldUint {
+		limit = maxOf(f.Bits)
+	}
+	rs := ranges(f.Is, limit)
+	if len(rs) == 0 || len(rs) > maxNamed {
+		return other
+	}
+	word := func(v uint64) string {
+		if v > 255 {
+			return fmt.Sprintf("0x%X", v)
+		}
+		return fmt.Sprint(v)
+	}
+	var values []string
+	for _, r := range rs {
+		switch {
+		case r.Min == r.Max:
+			values = append(values, word(r.Min))
+		case r.Max == limit:
+			values = append(values, word(r.Min)+" or more")
+		default:
+			values = append(values, word(r.Min)+" to "+word(r.Max))
+		}
+	}
+	return "is not " + strings.Join(values, " or ")
 }
 
 // unfit is the reason where a rule gives a field a value that it can't have.
@@ -350,7 +385,7 @@ func (p *program) lengths(s *scope, in *inst, end ir.Expr, blk *[]ir.Stmt) bool 
 		if k == nil {
 			continue
 		}
-		reason := p.fieldReason(in, f)
+		reason := p.fieldReason(in.h, f, "disagrees with the packet")
 		guard := func(cond ir.Expr) { emit(blk, &ir.Guard{Cond: cond, Reason: reason, Pos: f.Name.Pos}) }
 		ends := func(cond ir.Expr) { // the length of a super-packet may be that of a segment
 			if role(in.h, "destination") == nil {

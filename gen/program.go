@@ -91,11 +91,18 @@ func (c *compiler) program(src *spec.Program) {
 
 func emit(blk *[]ir.Stmt, s ...ir.Stmt) { *blk = append(*blk, s...) }
 
+// orElse stands between the causes that are counted under one reason.
+const orElse = "; or: "
+
 // reason returns the index of a reason, which is added when it is new. Its kind and its name say what happened, and nothing else:
-// neither depends on what other rules there are. docs/operations.md lists them all.
+// neither depends on what other rules there are. docs/operations.md lists them all. What it says of itself is all that it is counted
+// for.
 func (p *program) reason(name string, kind ir.ReasonKind, doc string, pos diag.Pos) int {
 	for i, r := range p.out.Reasons {
 		if r.Name == name && r.Kind == kind {
+			if doc != "" && !slices.Contains(strings.Split(r.Doc, orElse), doc) {
+				r.Doc += orElse + doc
+			}
 			return i
 		}
 	}

@@ -504,7 +504,7 @@ func segmentedOnly(path []*inst) bool {
 
 func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.CheckHop {
 	c := &ir.CheckHop{Hop: hop, Length: length, Pos: pos, TooBig: w.went("too_big", "larger than the MTU of the way out", pos)}
-	none := w.went("no_route", "no way out is known", pos)
+	none := w.went("no_route", "no route to the destination", pos)
 	c.Reasons = [ir.HopStates]int{
 		ir.HopNone: none, ir.HopDirect: -1, ir.HopNeighbour: -1,
 		ir.HopLocal:       w.went("local", "the destination is this host", pos),

@@ -432,7 +432,7 @@ func (s *scope) learn(a *spec.Action) []ir.Stmt {
 	if !ok1 || !ok2 {
 		return nil
 	}
-	return []ir.Stmt{&ir.Learn{Table: t, Key: key, Value: value, Full: s.went("full_"+t.Name, t.Name+" is full", a.Pos), Pos: a.Pos}}
+	return []ir.Stmt{&ir.Learn{Table: t, Key: key, Value: value, Full: s.went("full_"+t.Name, "table "+t.Name+" is full", a.Pos), Pos: a.Pos}}
 }
 
 func (s *scope) count(a *spec.Action) *ir.Count {

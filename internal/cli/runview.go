@@ -20,6 +20,9 @@ const (
 	kindLost     = "lost"     // reason: the event; packets: records
 )
 
+// asTheSpecSays is what the reasons of `drop` say in a fan-out. Their names say more.
+const asTheSpecSays = "no copy, as the spec says"
+
 // isCopy: of a receiver's turn, not of a packet that came.
 func (t tally) isCopy() bool { return t.kind == "copy" || t.kind == "declined" }
 
@@ -81,15 +84,16 @@ func table(rates []rate) string {
 	return b.String()
 }
 
-// label says what became of the packets of a reason: "sent", "up: no row in by_channel", "drop: over_quota", "declined: layer".
+// label says what became of the packets of a reason: "sent", "up: no_by_channel (no row in by_channel)", "drop: over_quota",
+// "declined: layer".
 func label(t tally) string {
 	switch {
 	case t.kind == kindReceiver, t.kind == kindLost:
 		return t.doc
 	case t.kind == t.reason:
 		return t.kind
-	case t.kind == "up" && t.doc != "":
-		return "up: " + t.doc
+	case (t.kind == "up" || t.kind == "declined") && t.doc != "" && t.doc != asTheSpecSays:
+		return t.kind + ": " + t.reason + " (" + t.doc + ")"
 	}
 	return t.kind + ": " + t.reason
 }

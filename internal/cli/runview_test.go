@@ -24,7 +24,7 @@ func TestTable(t *testing.T) {
 	rates := v.look(start.Add(2*time.Second), counted(1_236_408, 31))
 	want := `             packets/s     Mbit/s          total
 to_peer        118,204      118.2      1,236,408  sent
-                     2        0.0             31  up: no row in by_channel
+                     2        0.0             31  up: no_by_channel (no row in by_channel)
 to_client            0        0.0              0  no packet yet
 `
 	if diff := cmp.Diff(want, table(rates)); diff != "" {
@@ -57,7 +57,7 @@ func TestTableOfCopies(t *testing.T) {
 	want := `               packets/s     Mbit/s          total
 spread             1,000        1.0          2,000  pass
                    1,900        1.9          3,800  copy
-                     100        0.1            200  declined: refused_credit
+                     100        0.1            200  declined: refused_credit (no credit left)
 listeners 1        1,900        1.9          3,800  copies to 203.0.113.2:6000
 listeners 2            0        0.0              0  copies to 203.0.113.3:6000
 events                50        0.0            100  lost: sent
@@ -80,11 +80,12 @@ func TestLabel(t *testing.T) {
 		want string
 	}{
 		{tally{kind: "sent", reason: "sent", doc: "rewritten and sent"}, "sent"},
-		{tally{kind: "up", reason: "short", doc: "too short"}, "up: too short"},
+		{tally{kind: "up", reason: "short", doc: "too short"}, "up: short (too short)"},
 		{tally{kind: "up", reason: "short"}, "up: short"},
 		{tally{kind: "drop", reason: "over_quota", doc: "dropped, as the spec says"}, "drop: over_quota"},
 		{tally{kind: "fault", reason: "fault", doc: "the kernel failed"}, "fault"},
 		{tally{kind: "copy", reason: "copy", doc: "a copy was sent"}, "copy"},
+		{tally{kind: "declined", reason: "refused_rate", doc: "no rate left"}, "declined: refused_rate (no rate left)"},
 		{tally{kind: "declined", reason: "layer", doc: "no copy, as the spec says"}, "declined: layer"},
 	} {
 		if got := label(c.tally); got != c.want {
