@@ -63,3 +63,67 @@ func TestGuideSpecs(t *testing.T) {
 		}
 	}
 }
+
+// The first part of the guide makes the spec that `init` writes somebody's own. The step in it that is refused gets the message that is
+// shown, which doesn't lead to one flow's packets at another one's peer; the spec behind the next step passes its tests, and keeps flows
+// apart that end in the same 16 bits.
+func TestGuideFirstSteps(t *testing.T) {
+	guide, err := os.ReadFile("guide.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	part, _, _ := strings.Cut(string(guide), "\n# One to many\n")
+	pieces := regexp.MustCompile("(?s)```cue\n(.*?)```").FindAllStringSubmatch(part, -1)
+	if len(pieces) != 2 {
+		t.Fatalf("%d pieces of CUE, not a header and a session's fields", len(pieces))
+	}
+	starter, err := os.ReadFile("../internal/cli/starter.cue.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace := func(text, pattern, by string) string {
+		t.Helper()
+		re := regexp.MustCompile(pattern)
+		if len(re.FindAllString(text, -1)) != 1 {
+			t.Fatalf("%q is not once in\n%s", pattern, text)
+		}
+		return re.ReplaceAllLiteralString(text, by)
+	}
+	text := replace(strings.ReplaceAll(string(starter), "NAME", "tunnel"), `(?s)headers: tag: fields: \[.*?\n\]\n`, pieces[0][1])
+	s, diags := spec.Load("tunnel.cue", []byte(text))
+	if err := diags.Err(); err != nil {
+		t.Fatal(err)
+	}
+	_, diags = gen.Compile(s)
+	all := diags.All()
+	if len(all) != 1 || !strings.Contains(part, "error["+string(all[0].Code)+"]: "+all[0].Message+"\n") || !strings.Contains(part, "   = "+all[0].Hint+"\n") {
+		t.Fatalf("not what the guide shows: %v", all)
+	}
+	if strings.Contains(all[0].Hint, "low(") {
+		t.Errorf("the hint leads to one flow's packets at another one's peer: %s", all[0].Hint)
+	}
+	text = replace(text, `(?m)^\tfields: \{client: .*\n`, pieces[1][1])
+	text += `tests: "a flow with the same low bits is another flow": {
+	program: "forward"
+	sessions: open
+	packet: [from_client[0], from_client[1], from_client[2], {tag: {kind: 1, id: 65543}}, {payload: "hello"}]
+	expect: up: "no_by_id"
+}
+`
+	if s, diags = spec.Load("tunnel.cue", []byte(text)); diags.Len() > 0 {
+		t.Fatal(diags.Err())
+	}
+	plan, diags := gen.Compile(s)
+	if all := diags.All(); len(all) > 0 {
+		t.Fatal(all)
+	}
+	outcomes := spectest.Model(t.Context(), s, plan)
+	if len(outcomes) != 4 {
+		t.Errorf("%d tests", len(outcomes))
+	}
+	for _, o := range outcomes {
+		if o.Status != spectest.Passed {
+			t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Dump)
+		}
+	}
+}

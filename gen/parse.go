@@ -372,9 +372,12 @@ func isNot(f *spec.Field) string {
 	return "is not " + strings.Join(values, " or ")
 }
 
-// unfit is the reason where a rule gives a field a value that it can't have.
-func (p *program) unfit(h *spec.Header, f *spec.Field) int {
-	return p.went("unfit_"+h.Name.Value+"_"+f.Name.Value, "a value that "+h.Name.Value+"."+f.Name.Value+" can't have", f.Name.Pos)
+// impossible says why a value is unfit.
+const impossible = "would get a value that it can't have"
+
+// unfit is the reason where a rule gives a field a value that it can't take.
+func (p *program) unfit(h *spec.Header, f *spec.Field, why string) int {
+	return p.went("unfit_"+h.Name.Value+"_"+f.Name.Value, h.Name.Value+"."+f.Name.Value+" "+why, f.Name.Pos)
 }
 
 // lengths emits the checks of the length fields, and finds where what the header encloses ends.

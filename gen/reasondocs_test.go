@@ -43,18 +43,19 @@ programs: {
 	}
 	for i, want := range []map[string]string{
 		{
-			"tag_version":  "tag.version is not 1",
-			"tag_kind":     "tag.kind is not 1 to 2 or 8 to 11; or: tag.kind would get a value that it can't have",
-			"control":      "tag.level is not 1 or more; or: tag.many has a value that the spec doesn't allow",
-			"tag_port":     "tag.port is not 0x4000 or more",
-			"tag_id":       "tag.id has a value that the spec doesn't allow",
-			"tag_length":   "tag.length disagrees with the packet",
-			"tag_n":        "tag.n isn't there, or has no room for its new value",
-			"udp_checksum": "udp.checksum is 0, which stands for none and is not valid here",
-			"ip_options":   "ipv4.ihl is not 5",
-			"fragment":     "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0",
+			"tag_version":    "tag.version is not 1",
+			"tag_kind":       "tag.kind is not 1 to 2 or 8 to 11",
+			"unfit_tag_kind": "tag.kind would get a value that it can't have",
+			"control":        "tag.level is not 1 or more; or: tag.many has a value that the spec doesn't allow",
+			"tag_port":       "tag.port is not 0x4000 or more",
+			"tag_id":         "tag.id has a value that the spec doesn't allow",
+			"tag_length":     "tag.length disagrees with the packet",
+			"unfit_tag_n":    "tag.n isn't there, or has no room for its new value",
+			"udp_checksum":   "udp.checksum is 0, which stands for none and is not valid here",
+			"ip_options":     "ipv4.ihl is not 5",
+			"fragment":       "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0",
 		},
-		{"udp_checksum": "udp.checksum is not 0: it may be partial, and its header is taken out"},
+		{"udp_has_checksum": "udp.checksum is not 0: it may be partial, and its header is taken out"},
 	} {
 		got := map[string]string{}
 		for _, r := range plan.Programs[i].Reasons {

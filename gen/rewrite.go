@@ -133,7 +133,7 @@ func (w *rewriter) remove(in *inst, pos diag.Pos) {
 	for _, pl := range in.order {
 		if k := pl.f.Checksum; k != nil && k.Offloaded {
 			// A pending checksum would be written into what follows when its header is gone: only packets without one.
-			has := w.went(in.h.Name.Value+"_has_"+pl.f.Name.Value, in.h.Name.Value+": "+pl.f.Name.Value+" isn't 0, and the header would go", pl.f.Name.Pos)
+			has := w.went(in.h.Name.Value+"_has_"+pl.f.Name.Value, in.h.Name.Value+"."+pl.f.Name.Value+" is not 0: it may be partial, and its header is taken out", pl.f.Name.Pos)
 			w.guard(bin(ir.Eq, pl.load, num(0)), has, pos)
 		}
 	}
@@ -231,7 +231,7 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 				w.fail(codeConstraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).WithRelated(f.Is.Pos, "its values are declared here")
 			}
 		} else if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos}, f.Is); cond != nil {
-			w.guard(cond, w.unfit(o.h, f), as.Value.Pos)
+			w.guard(cond, w.unfit(o.h, f, impossible), as.Value.Pos)
 		}
 	}
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos

@@ -82,7 +82,7 @@ func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
 			return
 		case !fixed:
 			if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos}, f.Is); cond != nil {
-				w.guard(cond, w.unfit(pl.parent.h, f), as.Value.Pos)
+				w.guard(cond, w.unfit(pl.parent.h, f, impossible), as.Value.Pos)
 			}
 		}
 	}
@@ -122,7 +122,7 @@ func (w *rewriter) storeVarint(o *outHeader, pl *place, v val, as *spec.Assign) 
 		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
 		return
 	}
-	reason := w.unfit(pl.parent.h, f)
+	reason := w.unfit(pl.parent.h, f, "isn't there, or has no room for its new value")
 	width := &ir.VarRef{Var: pl.width}
 	if pl.present != nil {
 		w.guard(pl.present, reason, as.Target.Pos)

@@ -37,7 +37,7 @@ With --check nothing is written. Exit status: 0 the folder is what a build would
 		Example: `  fastrelay-gen build examples/turn/spec.cue
   fastrelay-gen build spec.cue -o internal/turnrelay --package turnrelay
   fastrelay-gen build --check spec.cue`,
-		Args: exactly("SPEC"),
+		Args: exactly("SPEC"), ValidArgsFunction: specFiles,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.build(cmd.Context(), args[0], opt) },
 	}
 	flags := cmd.Flags()

@@ -79,7 +79,11 @@ Exit status: 0 success, 1 an error, 2 something differs (build --check, fmt -l).
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		Args:              cobra.ArbitraryArgs,
 	}
+	versions := root.Flags().Bool("version", false, "print versions, as the command version does")
 	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if *versions {
+			return a.version(cmd.Context(), "text")
+		}
 		if len(args) == 0 {
 			return cmd.Help()
 		}

@@ -3,12 +3,15 @@ package cli
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/diagram"
+	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -24,14 +27,15 @@ func (a *app) explainCommand() *cobra.Command {
 		Use:   "explain [CODE | SPEC]",
 		Short: "Explain a message's code, draw a header, or show what became of a program",
 		Long: `With a code (FR0201): what it means, with a wrong and a right example. Without an argument: all codes.
-With a spec: --header draws a header as RFCs do; --program shows the spec's text, the plan, the C and the
+With a spec: its headers, programs and reasons. --header draws a header as RFCs do; --program shows the spec's text, the plan, the C and the
 BPF instructions of one program, and with --rule only what belongs to one of its rules, or (2.1) to one of the rules of a
 rule's fan_out. Rules are counted from 1.`,
 		Example: `  fastrelay-gen explain FR0201
+  fastrelay-gen explain examples/turn/spec.cue
   fastrelay-gen explain examples/turn/spec.cue --header channel_data
   fastrelay-gen explain examples/paths/spec.cue --program forward --rule 1
   fastrelay-gen explain examples/sfu/spec.cue --program video --rule 2.3`,
-		Args: cobra.MaximumNArgs(1),
+		Args: cobra.MaximumNArgs(1), ValidArgsFunction: codeOrSpec,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 0:
@@ -41,8 +45,10 @@ rule's fan_out. Rules are counted from 1.`,
 				return a.explainHeader(cmd.Context(), args[0], opt.header)
 			case opt.program != "":
 				return a.explainProgram(cmd.Context(), args[0], opt)
-			case strings.HasSuffix(args[0], ".cue"):
-				return usage("what of %s should be explained?", args[0]).hint("--header HEADER or --program PROGRAM").see("fastrelay-gen explain --help")
+			case opt.rule != "":
+				return usage("--rule is a rule of which program?").hint("--program PROGRAM").see("fastrelay-gen explain --help")
+			case isSpec(args[0]):
+				return a.explainSpec(cmd.Context(), args[0])
 			}
 			return a.explainCode(args[0])
 		},
@@ -50,6 +56,7 @@ rule's fan_out. Rules are counted from 1.`,
 	cmd.Flags().StringVar(&opt.header, "header", "", "draw this header")
 	cmd.Flags().StringVar(&opt.program, "program", "", "show what became of this program")
 	cmd.Flags().StringVar(&opt.rule, "rule", "", "only what belongs to this rule of the program: 2, or 2.1 in its fan_out")
+	completeFlags(cmd, map[string]cobra.CompletionFunc{"header": named(headersOf), "program": named(programsOf)})
 	return cmd
 }
 
@@ -78,6 +85,66 @@ func (a *app) explainCode(arg string) error {
 	}
 	if info.Right != "" {
 		fmt.Fprintf(a.out, "\nright:\n\n%s\n", indented(info.Right))
+	}
+	return nil
+}
+
+// isSpec reports whether an argument is a spec rather than a code.
+func isSpec(arg string) bool {
+	_, err := os.Stat(arg)
+	return err == nil || strings.HasSuffix(arg, ".cue") || strings.ContainsRune(arg, filepath.Separator)
+}
+
+// explainSpec lists what a spec has, and how to see more of it.
+func (a *app) explainSpec(ctx context.Context, file string) error {
+	r, err := a.plan(ctx, file)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "%s  %s\n", r.Plan.Name, parts(r.Plan))
+	example := ""
+	for _, h := range r.Spec.Headers {
+		if h.Std {
+			continue
+		}
+		if example == "" {
+			example = h.Name.Value
+			fmt.Fprintln(a.out, "\nheaders")
+		}
+		var fields []string
+		for _, f := range h.Fields {
+			fields = append(fields, f.Name.Value)
+		}
+		fmt.Fprintf(a.out, "  %s: %s\n", h.Name.Value, strings.Join(fields, " "))
+	}
+	if example == "" {
+		example = "udp"
+	}
+	for i, p := range r.Spec.Programs {
+		var stack []string
+		for _, e := range p.Stack {
+			name := e.Var.Value
+			if e.Optional {
+				name += "?"
+			}
+			stack = append(stack, name)
+		}
+		fmt.Fprintf(a.out, "\nprogram %s  %s  %s  %s\n", p.Name.Value, p.Hook, strings.Join(stack, " "), plural(len(p.Rules), "rule"))
+		width := 0
+		for _, reason := range r.Plan.Programs[i].Reasons {
+			width = max(width, len(reason.Name))
+		}
+		for _, reason := range r.Plan.Programs[i].Reasons {
+			kind := planfmt.ReasonKind(reason.Kind)
+			if kind == reason.Name {
+				kind = ""
+			}
+			fmt.Fprintf(a.out, "  %-8s %-*s  %s\n", kind, width, reason.Name, reason.Doc)
+		}
+	}
+	fmt.Fprintf(a.out, "\nmore: fastrelay-gen explain %s --header %s\n", file, example)
+	if len(r.Spec.Programs) > 0 {
+		fmt.Fprintf(a.out, "      fastrelay-gen explain %s --program %s --rule 1\n", file, r.Spec.Programs[0].Name.Value)
 	}
 	return nil
 }

@@ -86,7 +86,7 @@ func (a *app) read(file string) ([]byte, error) {
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, &diag.Diagnostic{Code: codeFile, Message: err.Error()}
+		return nil, fileError(err)
 	}
 	return text, nil
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,9 +37,10 @@ func (a *app) runCommand() *cobra.Command {
 		Long: `Compiles the spec in memory, loads it, opens the sessions and the groups of receivers and attaches the programs
 that are named, and shows live counters. Ctrl-C or SIGTERM detaches everything; nothing is left behind.
 
-On a terminal the counters are redrawn in place, otherwise there is one line a second. With --events, standard
-output has the records that programs emit, one a line, and the counters go to standard error. --format json makes
-standard output JSON, one object a line.
+On a terminal the counters are redrawn in place, as many as it has lines for, otherwise there is one line a second. With
+--events, standard output has the records that programs emit, one a line, and the counters go to standard error.
+--format json makes both JSON, one object a line: records have "event", counters "programs", and the first line of
+standard error has "attached".
 
 Receivers with one key are one group, in the order given. The key stands in front of the slash. A counter takes a first
 value (default: 0), a credit its limit, a bucket units a second and a burst (125000/30000); credits for each level of
@@ -50,7 +52,7 @@ priority all get the same.`,
   sudo fastrelay-gen run spec.cue --attach spread=eth0 --events \
       --receiver 'listeners=server=192.0.2.1:7000 channel=7 / local=192.0.2.1:7000 remote=203.0.113.2:6000 credit=1000000' \
       --receiver 'listeners=server=192.0.2.1:7000 channel=7 / local=192.0.2.1:7000 remote=203.0.113.3:6000 credit=1000000'`,
-		Args: exactly("SPEC"),
+		Args: exactly("SPEC"), ValidArgsFunction: specFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.setFormat(opt.format); err != nil {
 				return err
@@ -68,6 +70,10 @@ priority all get the same.`,
 	formatFlag(cmd, &opt.format)
 	flags.BoolVar(&opt.once, "once", false, "print the counters once, after a second or --duration, and stop")
 	flags.DurationVar(&opt.duration, "duration", 0, "stop after so long (for example 30s)")
+	completeFlags(cmd, map[string]cobra.CompletionFunc{
+		"attach": assigned(programsOf, devices), "set": assigned(settingsOf, noValues), "session": assigned(sessionsOf, noValues),
+		"row": assigned(tablesOf, noValues), "receiver": assigned(groupsOf, noValues),
+	})
 	return cmd
 }
 
@@ -140,7 +146,7 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 	if err != nil {
 		return runError(err)
 	}
-	w := &watcher{app: a, relay: relay, receivers: receivers, out: a.out, machine: a.machine && !opt.events}
+	w := &watcher{app: a, relay: relay, receivers: receivers, out: a.out, machine: a.machine}
 	if opt.events {
 		w.out = a.err
 		var stop context.CancelCauseFunc
@@ -154,12 +160,36 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 			return runError(err)
 		}
 	}
-	fmt.Fprintln(a.err, attached(relay, in))
+	if a.machine && opt.events { // standard error is JSON as well
+		if err := json.NewEncoder(a.err).Encode(attachments(relay)); err != nil {
+			return outputError(err)
+		}
+	} else {
+		fmt.Fprintln(a.err, attached(relay, in))
+	}
 	err = w.watch(ctx, opt)
 	if opt.events {
 		err = errors.Join(err, relay.DetachAll()) // what comes after the last counters is not printed
 	}
 	return err
+}
+
+// attachments is what is attached where, for machines.
+func attachments(relay *runtime.Relay) any {
+	type attachment struct {
+		Program   string `json:"program"`
+		Interface string `json:"interface"`
+		How       string `json:"how"`
+	}
+	out := struct {
+		Attached []attachment `json:"attached"`
+	}{[]attachment{}}
+	for _, p := range relay.Programs() {
+		for _, at := range p.Attachments() {
+			out.Attached = append(out.Attached, attachment{p.Name(), at.Interface, fmt.Sprint(at.How)})
+		}
+	}
+	return out
 }
 
 // attached says what is attached where.

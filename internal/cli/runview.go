@@ -145,11 +145,12 @@ func line(rates []rate) string {
 	return strings.Join(parts, "; ") + "\n"
 }
 
-// redraw draws the table over the last one, and cuts it where the terminal has no room.
+// redraw draws the table over the last one. Where the terminal has no room for all of it, the last line says how much is left out.
 func (v *view) redraw(w io.Writer, text string, height int) error {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	if height > 2 && len(lines) > height-2 {
-		lines = lines[:height-2]
+		shown := height - 3
+		lines = append(lines[:shown:shown], fmt.Sprintf("… %s more; a higher terminal, --format json and the end of the run show all", plural(len(lines)-shown, "line")))
 	}
 	var b strings.Builder
 	if v.lines > 0 {

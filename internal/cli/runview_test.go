@@ -2,6 +2,8 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,7 +96,7 @@ func TestLabel(t *testing.T) {
 	}
 }
 
-// On a terminal the second table is drawn over the first; what doesn't fit is cut.
+// On a terminal the second table is drawn over the first. What doesn't fit is cut, and the last line says so.
 func TestRedraw(t *testing.T) {
 	var out bytes.Buffer
 	var v view
@@ -103,8 +105,20 @@ func TestRedraw(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := "1\n2\n3\n\x1b[3A\x1b[Ja\nb\nc\nd\n"; out.String() != want {
+	if want := "1\n2\n3\n\x1b[3A\x1b[Ja\nb\nc\n… 2 lines more; a higher terminal, --format json and the end of the run show all\n"; out.String() != want {
 		t.Errorf("%q, not %q", out.String(), want)
+	}
+	var forty []tally
+	for n := range 40 {
+		forty = append(forty, tally{program: fmt.Sprintf("listeners %d", n+1), kind: kindReceiver, doc: "copies"})
+	}
+	out.Reset()
+	v = view{}
+	if err := v.redraw(&out, table(v.look(time.Unix(0, 0), forty)), 24); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); strings.Count(got, "\n") != 22 || !strings.Contains(got, "listeners 20") || !strings.HasSuffix(got, "show all\n") || !strings.Contains(got, "… 20 lines more") {
+		t.Errorf("40 receivers on 24 lines:\n%s", got)
 	}
 }
 

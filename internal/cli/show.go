@@ -3,9 +3,13 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
@@ -110,8 +114,29 @@ func checked(r *build.Result, list *diag.List, err error) (*build.Result, error)
 // fileError gives an error of the operating system about a file that can't be read its code.
 func fileError(err error) error {
 	var path *fs.PathError
-	if errors.As(err, &path) && (path.Op == "open" || path.Op == "read") {
-		return &diag.Diagnostic{Code: codeFile, Message: err.Error()}
+	switch {
+	case !errors.As(err, &path) || path.Op != "open" && path.Op != "read":
+		return err
+	case errors.Is(err, unix.EISDIR):
+		return folderError(path.Path)
 	}
-	return err
+	return &diag.Diagnostic{Code: codeFile, Message: err.Error()}
+}
+
+// folderError says which of a folder's files may be meant.
+func folderError(dir string) error {
+	d := &diag.Diagnostic{Code: codeFile, Message: fmt.Sprintf("%s is a folder, and a spec is a file", dir)}
+	specs, err := filepath.Glob(filepath.Join(dir, "*.cue"))
+	if err == nil && len(specs) == 0 {
+		specs, err = filepath.Glob(filepath.Join(dir, "*", "*.cue"))
+	}
+	switch {
+	case err != nil || len(specs) == 0:
+		d.Hint = "there is no spec in it: fastrelay-gen init NAME writes one to begin with"
+	case len(specs) == 1:
+		d.Hint = "did you mean " + specs[0] + "?"
+	default:
+		d.Hint = "specs in it: " + strings.Join(specs[:min(len(specs), 8)], ", ")
+	}
+	return d
 }

@@ -34,6 +34,7 @@ Exit status 1 where a test fails.`,
 		Example: `  fastrelay-gen test examples/turn/spec.cue
   sudo fastrelay-gen test --kernel examples/*/spec.cue
   fastrelay-gen test -v --run 'length' examples/turn/spec.cue`,
+		ValidArgsFunction: specFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return exactly("SPEC")(cmd, args)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"runtime/debug"
 
@@ -26,30 +27,32 @@ func (a *app) versionCommand() *cobra.Command {
 		Short:   "Print the versions of this tool, of clang and of the kernel",
 		Example: "  fastrelay-gen version --format json",
 		Args:    exactly(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.setFormat(format); err != nil {
-				return err
-			}
-			v := versions{Module: "unknown", Runtime: fr.Version, Clang: doctor.Clang(cmd.Context())}
-			if info, ok := debug.ReadBuildInfo(); ok {
-				v.Module, v.Go = info.Main.Version, info.GoVersion
-			}
-			v.Kernel, _, _ = doctor.Release()
-			if format == "json" {
-				return a.json(v)
-			}
-			fmt.Fprintf(a.out, "fastrelay-gen  %s (runtime contract %d, %s)\nclang          %s\nkernel         %s\n", v.Module, v.Runtime, v.Go, v.Clang, v.Kernel)
-			return nil
-		},
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.version(cmd.Context(), format) },
 	}
 	formatFlag(cmd, &format)
 	return cmd
 }
 
+func (a *app) version(ctx context.Context, format string) error {
+	if err := a.setFormat(format); err != nil {
+		return err
+	}
+	v := versions{Module: "unknown", Runtime: fr.Version, Clang: doctor.Clang(ctx)}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		v.Module, v.Go = info.Main.Version, info.GoVersion
+	}
+	v.Kernel, _, _ = doctor.Release()
+	if format == "json" {
+		return a.json(v)
+	}
+	fmt.Fprintf(a.out, "fastrelay-gen  %s (runtime contract %d, %s)\nclang          %s\nkernel         %s\n", v.Module, v.Runtime, v.Go, v.Clang, v.Kernel)
+	return nil
+}
+
 func (a *app) completionCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
-		Short: "Print a script that completes commands and flags in a shell",
+		Short: "Print a script that completes commands, flags, and names of a spec in a shell",
 		Example: `  source <(fastrelay-gen completion bash)
   fastrelay-gen completion zsh > "${fpath[1]}/_fastrelay-gen"
   fastrelay-gen completion fish > ~/.config/fish/completions/fastrelay-gen.fish`,

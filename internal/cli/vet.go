@@ -28,6 +28,7 @@ mistakes at once, and warnings: of what is declared and not used.
 Exit status: 0 no mistakes, whether there are warnings or not; 1 mistakes, or, with --strict, warnings.`,
 		Example: `  fastrelay-gen vet examples/*/spec.cue
   fastrelay-gen vet --strict --format json spec.cue`,
+		ValidArgsFunction: specFiles,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := a.setFormat(format); err != nil {
 				return err

@@ -247,6 +247,9 @@ func (w *writer) program(p *ir.Program) {
 	})
 }
 
+// ReasonKind is the word for what becomes of packets that are counted under reasons of a kind.
+func ReasonKind(k ir.ReasonKind) string { return reasonKinds[k] }
+
 var reasonKinds = map[ir.ReasonKind]string{
 	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Went: "up", ir.Fault: "fault", ir.Copied: "copy", ir.Declined: "declined",
 }

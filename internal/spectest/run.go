@@ -37,7 +37,7 @@ type Outcome struct {
 	Status      Status
 	Why         string   // NotShown: "the VLAN tag is in the metadata"
 	Differences []string // Failed: "ipv4.ttl: got 57, want 64"
-	Dump        string   // Failed: the packet that came and the one that left, in hexadecimal digits
+	Dump        string   // Failed: the packet that came and the one that left (once where they are the same), in hexadecimal digits
 }
 
 // Model runs the tests of a spec in the reference model. Tests with mistakes (see Check) are left out.
@@ -199,9 +199,13 @@ func (t *test) outcome(differences []string, r *result) Outcome {
 	o := Outcome{Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos}
 	if len(differences) > 0 {
 		o.Status, o.Differences = Failed, differences
-		o.Dump = "came:\n" + hex.Dump(t.packet.Data)
-		if r.data != nil {
-			o.Dump += "left:\n" + hex.Dump(r.data)
+		switch {
+		case bytes.Equal(r.data, t.packet.Data):
+			o.Dump = "came, and was not changed:\n" + hex.Dump(t.packet.Data)
+		case r.data != nil:
+			o.Dump = "came:\n" + hex.Dump(t.packet.Data) + "left:\n" + hex.Dump(r.data)
+		default:
+			o.Dump = "came:\n" + hex.Dump(t.packet.Data)
 		}
 		for i, c := range r.copies {
 			if c.sent {
