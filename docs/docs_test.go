@@ -57,11 +57,14 @@ func messages() string {
 		"Every message has a stable code; `fastrelay-gen explain CODE` shows what stands here.\n")
 	for _, i := range diag.Infos() {
 		fmt.Fprintf(&b, "\n## %s: %s\n\n%s\n", i.Code, i.Title, strings.TrimSpace(i.Text))
-		if i.Wrong != "" {
-			fmt.Fprintf(&b, "\nWrong:\n\n```cue\n%s\n```\n", strings.Trim(i.Wrong, "\n"))
-		}
-		if i.Right != "" {
-			fmt.Fprintf(&b, "\nRight:\n\n```cue\n%s\n```\n", strings.Trim(i.Right, "\n"))
+		for _, example := range []struct{ word, text string }{{"Wrong", i.Wrong}, {"Right", i.Right}} {
+			language := "cue"
+			if strings.HasPrefix(example.text, "$ ") {
+				language = ""
+			}
+			if example.text != "" {
+				fmt.Fprintf(&b, "\n%s:\n\n```%s\n%s\n```\n", example.word, language, strings.Trim(example.text, "\n"))
+			}
 		}
 	}
 	return b.String()

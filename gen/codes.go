@@ -10,14 +10,16 @@ var (
 		"A value is used where another type is wanted: an integer for an address, a condition for an integer, an endpoint for a port.",
 		`when: "ip.src == 5"`, `match: "ip.src": "192.0.2.1"`)
 	codeRange = diag.Define("FR0203", "a value may not fit",
-		"A value is stored in a field or member that is narrower than the value may be. Say which bits are meant with low(x, n), or make the\nvalue provably small.",
-		`do: [{set: "ip.dscp": "udp.src_port"}, "pass"]`, `do: [{set: "ip.dscp": "low(udp.src_port, 6)"}, "pass"]`)
+		"A value is stored in a field or member that is narrower than the value may be. Make the field or member wider, as a key or an identifier\nneeds it; or make the value provably small. A number that may wrap around, such as a sequence number to which something is added, is cut\nwith low(x, n), the n lowest bits of x. Never cut a key so: flow 65543 would be flow 7.",
+		"headers: tag: fields: [{name: \"id\", bits: 32}]\ntables: flows: {key: id: \"u16\", value: peer: \"endpoint\"} // looked up by tag.id",
+		"headers: tag: fields: [{name: \"id\", bits: 32}]\ntables: flows: {key: id: \"u32\", value: peer: \"endpoint\"} // looked up by tag.id")
 	codeBadType = diag.Define("FR0204", "unknown or unfit type",
 		"Types are u1 to u64, bool, bytesN, mac, ip, endpoint, prefix, next_hop, counter, credit, credits, bucket, buckets, translation. Some have no\nplace in a key, a setting or a session.",
-		`settings: way: type: "next_hop"`, `tables: ways: {key: dst: "prefix", value: way: "next_hop"}`)
+		`tables: ways: {key: dst: "prefix", value: way: "next_hop"}`, `tables: ways: {key: dst: "ip", value: way: "next_hop"}`)
 	codeTable = diag.Define("FR0205", "a table that can't be",
 		"A table's kind, key and value have to fit together: an lpm table has one key of type prefix, an array one key of an integer type, rows of\nsessions go to tables of their own.",
-		`tables: routes: {kind: "lpm", key: dst: "ip", value: way: "next_hop"}`, `tables: routes: {kind: "lpm", key: dst: "prefix", value: way: "next_hop"}`)
+		`tables: routes: {kind: "lpm", key: {src: "prefix", dst: "prefix"}, value: way: "next_hop"}`,
+		`tables: routes: {kind: "lpm", key: dst: "prefix", value: way: "next_hop"}`)
 	codeStack = diag.Define("FR0206", "a stack that can't be",
 		"Every header in a stack has to be able to follow the one in front of it. What identifies a header is declared with it, in `after`.",
 		`stack: ["eth", "udp"]`, `stack: ["eth", "ip", "udp"]`)
@@ -41,7 +43,8 @@ var (
 		`do: [{push: channel_data: {}}, {send: {from: "ch.server", to: "ch.client"}}]`, `do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}]`)
 	codeResize = diag.Define("FR0213", "the packet can't be resized safely here",
 		"Room in a packet is made or closed where the kernel's pending checksum stays right: behind IP, and behind a transport header whose checksum the\nspec knows. A header of variable length can't be moved.",
-		`do: [{pop: "first"}, "pass"] // "second", of variable length, stands behind it`, `do: [{pop: "second"}, {pop: "first"}, "pass"]`)
+		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: \"size\", max: 16}]\nprograms: p: do: [{pop: \"first\"}, \"pass\"] // \"second\" would have to move",
+		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: 16}]\nprograms: p: do: [{pop: \"first\"}, \"pass\"]")
 	codeSend = diag.Define("FR0214", "a packet that can't be sent so",
 		"`send` needs a network header in the stack, and either `to` (with `from`) or `via`. from and to are endpoints or addresses; via is a next hop of a row.",
 		`do: [{send: {from: "ch.relayed"}}]`, `do: [{send: {from: "ch.relayed", to: "ch.peer"}}]`)
@@ -51,7 +54,7 @@ var (
 		"The fields of a header have to add up: whole bytes in the end, byte alignment for bytes, varints and little-endian integers, expressions over\nearlier fields only, 16 bits for a checksum.",
 		`fields: [{name: "a", bits: 4}]`, `fields: [{name: "a", bits: 4}, {name: "b", bits: 4}]`)
 	codeConstraint = diag.Define("FR0217", "a constraint that can't hold",
-		"The values of a match or `is` have to be values that the field can have.", `match: "ip.ttl": 300`, `match: "ip.ttl": <=30`)
+		"The values of a match or `is` have to be values that the field can have.", `match: "ip.hop_limit": 300`, `match: "ip.hop_limit": <=30`)
 	codeDivide = diag.Define("FR0218", "division or shift by a value that isn't fixed",
 		"The divisor of / and % is a constant that is not 0; the right side of << and >> is a constant below 64.", `when: "udp.length / ch.n > 3"`, `when: "udp.length > 3 * ch.n"`)
 	codeLearn = diag.Define("FR0219", "a table that can't be learned into",
@@ -79,7 +82,7 @@ var (
 		`when: "alloc(r.next) > 5"`, `do: [{let: number: "alloc(r.next)"}, {set: "short.number": "low(number, 32)"}, "pass"]`)
 	codePriority = diag.Define("FR0226", "no such priority",
 		"`priority` is the level that the spec declares (`priority: {levels, from}`), 0 being the most urgent; types with one value for each level\nneed the declaration, too.",
-		`when: "priority > 2" // and no declaration`, `priority: {levels: 8, from: "ip.dscp >> 3"}`)
+		"programs: p: when: \"priority > 2\" // and no declaration", "priority: {levels: 8, from: \"ip.dscp >> 3\"}\nprograms: p: when: \"priority > 2\"")
 	codeElements = diag.Define("FR0227", "no list of elements",
 		"has(HEADER.LIST, ID) and element(HEADER.LIST, ID, N) search a field with `elements` for an identifier, which is known without looking into\ntables; N is a constant from 0 to 7.",
 		`when: "has(rtp.csrc_list, 3)"`, `when: "has(rtp.extensions, 3)"`)

@@ -8,10 +8,10 @@ var (
 		`["turn"]`, `name: "turn"`)
 	codeSyntax = diag.Define("FR0101", "not CUE",
 		"The file can't be read as CUE: a bracket, a comma or a quotation mark is missing, or there is one too many. The place is where CUE\nnoticed it; the cause may be a line further up.",
-		`programs: to_peer: {hook: "tc/ingress"`, `programs: to_peer: {hook: "tc/ingress"}`)
+		`programs: gate: {hook: "tc/ingress", stack: ["eth"], do: ["pass"]`, `programs: gate: {hook: "tc/ingress", stack: ["eth"], do: ["pass"]}`)
 	codeUnknown = diag.Define("FR0102", "unknown word",
 		"A member has a name that the language doesn't have in this place.",
-		`programs: to_peer: hok: "tc/ingress"`, `programs: to_peer: hook: "tc/ingress"`)
+		`programs: gate: {hok: "tc/ingress", stack: ["eth"], do: ["pass"]}`, `programs: gate: {hook: "tc/ingress", stack: ["eth"], do: ["pass"]}`)
 	codeKind = diag.Define("FR0103", "wrong kind of value",
 		"A value is a string, a number, a truth value, a list or a struct where another of these is wanted.",
 		`headers: msg: fields: [{name: "kind", bits: "8"}]`, `headers: msg: fields: [{name: "kind", bits: 8}]`)
@@ -23,10 +23,10 @@ var (
 		"name: \"gate\"\nname: \"turn\"", `name: "gate"`)
 	codeEval = diag.Define("FR0106", "CUE can't compute a value",
 		"A reference leads nowhere, an operator doesn't take these values, or a `let` or an import isn't used.",
-		"let open = [{channel: {}}]\nsessions: opened", "let open = [{channel: {}}]\nsessions: open")
+		"let first = 7000\nsettings: port: {type: \"u16\", default: frist}", "let first = 7000\nsettings: port: {type: \"u16\", default: first}")
 	codeImport = diag.Define("FR0107", "import that a spec can't have",
 		"A spec is one file, and what it means depends on nothing else. Of CUE's standard library the packages that only compute may be imported:\nencoding/hex, list, math, math/bits, strconv, strings.",
-		`import "tool/exec"`, `import "strings"`)
+		"import \"tool/exec\"\n\nname: exec.Run", "import \"strings\"\n\nname: strings.ToLower(\"GATE\")")
 	codeName = diag.Define("FR0109", "not a name",
 		"Names are small letters, digits and _, begin with a letter, and have at most 31 characters. Some words have a meaning of their own in\nexpressions and can't be names there.",
 		`tables: ByPeer: {key: peer: "endpoint", value: n: "u8"}`, `tables: by_peer: {key: peer: "endpoint", value: n: "u8"}`)
@@ -35,7 +35,7 @@ var (
 		`fields: [{name: "id", bits: 8}, {name: "id", bits: 8}]`, `fields: [{name: "id", bits: 8}, {name: "flags", bits: 8}]`)
 	codeOneOf = diag.Define("FR0111", "exactly one is wanted",
 		"An action has exactly one key; a field is one of bits, bytes and varint; a test expects one of sent, pass, drop and up; a lookup, a row and a\npacket's layer name one thing each.",
-		`do: [{pop: "channel_data", drop: "late"}]`, `do: [{pop: "channel_data"}, {drop: "late"}]`)
+		`do: [{count: "late", drop: "late"}]`, `do: [{count: "late"}, {drop: "late"}]`)
 	codeRange = diag.Define("FR0112", "value out of range",
 		"A number is outside its range, or a word is none of those that are possible.",
 		`{name: "id", bits: 65}`, `{name: "id", bits: 64}`)
@@ -59,6 +59,6 @@ var (
 		`headers: tag: fields: [for i in list.Range(0, 1000, 1) {name: "f\(i)", bytes: 4}]`,
 		`headers: tag: fields: [for i in list.Range(0, 4, 1) {name: "f\(i)", bytes: 4}]`)
 	codeFile = diag.Define("FR0119", "the file can't be read",
-		"The operating system refuses to read the spec: it isn't there, is a folder, or this user may not read it.",
-		"$ fastrelay-gen build relays/", "$ fastrelay-gen build relays/spec.cue")
+		"The operating system refuses to read the spec that a Go program loads: it isn't there, is a folder, or this user may not read it. The\ncommand line says FR0515.",
+		`spec.LoadFile("relays")`, `spec.LoadFile("relays/spec.cue")`)
 )

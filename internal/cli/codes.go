@@ -28,19 +28,19 @@ var (
 		"A value on the command line has to fit the type that the spec gives it: 0x4001 or 16385 for an integer, 192.0.2.1 for an address, "+
 			"192.0.2.1:3478 or [2001:db8::1]:3478 for an endpoint, 10.0.0.0/8 for a prefix, true or false for a bool; the first value of a counter, "+
 			"the limit of a credit, units a second and a burst (125000/30000) for a bucket.",
-		"$ sudo fastrelay-gen run spec.cue --set port=high",
-		"$ sudo fastrelay-gen run spec.cue --set port=3478")
+		"$ sudo fastrelay-gen run spec.cue --attach gate=eth0 --set port=high",
+		"$ sudo fastrelay-gen run spec.cue --attach gate=eth0 --set port=3478")
 
 	codeFile = diag.Define("FR0515", "a file can't be read",
-		"The file named on the command line isn't there, or may not be read. The message of the operating system says which.",
-		"$ fastrelay-gen build relay.cue",
-		"$ fastrelay-gen build relay/spec.cue")
+		"The file named on the command line isn't there, is a folder, or may not be read. The message says which, and which file may be meant.",
+		"$ fastrelay-gen build .",
+		"$ fastrelay-gen build spec.cue")
 
 	codeRun = diag.Define("FR0516", "the relay can't run",
 		"The kernel or the machine refuses to load or to attach: a missing right, a kernel that is too old, an interface that isn't there. "+
 			"Nothing is left behind. `fastrelay-gen doctor` says what the machine lacks.",
-		"$ fastrelay-gen run spec.cue --attach to_peer=eth9",
-		"$ sudo fastrelay-gen run spec.cue --attach to_peer=eth0")
+		"$ sudo fastrelay-gen run spec.cue --attach gate=eth9",
+		"$ sudo fastrelay-gen run spec.cue --attach gate=eth0")
 
 	codeCode = diag.Define("FR0517", "no such code",
 		"Codes look like FR0107, and stand in brackets in every message. `fastrelay-gen explain` without an argument lists them all.",

@@ -9,8 +9,8 @@ var (
 		`tests: "goes up": {program: "to_peer", packet: [{eth: {}}], expect: up: true}`)
 	codeUnknownSession = diag.Define("FR0302", "a test names an unknown session or field",
 		"`sessions` in a test opens sessions of the spec: each is the session's name with a value for each of its fields.",
-		`sessions: [{channel: {cleint: "198.51.100.7:40001"}}]`,
-		`sessions: [{channel: {client: "198.51.100.7:40001", …}}]`)
+		`sessions: [{flow: {cleint: "198.51.100.7:40001", id: 7}}]`,
+		`sessions: [{flow: {client: "198.51.100.7:40001", id: 7}}]`)
 	codeUnknownTable = diag.Define("FR0303", "a test names an unknown table or member",
 		"`rows` in a test are rows of tables: each is the table's name with values for members of its key and value.",
 		`rows: [{sources: {adr: "198.51.100.7"}}]`,
@@ -25,12 +25,12 @@ var (
 		`settings: port: 4433`)
 	codeTestValue = diag.Define("FR0306", "a value of a test that doesn't fit",
 		"Values of sessions, rows and settings have the type that the spec declares: integers that fit, and strings for addresses (`\"192.0.2.1\"`), endpoints (`\"192.0.2.1:3478\"`), prefixes (`\"192.0.2.0/24\"`), link-layer addresses and bytes (`\"01ff\"`).",
-		`sessions: [{channel: {client: "198.51.100.7", …}}]`,
-		`sessions: [{channel: {client: "198.51.100.7:40001", …}}]`)
+		`sessions: [{flow: {client: "198.51.100.7", id: 7}}]`,
+		`sessions: [{flow: {client: "198.51.100.7:40001", id: 7}}]`)
 	codeIncomplete = diag.Define("FR0307", "a test leaves out what it needs",
 		"A session needs a value for each of its fields, a row for each member of its key, and a program for each setting without a default. Two rows of a test can't have the same key, and a table can't hold more rows than its size.",
-		`sessions: [{channel: {client: "198.51.100.7:40001"}}]`,
-		`sessions: [{channel: {client: "198.51.100.7:40001", server: "192.0.2.1:3478", …}}]`)
+		`sessions: [{flow: {client: "198.51.100.7:40001"}}]`,
+		`sessions: [{flow: {client: "198.51.100.7:40001", id: 7}}]`)
 	codeUnknownGroup = diag.Define("FR0308", "a test names an unknown group or value of a receiver",
 		"`groups` in a test are groups of the spec, each with values for its key and the list of its receivers, in the order of sending. Values of a receiver that aren't given are 0. A counter is given what it holds, a credit its limit, one that refills its burst (at a rate of 1 a second), a translation the number of its namespace.",
 		`groups: [{subscribers: {key: stream: 7, receivers: [{remot: "203.0.113.1:6000"}]}}]`,
