@@ -25,7 +25,8 @@ func (a *app) fmtCommand() *cobra.Command {
 With -l, exit status 2 says that a file is not formatted.`,
 		Example: `  fastrelay-gen fmt -w examples/*/spec.cue
   fastrelay-gen fmt < spec.cue`,
-		RunE: func(cmd *cobra.Command, args []string) error { return a.format(args, opt) },
+		ValidArgsFunction: specFiles,
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.format(args, opt) },
 	}
 	cmd.Flags().BoolVarP(&opt.write, "write", "w", false, "write the result back to the file")
 	cmd.Flags().BoolVarP(&opt.list, "list", "l", false, "print the names of files that are not formatted")

@@ -93,17 +93,23 @@ Exit status: 0 no mistakes, whether there are warnings or not; 1 mistakes, or, w
 }
 
 func (a *app) dumpCommand() *cobra.Command {
+	known := []string{"plan", "c", "go"}
 	return &cobra.Command{
 		Use:   "dump plan|c|go SPEC",
 		Short: "Print what a stage of the compiler makes of a spec",
 		Example: `  fastrelay-gen dump plan examples/turn/spec.cue
   fastrelay-gen dump c examples/turn/spec.cue | less`,
-		Args:      exactly("STAGE", "SPEC"),
-		ValidArgs: []string{"plan", "c", "go"},
+		Args: exactly("STAGE", "SPEC"),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return known, cobra.ShellCompDirectiveNoFileComp
+			}
+			return specFiles(cmd, args, begun)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			stages := map[string]string{"c": build.SourceName, "go": build.PackageName}
 			if args[0] != "plan" && stages[args[0]] == "" {
-				return usage("there is no stage %q", args[0]).nearest(args[0], cmd.ValidArgs, "").hint("stages are plan, c and go")
+				return usage("there is no stage %q", args[0]).nearest(args[0], known, "").hint("stages are plan, c and go")
 			}
 			if args[0] == "plan" {
 				return a.dumpPlan(cmd.Context(), args[1])
