@@ -152,6 +152,7 @@ type hop struct {
 type hops struct {
 	relay  *Relay
 	routes *routes // nil: Options.Routes
+	paths  *paths  // nil: likewise
 	byKey  map[hopKey]*hop
 	epoch  uint64 // counts changes of the host's network that were applied
 }
@@ -169,6 +170,10 @@ func newHops(r *Relay) (*hops, error) {
 		if h.routes, err = newRoutes(r.log); err != nil {
 			return nil, &KernelError{Doing: "follow the routes of this host", Cause: "netlink can't be used", Err: err}
 		}
+		if h.paths, err = newPaths(h); err != nil {
+			h.routes.close()
+			return nil, &KernelError{Doing: "follow the path MTUs of this host", Cause: "netlink can't be used", Err: err}
+		}
 	}
 	return h, nil
 }
@@ -178,12 +183,14 @@ func (h *hops) start() {
 		h.relay.wg.Add(2)
 		go func() { defer h.relay.wg.Done(); h.routes.listen() }()
 		go func() { defer h.relay.wg.Done(); h.follow() }()
+		h.paths.start()
 	}
 }
 
 func (h *hops) close() {
 	if h.routes != nil {
 		h.routes.close()
+		h.paths.close()
 	}
 }
 
@@ -191,7 +198,8 @@ func (h *hops) resolve(key hopKey) (Hop, neighKey) {
 	if h.routes == nil {
 		return h.relay.opt.Routes(key.from, key.to), neighKey{}
 	}
-	return h.routes.resolve(key)
+	hop, via := h.routes.resolve(key)
+	return h.paths.limit(key, hop, via), via
 }
 
 // prepare resolves the hops that nobody has asked for yet. relay.mu is not held.
@@ -326,15 +334,17 @@ func (h *hops) follow() {
 	const (
 		settle    = 10 * time.Millisecond // changes come in bursts
 		keepAlive = 4 * time.Second       // less than the 5 s after which the kernel calls a neighbour unused
-		lookAgain = 30 * time.Second      // path MTUs change without an announcement
 	)
-	alive, again := time.NewTicker(keepAlive), time.NewTicker(lookAgain)
+	alive, again := time.NewTicker(keepAlive), time.NewTicker(lookRarely)
 	defer alive.Stop()
 	defer again.Stop()
+	if h.paths.listens() {
+		again.Stop() // dumps and errors say when to look
+	}
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	<-pause.C
-	rest := settle
+	var rested time.Time
 	for {
 		select {
 		case <-h.relay.done:
@@ -350,7 +360,7 @@ func (h *hops) follow() {
 			continue
 		case <-h.routes.changed:
 		}
-		pause.Reset(rest)
+		pause.Reset(max(settle, time.Until(rested)))
 		select {
 		case <-h.relay.done:
 			return
@@ -358,9 +368,10 @@ func (h *hops) follow() {
 		}
 		began := time.Now()
 		all, some := h.routes.changes()
-		h.refresh(func(e *hop) bool { return all || some[e.via] })
+		paths := h.paths.changes()
+		h.refresh(func(e *hop) bool { return all || some[e.via] || paths[e.key.to] })
 		// A host whose network never rests must not cost us more than a quarter of a processor.
-		rest = max(settle, 3*time.Since(began))
+		rested = time.Now().Add(3 * time.Since(began))
 	}
 }
 

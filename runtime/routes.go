@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -27,6 +28,8 @@ type routes struct {
 	all    bool              // routes, rules, links or addresses changed
 	dirty  map[neighKey]bool // neighbours that changed
 	useErr bool              // probing failed before
+
+	asked atomic.Uint64 // requests for routes
 }
 
 // neighKey is a neighbour. The zero value is none.
@@ -330,6 +333,7 @@ func (rt *routes) routeGet(to, from netip.Addr) (list []netlink.Route, err error
 	if from.IsValid() {
 		opt = &netlink.RouteGetOptions{SrcAddr: from.AsSlice()}
 	}
+	rt.asked.Add(1)
 	err = rt.with(func(ask *netlink.Handle) error {
 		list, err = ask.RouteGetWithOptions(to.AsSlice(), opt)
 		return err

@@ -1,0 +1,185 @@
+package runtime
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// exception is one to a route: another MTU, or another gateway. Addresses are 16 bytes, IPv4 mapped.
+type exception struct {
+	to, gateway [16]byte
+	table       uint32
+	oif         uint32
+}
+
+func (e exception) dst() netip.Addr { return netip.AddrFrom16(e.to).Unmap() }
+
+// exceptions asks the kernel for exceptions, one request at a time.
+type exceptions struct {
+	inside func(func() error) error // runs a function where the socket has to be opened
+	fd     int                      // -1: not open
+	seq    uint32
+	buf    []byte
+}
+
+// errTooMany says that a dump was given up.
+var errTooMany = errors.New("too many exceptions to routes")
+
+// open opens the socket, in the network namespace of the calling thread.
+func (x *exceptions) open() error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	// Without the option, which Linux has since 4.20, the answer has all routes as well.
+	err = unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
+	if err == nil {
+		// The kernel answers at once. Should it ever not, the relay must still be able to close.
+		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5})
+	}
+	if err != nil {
+		unix.Close(fd)
+		return err
+	}
+	x.fd, x.buf = fd, make([]byte, 64<<10)
+	return nil
+}
+
+func (x *exceptions) close() {
+	if x.fd >= 0 {
+		unix.Close(x.fd)
+		x.fd = -1
+	}
+}
+
+// dump visits all exceptions of a family. They may be incomplete, and the error is netlink.ErrDumpInterrupted then. The
+// kernel lists one of IPv4 once for each route that shares its next hop, which can be millions of times: the error is
+// errTooMany where more than limit are listed.
+func (x *exceptions) dump(family uint8, limit int, visit func(exception, uint32)) error {
+	if x.fd < 0 {
+		if err := x.inside(x.open); err != nil {
+			return err
+		}
+	}
+	x.seq++
+	req := make([]byte, unix.SizeofNlMsghdr+unix.SizeofRtMsg)
+	binary.NativeEndian.PutUint32(req, uint32(len(req)))
+	binary.NativeEndian.PutUint16(req[4:], unix.RTM_GETROUTE)
+	binary.NativeEndian.PutUint16(req[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	binary.NativeEndian.PutUint32(req[8:], x.seq)
+	req[16] = family
+	binary.NativeEndian.PutUint32(req[24:], unix.RTM_F_CLONED)
+	if err := unix.Sendto(x.fd, req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	listed, interrupted := 0, false
+	for {
+		if listed > limit {
+			x.close() // which ends the dump: another request would have to wait for it
+			return errTooMany
+		}
+		n, _, err := unix.Recvfrom(x.fd, x.buf, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		for b := x.buf[:n]; len(b) >= unix.SizeofNlMsghdr; {
+			size := int(binary.NativeEndian.Uint32(b))
+			if size < unix.SizeofNlMsghdr || size > len(b) {
+				return fmt.Errorf("a netlink message of %d bytes in %d", size, len(b))
+			}
+			kind, flags := binary.NativeEndian.Uint16(b[4:]), binary.NativeEndian.Uint16(b[6:])
+			data := b[unix.SizeofNlMsghdr:size]
+			mine := binary.NativeEndian.Uint32(b[8:]) == x.seq
+			b = b[min((size+3)&^3, len(b)):]
+			if !mine { // of a request that had no answer in time
+				continue
+			}
+			interrupted = interrupted || flags&unix.NLM_F_DUMP_INTR != 0
+			switch kind {
+			case unix.NLMSG_ERROR, unix.NLMSG_DONE:
+				if len(data) >= 4 {
+					if code := int32(binary.NativeEndian.Uint32(data)); code < 0 {
+						return unix.Errno(-code)
+					}
+				}
+				if interrupted {
+					return netlink.ErrDumpInterrupted
+				}
+				return nil
+			case unix.RTM_NEWROUTE:
+				listed++
+				if e, mtu, ok := parseException(data, family); ok {
+					visit(e, mtu)
+				}
+			}
+		}
+	}
+}
+
+// parseException reads a route's message.
+func parseException(b []byte, family uint8) (e exception, mtu uint32, ok bool) {
+	if len(b) < unix.SizeofRtMsg || b[0] != family || binary.NativeEndian.Uint32(b[8:])&unix.RTM_F_CLONED == 0 {
+		return exception{}, 0, false
+	}
+	e.table = uint32(b[4])
+	for kind, v := range attributes(b[unix.SizeofRtMsg:]) {
+		switch kind {
+		case unix.RTA_DST:
+			e.to = mapped(v)
+			ok = true
+		case unix.RTA_GATEWAY:
+			e.gateway = mapped(v)
+		case unix.RTA_OIF:
+			e.oif = uint32At(v)
+		case unix.RTA_TABLE:
+			e.table = uint32At(v)
+		case unix.RTA_METRICS:
+			for kind, v := range attributes(v) {
+				if kind == unix.RTAX_MTU {
+					mtu = uint32At(v)
+				}
+			}
+		}
+	}
+	return e, mtu, ok
+}
+
+// attributes iterates over netlink attributes.
+func attributes(b []byte) iter.Seq2[uint16, []byte] {
+	return func(yield func(uint16, []byte) bool) {
+		for len(b) >= 4 {
+			size := int(binary.NativeEndian.Uint16(b))
+			if size < 4 || size > len(b) {
+				return
+			}
+			const flags = unix.NLA_F_NESTED | unix.NLA_F_NET_BYTEORDER
+			if !yield(binary.NativeEndian.Uint16(b[2:])&^flags, b[4:size]) {
+				return
+			}
+			b = b[min((size+3)&^3, len(b)):]
+		}
+	}
+}
+
+func mapped(b []byte) (a [16]byte) {
+	if addr, ok := netip.AddrFromSlice(b); ok {
+		a = addr.As16()
+	}
+	return a
+}
+
+func uint32At(b []byte) uint32 {
+	if len(b) < 4 {
+		return 0
+	}
+	return binary.NativeEndian.Uint32(b)
+}

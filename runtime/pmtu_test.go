@@ -1,0 +1,746 @@
+package runtime
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tooBig is an ICMP error about a UDP datagram of 1,300 bytes, in an IP packet from a router to the datagram's source.
+type tooBig struct {
+	from, to netip.AddrPort
+	mtu      int
+	change   func(packet []byte) // what a test has wrong in it
+}
+
+var routers = map[bool]netip.Addr{true: netip.MustParseAddr("192.0.2.254"), false: netip.MustParseAddr("2001:db8::fe")}
+
+func (e tooBig) packet() []byte {
+	quoted := ipPacket(e.from.Addr(), e.to.Addr(), unix.IPPROTO_UDP, make([]byte, 1308))
+	udp := quoted[len(quoted)-1308:]
+	binary.BigEndian.PutUint16(udp, e.from.Port())
+	binary.BigEndian.PutUint16(udp[2:], e.to.Port())
+	binary.BigEndian.PutUint16(udp[4:], 1308)
+	icmp := make([]byte, 8)
+	protocol := byte(unix.IPPROTO_ICMP)
+	if e.to.Addr().Is4() {
+		icmp[0], icmp[1] = 3, 4
+		binary.BigEndian.PutUint16(icmp[6:], uint16(e.mtu))
+		icmp = append(icmp, quoted[:28]...)
+	} else {
+		protocol = unix.IPPROTO_ICMPV6
+		icmp[0] = 2
+		binary.BigEndian.PutUint32(icmp[4:], uint32(e.mtu))
+		icmp = append(icmp, quoted[:1200]...)
+	}
+	router := routers[e.to.Addr().Is4()]
+	if e.change != nil {
+		e.change(icmp)
+	}
+	pseudo := uint32(0)
+	if e.to.Addr().Is6() {
+		pseudo = onesSum(router.AsSlice()) + onesSum(e.from.Addr().AsSlice()) + uint32(len(icmp)) + uint32(protocol)
+	}
+	wrong := icmp[2]
+	icmp[2] = 0
+	binary.BigEndian.PutUint16(icmp[2:], ^fold(pseudo+onesSum(icmp)))
+	icmp[2] ^= wrong
+	return ipPacket(router, e.from.Addr(), protocol, icmp)
+}
+
+// ipPacket is a packet of the addresses' family.
+func ipPacket(from, to netip.Addr, protocol byte, payload []byte) []byte {
+	if from.Is6() {
+		b := make([]byte, 40)
+		b[0], b[6], b[7] = 0x60, protocol, 64
+		binary.BigEndian.PutUint16(b[4:], uint16(len(payload)))
+		copy(b[8:], from.AsSlice())
+		copy(b[24:], to.AsSlice())
+		return append(b, payload...)
+	}
+	b := make([]byte, 20)
+	b[0], b[6], b[8], b[9] = 0x45, 0x40, 64, protocol
+	binary.BigEndian.PutUint16(b[2:], uint16(20+len(payload)))
+	copy(b[12:], from.AsSlice())
+	copy(b[16:], to.AsSlice())
+	binary.BigEndian.PutUint16(b[10:], ^fold(onesSum(b)))
+	return append(b, payload...)
+}
+
+func onesSum(b []byte) (sum uint32) {
+	for i, v := range b {
+		sum += uint32(v) << (8 * (1 - i&1))
+	}
+	return sum
+}
+
+func fold(sum uint32) uint16 {
+	for sum>>16 != 0 {
+		sum = sum&0xffff + sum>>16
+	}
+	return uint16(sum)
+}
+
+// report puts errors on the cable to the relay.
+func (b *bench) report(t testing.TB, errors ...tooBig) {
+	t.Helper()
+	for _, e := range errors {
+		protocol := []byte{8, 0}
+		if e.to.Addr().Is6() {
+			protocol = []byte{0x86, 0xdd}
+		}
+		frame := slices.Concat(b.dev.MAC, b.there.MAC, protocol, e.packet())
+		if err := unix.Sendto(b.sock, frame, 0, &unix.SockaddrLinklayer{Ifindex: b.there.Index}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (b *bench) ip(t testing.TB, args ...string) {
+	t.Helper()
+	if err := b.host.Run("ip", args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// udp opens a socket on the relay's host that could have sent what an error is about.
+func (b *bench) udp(t testing.TB, at string) *net.UDPConn {
+	t.Helper()
+	var conn *net.UDPConn
+	if err := b.host.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(at)))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// flow6 are the values of a session between IPv6 addresses.
+func flow6(n int) []any {
+	port := func(addr string, base int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr(addr), uint16(base+n))
+	}
+	return []any{port("2001:db8:9::7", 40000), port("2001:db8::1", 3478-n), 0x4000 + n,
+		port("2001:db8::1", 50000), port("2001:db8:9::9", 7000)}
+}
+
+// pathCase is a session of one family, and an error about what it sends to its peer.
+type pathCase struct {
+	family    string
+	values    []any
+	mtu       int          // that the error reports
+	listen    string       // where a socket is that could have sent the packet
+	flush     []string     // makes the kernel forget its exceptions
+	elsewhere netip.Addr   // another peer
+	gateway   netip.Prefix // another one
+	session   *Session
+	error     tooBig
+}
+
+func pathCases() []pathCase {
+	all := []pathCase{
+		{family: "IPv4", values: flow(1), mtu: 1000,
+			listen: "0.0.0.0:50001", flush: []string{"route", "flush", "cache"},
+			elsewhere: netip.MustParseAddr("203.0.113.10"), gateway: netip.MustParsePrefix("192.0.2.253/24")},
+		{family: "IPv6", values: flow6(1), mtu: 1280,
+			listen: "[::]:50001", flush: []string{"-6", "route", "flush", "cache"},
+			elsewhere: netip.MustParseAddr("2001:db8:9::a"), gateway: netip.MustParsePrefix("2001:db8::fd/64")},
+	}
+	for i := range all {
+		c := &all[i]
+		c.error = tooBig{from: c.values[3].(netip.AddrPort), to: c.values[4].(netip.AddrPort), mtu: c.mtu}
+	}
+	return all
+}
+
+const soon = 1500 * time.Millisecond // in which an error has to be followed
+
+func (c *pathCase) open(t testing.TB, r *Relay) {
+	t.Helper()
+	var err error
+	if c.session, err = r.Open("flow", c.values...); err != nil {
+		t.Fatal(err)
+	}
+	until(t, 3*time.Second, "the way is known", func() bool { return hopIn(t, c.session, 0).State == HopDirect })
+}
+
+// is waits until the row to the peer has an MTU; the row to the client keeps that of the device.
+func (c *pathCase) is(t testing.TB, what string, mtu int) {
+	t.Helper()
+	until(t, soon, fmt.Sprintf("%s: an MTU of %d", what, mtu), func() bool { return hopIn(t, c.session, 0).MTU == mtu })
+	if got := hopIn(t, c.session, 1).MTU; got != 1500 {
+		t.Errorf("%s: the other path's MTU became %d", what, got)
+	}
+}
+
+// Where the host has no socket that an error could be about, the kernel ignores it, and the relay keeps the MTU.
+func TestPathMTUKept(t *testing.T) {
+	for _, c := range pathCases() {
+		t.Run(c.family, func(t *testing.T) {
+			b := network(t)
+			r := b.load(t, Options{})
+			c.open(t, r)
+			b.report(t, c.error)
+			c.is(t, "an error", c.mtu)
+			if got := r.PathMTUs(); got != (PathMTUs{Receives: true, Kept: 1, Taken: 1}) {
+				t.Errorf("%+v", got)
+			}
+			// A session that is opened later has it from the start.
+			other := slices.Clone(c.values)
+			own := c.error.from.Addr()
+			other[1], other[3] = netip.AddrPortFrom(own, 999), netip.AddrPortFrom(own, 51000)
+			late, err := r.Open("flow", other...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := hopIn(t, late, 0).MTU; got != c.mtu {
+				t.Errorf("a session that is opened later begins with %d", got)
+			}
+
+			// It is kept for a while, and forgotten where the route is another.
+			r.RefreshRoutes()
+			c.is(t, "after a refresh", c.mtu)
+			r.hops.paths.mu.Lock()
+			for key, own := range r.hops.paths.own {
+				if life := time.Until(own.until); life < 9*time.Minute || life > 10*time.Minute {
+					t.Errorf("it is kept for %v", life)
+				}
+				own.until = time.Now()
+				r.hops.paths.own[key] = own
+			}
+			r.hops.paths.mu.Unlock()
+			c.is(t, "when it has expired", 1500)
+
+			b.report(t, c.error)
+			c.is(t, "the error again", c.mtu)
+			if err := b.there.AddAddr(c.gateway.String()); err != nil {
+				t.Fatal(err)
+			}
+			b.ip(t, "route", "add", c.error.to.Addr().String(), "via", c.gateway.Addr().String(), "dev", "in0")
+			c.is(t, "by another gateway", 1500)
+			if kept := r.PathMTUs().Kept; kept != 0 {
+				t.Errorf("%d MTUs are kept for nothing", kept)
+			}
+			b.report(t, c.error)
+			c.is(t, "the error once more", c.mtu)
+		})
+	}
+}
+
+// Where the host has a socket, the kernel makes an exception, and the relay has the kernel's MTU, until the exception
+// goes.
+func TestPathMTUOfKernel(t *testing.T) {
+	for _, c := range pathCases() {
+		t.Run(c.family, func(t *testing.T) {
+			b := network(t)
+			r := b.load(t, Options{})
+			b.udp(t, c.listen)
+			c.open(t, r)
+			b.report(t, c.error)
+			c.is(t, "an error", c.mtu)
+			if got := r.PathMTUs(); got != (PathMTUs{Receives: true, Taken: 1}) {
+				t.Errorf("%+v", got)
+			}
+			b.seen(t, r) // the exception is known, so that its end is noticed
+			b.ip(t, c.flush...)
+			c.is(t, "without the exception", 1500)
+		})
+	}
+}
+
+// seen waits until exceptions were dumped once more.
+func (b *bench) seen(t testing.TB, r *Relay) {
+	t.Helper()
+	n := r.hops.paths.dumps.Load()
+	until(t, 3*time.Second, "another dump", func() bool { return r.hops.paths.dumps.Load() >= n+4 })
+}
+
+// withoutRaw runs f on a thread without CAP_NET_RAW.
+func withoutRaw(f func() error) error {
+	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&head, &caps[0]); err != nil {
+		return err
+	}
+	all := caps
+	caps[0].Effective &^= 1 << unix.CAP_NET_RAW
+	if err := unix.Capset(&head, &caps[0]); err != nil {
+		return err
+	}
+	err := f()
+	if back := unix.Capset(&head, &all[0]); back != nil {
+		panic(back) // the thread may be another goroutine's next
+	}
+	return err
+}
+
+// Without the right to receive errors, the relay says so, and follows the exceptions that the kernel shows.
+func TestPathMTUWithoutRights(t *testing.T) {
+	for _, c := range pathCases() {
+		t.Run(c.family, func(t *testing.T) {
+			b := network(t)
+			var log bytes.Buffer
+			var r *Relay
+			if err := b.host.Do(func() error {
+				return withoutRaw(func() (err error) {
+					r, err = Load(flowDesc(), build(t), Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+					return err
+				})
+			}); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := r.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			if text := log.String(); strings.Count(text, "level=WARN") != 1 || !strings.Contains(text, "CAP_NET_RAW") {
+				t.Errorf("it says %q", text)
+			}
+			conn := b.udp(t, c.listen)
+			c.open(t, r)
+			b.report(t, c.error)
+			// A datagram of the server's own makes the kernel look at the route: then the exception is in dumps.
+			if _, err := conn.WriteToUDPAddrPort([]byte{0}, c.error.to); err != nil {
+				t.Fatal(err)
+			}
+			c.is(t, "an exception", c.mtu)
+			if got := r.PathMTUs(); got != (PathMTUs{}) {
+				t.Errorf("%+v", got)
+			}
+			b.seen(t, r)
+			b.ip(t, c.flush...)
+			c.is(t, "without the exception", 1500)
+		})
+	}
+}
+
+// Errors that quote something else than what a session sends change nothing.
+func TestPathMTUForged(t *testing.T) {
+	for _, c := range pathCases() {
+		t.Run(c.family, func(t *testing.T) {
+			b := network(t)
+			r := b.load(t, Options{})
+			// Sessions that are over count as little as those that never were.
+			over, err := r.Open("flow", map[string][]any{"IPv4": flow(2), "IPv6": flow6(2)}[c.family]...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.open(t, r)
+			if err := over.Close(); err != nil {
+				t.Fatal(err)
+			}
+			own, peer := c.error.from, c.error.to
+			port := func(a netip.AddrPort, n uint16) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), n) }
+			v4 := c.family == "IPv4"
+			at, protocol := 8, 8+6 // the quoted packet
+			if v4 {
+				protocol = at + 9
+			}
+			counted := []tooBig{
+				{from: port(own, 50002), to: peer},
+				{from: own, to: port(peer, 7002)},
+				{from: port(own, 0), to: port(peer, 0)},
+				{from: port(own, 50002), to: port(peer, 7002)}, // the session that is over
+				{from: own, to: netip.AddrPortFrom(c.elsewhere, peer.Port())},
+				{from: port(own, peer.Port()), to: port(peer, own.Port())},
+				{from: own, to: peer, change: func(b []byte) { b[protocol] = unix.IPPROTO_ICMP }}, // no ports
+				{from: own, to: peer, change: func(b []byte) { b[at] = 0x55 }},
+			}
+			dropped := []tooBig{{from: own, to: peer, change: func(b []byte) { b[0] = 1 }}} // another type
+			if v4 {
+				counted = append(counted,
+					tooBig{from: own, to: peer, change: func(b []byte) { b[2] = 1 }},      // the checksum
+					tooBig{from: own, to: peer, change: func(b []byte) { b[at] = 0x43 }},  // the quoted header's length
+					tooBig{from: own, to: peer, change: func(b []byte) { b[at+7] = 0x9 }}, // a later fragment
+				)
+				dropped = append(dropped, tooBig{from: own, to: peer, change: func(b []byte) { b[1] = 3 }})
+			} else {
+				dropped = append(dropped, tooBig{from: own, to: peer, change: func(b []byte) { b[2] = 1 }})
+				counted = append(counted, tooBig{from: own, to: peer, mtu: 1279})
+				counted = append(counted, tooBig{from: own, to: peer, mtu: 1 << 20})
+			}
+			for i := range counted {
+				if counted[i].mtu == 0 {
+					counted[i].mtu = c.mtu
+				}
+			}
+			for i := range dropped {
+				dropped[i].mtu = c.mtu
+			}
+			b.report(t, append(dropped, counted...)...)
+			all := uint64(len(counted))
+			until(t, 3*time.Second, "all are looked at", func() bool { return r.PathMTUs().Ignored == all })
+			// These are about what is sent, and yet no news.
+			b.report(t, tooBig{from: own, to: peer, mtu: 1500}, tooBig{from: own, to: peer, mtu: 9000})
+			until(t, 3*time.Second, "all are looked at", func() bool { return r.PathMTUs().Taken == 2 })
+			r.RefreshRoutes()
+			if got := hopIn(t, c.session, 0).MTU; got != 1500 {
+				t.Errorf("the MTU became %d", got)
+			}
+			if got := r.PathMTUs(); got.Kept != 0 || got.Ignored != all {
+				t.Errorf("%+v, want %d ignored", got, all)
+			}
+			// The right one counts, an MTU is never raised, and never lower than the kernel takes.
+			b.report(t, c.error)
+			c.is(t, "the right one", c.mtu)
+			b.report(t, tooBig{from: own, to: peer, mtu: 1400})
+			until(t, 3*time.Second, "it is looked at", func() bool { return r.PathMTUs().Taken == 4 })
+			r.RefreshRoutes()
+			c.is(t, "a larger one", c.mtu)
+			if v4 {
+				b.report(t, tooBig{from: own, to: peer, mtu: 68})
+				c.is(t, "a tiny one", 552)
+			}
+		})
+	}
+}
+
+// The copies of a receiver follow as well.
+func TestPathMTUOfReceivers(t *testing.T) {
+	b := network(t)
+	var r *Relay
+	if err := b.host.Do(func() (err error) {
+		r, err = Load(fanDesc(), buildFile(t, "fan"), quiet(Options{}))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	g := openGroup(t, r, 7)
+	anna, bert := add(t, g, 1, 1), add(t, g, 2, 2)
+	v := subscriber(1, 1)
+	about := tooBig{from: v[0].(netip.AddrPort), to: v[1].(netip.AddrPort), mtu: 1000}
+	is := func(what string, mtu int) {
+		t.Helper()
+		until(t, soon, what, func() bool { return anna.Hops()[0].MTU == mtu })
+		if got := bert.Hops()[0].MTU; got != 1500 {
+			t.Errorf("%s: the other's MTU became %d", what, got)
+		}
+		row, err := g.kind.rows.LookupBytes(anna.at)
+		if err != nil || getHop(row[36:]).MTU != mtu {
+			t.Errorf("%s: the kernel has %+v, %v", what, getHop(row[36:]), err)
+		}
+	}
+	until(t, 3*time.Second, "the way is known", func() bool { return anna.Hops()[0].State == HopDirect })
+	b.report(t, tooBig{from: about.from, to: netip.AddrPortFrom(about.to.Addr(), 1), mtu: 1000})
+	until(t, 3*time.Second, "it is looked at", func() bool { return r.PathMTUs().Ignored == 1 })
+	is("a forged error", 1500)
+	b.report(t, about)
+	is("an error", 1000)
+	if err := anna.Set(subscriber(1, 3)...); err != nil {
+		t.Fatal(err)
+	}
+	is("after a change", 1000)
+}
+
+// ways makes the relay follow n hops, as sessions with n peers do.
+func ways(t testing.TB, r *Relay, n int) (keys []hopKey) {
+	t.Helper()
+	members := []MemberDesc{
+		{Name: "from", Kind: KindEndpoint, Size: 18}, {Name: "to", Kind: KindEndpoint, Size: 18, Off: 18},
+		{Name: "hop_to", Kind: KindHop, Size: 20, Off: 36, Hidden: true, To: 1},
+	}
+	table := &Table{relay: r, desc: &TableDesc{Name: "ways", Value: members, ValueSize: 56}, m: r.Table("by_client").m}
+	for i := range n {
+		row := &tableRow{table: table, key: make([]byte, 40), value: make([]byte, 56)}
+		to := netip.AddrFrom4([4]byte{203, 0, byte(113 + i>>8), byte(i)}).As16()
+		from := netip.MustParseAddr("192.0.2.1").As16()
+		copy(row.value, from[:])
+		copy(row.value[18:], to[:])
+		order.PutUint16(row.value[16:], uint16(10000+i))
+		order.PutUint16(row.value[34:], 7000)
+		if err := row.findHops(); err != nil {
+			t.Fatal(err)
+		}
+		r.hops.prepare([]*tableRow{row})
+		r.mu.Lock()
+		r.hops.use(row)
+		r.mu.Unlock()
+		keys = append(keys, row.hops[0].key)
+	}
+	return keys
+}
+
+// However many sessions there are, following their paths takes one request a family and second; without any, none.
+func TestPathMTURequests(t *testing.T) {
+	b := network(t)
+	b.ip(t, "route", "add", "203.0.0.0/16", "via", "192.0.2.254", "dev", "in0")
+	r := b.load(t, Options{})
+	paths, routes := r.hops.paths, r.hops.routes
+	until(t, 5*time.Second, "looks", func() bool { return paths.looks.Load() >= 2 })
+	if n := paths.dumps.Load(); n != 0 {
+		t.Errorf("%d requests for nobody", n)
+	}
+	const sessions = 10000
+	keys := ways(t, r, sessions)
+	until(t, 10*time.Second, "the network is at rest", func() bool {
+		asked := routes.asked.Load()
+		b.seen(t, r)
+		return routes.asked.Load() == asked
+	})
+	began, dumps, asked := time.Now(), paths.dumps.Load(), routes.asked.Load()
+	until(t, 10*time.Second, "eight requests", func() bool { return paths.dumps.Load() >= dumps+8 })
+	if took := time.Since(began); took < 3*time.Second {
+		t.Errorf("eight requests within %v, two a second are enough", took)
+	}
+	if n := routes.asked.Load() - asked; n != 0 {
+		t.Errorf("%d requests for routes of %d sessions, none is needed", n, sessions)
+	}
+	// An error costs a request for the path that it is about.
+	asked = routes.asked.Load()
+	from, to := netip.MustParseAddrPort("192.0.2.1:17777"), netip.AddrPortFrom(keys[7777].to, 7000)
+	b.report(t, tooBig{from: from, to: to, mtu: 1000})
+	mtu := func(key hopKey) int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.hops.byKey[key].now.MTU
+	}
+	until(t, soon, "the MTU", func() bool { return mtu(keys[7777]) == 1000 })
+	if n := routes.asked.Load() - asked; n != 1 {
+		t.Errorf("%d requests for the route of one path", n)
+	}
+	for i, key := range keys {
+		if i != 7777 && mtu(key) != 1500 {
+			t.Fatalf("path %d has an MTU of %d", i, mtu(key))
+		}
+	}
+}
+
+// A flood of errors with guessed ports costs little, and what is true among them counts.
+func TestPathMTUFlood(t *testing.T) {
+	b := network(t)
+	b.ip(t, "route", "add", "203.0.0.0/16", "via", "192.0.2.254", "dev", "in0")
+	r := b.load(t, Options{})
+	keys := ways(t, r, 1000)
+	from, to := netip.MustParseAddrPort("192.0.2.1:9999"), netip.AddrPortFrom(keys[500].to, 7000)
+	about := tooBig{from: from, to: to, mtu: 1000}
+	stop := make(chan struct{})
+	var flood sync.WaitGroup
+	flood.Go(func() {
+		for i := range 60000 {
+			select {
+			case <-stop:
+				return
+			default:
+				e := about
+				e.from = netip.AddrPortFrom(about.from.Addr(), uint16(20000+i%40000))
+				b.report(t, e)
+			}
+		}
+	})
+	until(t, 5*time.Second, "a flood", func() bool { return r.PathMTUs().Ignored > 2000 })
+	if got := r.PathMTUs(); got.Taken != 0 || got.Kept != 0 {
+		t.Errorf("%+v", got)
+	}
+	close(stop)
+	flood.Wait()
+	about.from = netip.AddrPortFrom(about.from.Addr(), 10500)
+	b.report(t, about)
+	until(t, soon, "the true one", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.hops.byKey[keys[500]].now.MTU == 1000
+	})
+}
+
+// Where exceptions are too many to be dumped, all routes are asked for, now and then; errors count as before.
+func TestPathMTUTooMany(t *testing.T) {
+	b := network(t)
+	var log bytes.Buffer
+	r := b.load(t, Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	r.hops.paths.mu.Lock()
+	r.hops.paths.listed = -1
+	r.hops.paths.mu.Unlock()
+	c := pathCases()[0]
+	b.udp(t, c.listen)
+	c.open(t, r)
+	asked := r.hops.routes.asked.Load()
+	until(t, 3*time.Second, "all routes are asked for", func() bool { return r.hops.routes.asked.Load() >= asked+2 })
+	b.report(t, c.error)
+	c.is(t, "an error", c.mtu)
+	if got := r.PathMTUs(); got.Taken != 1 {
+		t.Errorf("%+v", got)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(log.String(), "too many exceptions"); n != 1 {
+		t.Errorf("it says so %d times:\n%s", n, &log)
+	}
+	// A dump that is given up leaves nothing behind that the next one would read.
+	x := &exceptions{inside: b.host.Do, fd: -1}
+	defer x.close()
+	for i, limit := range []int{lookLimit, -1, lookLimit, lookLimit} {
+		var got []netip.Addr
+		err := x.dump(unix.AF_INET, limit, func(e exception, mtu uint32) {
+			if mtu == uint32(c.mtu) {
+				got = append(got, e.dst())
+			}
+		})
+		if limit < 0 {
+			if !errors.Is(err, errTooMany) {
+				t.Errorf("dump %d: %v", i, err)
+			}
+		} else if err != nil || !slices.Contains(got, c.error.to.Addr()) {
+			t.Errorf("dump %d: %v, %v", i, got, err)
+		}
+	}
+}
+
+// What a row sends, as its members say it.
+func TestPathMTUOfRows(t *testing.T) {
+	ep := MemberDesc{Kind: KindEndpoint, Size: 18}
+	addr := MemberDesc{Kind: KindAddr, Size: 16}
+	from := netip.MustParseAddrPort("192.0.2.1:5000")
+	to := netip.MustParseAddrPort("203.0.113.9:7000")
+	exact, none := ports{5000, 7000}, ports{anyPort, anyPort}
+	for _, tt := range []struct {
+		name     string
+		from, to *MemberDesc
+		sends    []ports
+		not      []ports
+	}{
+		{"endpoints", &ep, &ep, []ports{exact}, []ports{none, {5000, 7001}, {5001, 7000}, {7000, 5000}}},
+		{"addresses, as of a tunnel", &addr, &addr, []ports{exact, none, {1, 2}}, nil},
+		{"from an address to an endpoint", &addr, &ep, []ports{exact, {1, 7000}}, []ports{none, {5000, 7001}}},
+		{"from an endpoint to an address", &ep, &addr, []ports{exact, {5000, 1}}, []ports{none, {5001, 7000}}},
+		{"to an endpoint", nil, &ep, []ports{exact, {1, 7000}}, []ports{none, {5000, 7001}}},
+		{"to an address", nil, &addr, []ports{exact, none}, nil},
+		{"a next hop", nil, nil, nil, []ports{exact, none}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			value := make([]byte, 80)
+			a, b := from.Addr().As16(), to.Addr().As16()
+			copy(value, a[:])
+			copy(value[18:], b[:])
+			order.PutUint16(value[16:], from.Port())
+			order.PutUint16(value[34:], to.Port())
+			var members []MemberDesc
+			way := MemberDesc{Kind: KindHop, Size: 20, Off: 36, Hidden: true, From: -1}
+			if tt.from != nil {
+				way.From = len(members)
+				members = append(members, *tt.from)
+			}
+			if tt.to != nil {
+				m := *tt.to
+				m.Off = 18
+				way.To = len(members)
+				members = append(members, m, way)
+			} else {
+				members = append(members, MemberDesc{Kind: KindNextHop, Size: 36, Off: 36})
+			}
+			row := &tableRow{table: &Table{desc: &TableDesc{Value: members}}, value: value}
+			e := &hop{rows: map[*tableRow]struct{}{row: {}}}
+			row.hops = []rowHop{{off: 36, hop: e}}
+			for want, list := range map[int][]ports{1000: tt.sends, 0: tt.not} {
+				for _, p := range list {
+					about := quoted{}
+					about.add(p, &notice{mtu: 1000})
+					if got := about.match(e); got != want {
+						t.Errorf("about ports %v: an MTU of %d, want %d", p, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Errors cut short are no errors, and never read beyond their end.
+func TestTooBigCutShort(t *testing.T) {
+	for _, c := range pathCases() {
+		packet, parse := c.error.packet(), tooBig4
+		if c.family == "IPv6" {
+			packet, parse = packet[40:], tooBig6
+		}
+		q, mtu, ok := parse(packet)
+		right, none := ports{50001, 7001}, ports{anyPort, anyPort}
+		if want := (quote{c.error.from.Addr(), c.error.to.Addr(), right}); !ok || mtu != c.mtu || q != want {
+			t.Errorf("%s: %+v, %d, %v", c.family, q, mtu, ok)
+		}
+		for n := range packet {
+			if q, _, ok := parse(packet[:n:n]); ok && q.ports != none && q.ports != right {
+				t.Errorf("%s: %d bytes are read as %+v", c.family, n, q)
+			}
+		}
+		for i := range min(len(packet), 100) {
+			for _, v := range []byte{0, 0x0f, 0x4f, 0x6f, 0xff} {
+				b := slices.Clone(packet)
+				b[i] = v
+				parse(b)
+			}
+		}
+	}
+}
+
+// A dump of many exceptions, which is done once a second and family.
+func BenchmarkExceptions(b *testing.B) {
+	for _, routes := range []int{1, 10, 1000} {
+		b.Run(fmt.Sprintf("%d routes", routes), func(b *testing.B) {
+			n := network(b)
+			// Routes that are alike share a next hop, and its exceptions.
+			n.ip(b, "route", "add", "203.0.0.0/16", "via", "192.0.2.254", "dev", "in0", "metric", "7")
+			r := n.load(b, Options{})
+			n.udp(b, "0.0.0.0:5000")
+			makeExceptions(b, n, r, 8000)
+			var batch strings.Builder
+			for i := range routes - 1 {
+				fmt.Fprintf(&batch, "route add 10.%d.%d.0/24 via 192.0.2.254 dev in0 metric 7\n", i>>8, i&255)
+			}
+			cmd := n.host.Command(b.Context(), "ip", "-batch", "-")
+			cmd.Stdin = strings.NewReader(batch.String())
+			if out, err := cmd.CombinedOutput(); err != nil {
+				b.Fatalf("%v: %s", err, out)
+			}
+			x := &exceptions{inside: r.inNamespace, fd: -1}
+			defer x.close()
+			count, given := 0, 0
+			now := map[exception]uint32{}
+			for b.Loop() {
+				count = 0
+				clear(now)
+				err := x.dump(unix.AF_INET, lookLimit, func(e exception, mtu uint32) { count++; now[e] = mtu })
+				if errors.Is(err, errTooMany) {
+					given++
+				} else if err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(len(now)), "exceptions")
+			b.ReportMetric(float64(count), "listed")
+			b.ReportMetric(float64(given)/float64(b.N), "given-up/op")
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(count), "ns/listed")
+		})
+	}
+}
+
+// makeExceptions makes the kernel note MTUs of paths to so many destinations.
+func makeExceptions(b *testing.B, n *bench, r *Relay, count int) {
+	b.Helper()
+	for i := range count {
+		to := netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)})
+		from := netip.MustParseAddrPort("192.0.2.1:5000")
+		n.report(b, tooBig{from: from, to: netip.AddrPortFrom(to, 7000), mtu: 1000})
+		until(b, time.Second, "an exception", func() bool {
+			hop, _ := r.hops.routes.resolve(hopKey{to: to})
+			return hop.MTU == 1000
+		})
+	}
+}
