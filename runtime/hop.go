@@ -217,6 +217,9 @@ func (h *hops) prepare(rows []*tableRow) {
 			if h.routes != nil && hop.State == HopNeighbour {
 				h.routes.probe(via) // so that the way is direct soon
 			}
+			if h.routes != nil {
+				h.paths.recheck(rh.key.to, hop)
+			}
 			rh.got = &resolved{hop, via, epoch}
 		}
 	}

@@ -72,6 +72,7 @@ type paths struct {
 	quotes map[quote]*notice
 	own    map[hopKey]pathMTU
 	stale  map[netip.Addr]bool // destinations whose MTU may be another
+	again  map[netip.Addr]bool // destinations whose exception no dump may have had
 }
 
 // quote is what an error says of the packet that was dropped.
@@ -106,6 +107,7 @@ func newPaths(h *hops) (*paths, error) {
 		hops: h, log: h.relay.log, life: pathLife, listed: lookLimit, ask: &exceptions{inside: h.relay.inNamespace},
 		known: [2]map[exception]uint32{{}, {}}, arrived: make(chan struct{}, 1),
 		quotes: map[quote]*notice{}, own: map[hopKey]pathMTU{}, stale: map[netip.Addr]bool{},
+		again: map[netip.Addr]bool{},
 	}
 	if err := p.ask.open(); err != nil {
 		return nil, err
@@ -204,7 +206,14 @@ func (p *paths) look() bool {
 		clear(p.known[1])
 		return true
 	}
+	// An exception that comes and goes between two dumps is in none of them.
 	var changed []netip.Addr
+	p.mu.Lock()
+	for to := range p.again {
+		changed = append(changed, to)
+	}
+	clear(p.again)
+	p.mu.Unlock()
 	for i, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
 		p.dumps.Add(1)
 		now := make(map[exception]uint32, len(p.known[i]))
@@ -262,6 +271,16 @@ func (p *paths) mark(to []netip.Addr) {
 	h.relay.mu.Unlock()
 	if any {
 		h.routes.kick(false)
+	}
+}
+
+// recheck has the hops to a destination resolved once more after the next dump: the kernel's answer has an exception that
+// may be gone before it is dumped.
+func (p *paths) recheck(to netip.Addr, hop Hop) {
+	if a, err := p.hops.routes.link(hop.Ifindex); err == nil && hop.MTU < a.MTU {
+		p.mu.Lock()
+		p.again[to] = true
+		p.mu.Unlock()
 	}
 }
 
@@ -392,6 +411,7 @@ func (p *paths) verify() {
 	for e, about := range byHop {
 		if mtu := about.match(e); mtu > 0 && p.keep(e, mtu) {
 			to = append(to, e.key.to)
+			p.again[e.key.to] = true
 		}
 	}
 	p.mu.Unlock()

@@ -254,7 +254,26 @@ func TestPathMTUOfKernel(t *testing.T) {
 			if got := r.PathMTUs(); got != (PathMTUs{Receives: true, Taken: 1}) {
 				t.Errorf("%+v", got)
 			}
-			b.seen(t, r) // the exception is known, so that its end is noticed
+			b.ip(t, c.flush...) // perhaps before any dump has had the exception
+			c.is(t, "without the exception", 1500)
+			b.report(t, c.error)
+			c.is(t, "the error again", c.mtu)
+			b.seen(t, r)
+			b.ip(t, c.flush...)
+			c.is(t, "without the exception", 1500)
+			// One that was there before the session, and goes before any dump.
+			if err := c.session.Close(); err != nil {
+				t.Fatal(err)
+			}
+			b.report(t, c.error)
+			until(t, 3*time.Second, "the kernel's exception", func() bool {
+				hop, _ := r.hops.routes.resolve(hopKey{c.error.from.Addr(), c.error.to.Addr()})
+				return hop.MTU == c.mtu
+			})
+			c.open(t, r)
+			if got := hopIn(t, c.session, 0).MTU; got != c.mtu {
+				t.Errorf("a session begins with %d", got)
+			}
 			b.ip(t, c.flush...)
 			c.is(t, "without the exception", 1500)
 		})
@@ -491,10 +510,12 @@ func TestPathMTURequests(t *testing.T) {
 	}
 	const sessions = 10000
 	keys := ways(t, r, sessions)
-	until(t, 10*time.Second, "the network is at rest", func() bool {
+	until(t, 30*time.Second, "the network is at rest", func() bool {
 		asked := routes.asked.Load()
 		b.seen(t, r)
-		return routes.asked.Load() == asked
+		routes.mu.Lock()
+		defer routes.mu.Unlock()
+		return !routes.all && len(routes.dirty) == 0 && routes.asked.Load() == asked
 	})
 	began, dumps, asked := time.Now(), paths.dumps.Load(), routes.asked.Load()
 	until(t, 10*time.Second, "eight requests", func() bool { return paths.dumps.Load() >= dumps+8 })
