@@ -61,5 +61,5 @@
 // # Privileges
 //
 // Loading takes CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE as
-// well), or root.
+// well), or root. With CAP_NET_RAW, a relay learns MTUs of paths that the kernel doesn't know of; see [Relay.PathMTUs].
 package runtime

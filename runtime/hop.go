@@ -40,7 +40,7 @@ func (s HopState) String() string {
 type Hop struct {
 	State   HopState
 	Ifindex int
-	MTU     int // in bytes, of the route or the device
+	MTU     int // in bytes, of the device, the route or the path
 	Dst     [6]byte
 	Src     [6]byte
 }

@@ -499,13 +499,14 @@ func (row *tableRow) ports(off int) (ports, bool) {
 // PathMTUs says how the MTUs of paths are followed. A path's is that of its smallest link, which routers report by ICMP
 // errors.
 type PathMTUs struct {
+	Followed bool   // the relay has ways out, and follows them
 	Receives bool   // the relay receives these errors, which takes CAP_NET_RAW; else the kernel alone does
 	Kept     int    // MTUs that the relay keeps itself, where the kernel has no socket that an error could be about
 	Taken    uint64 // errors about packets that the relay sends
 	Ignored  uint64 // other errors: about packets of other programs, forged, or damaged
 }
 
-// PathMTUs returns how the MTUs of paths are followed; the zero value where the relay has no routes to follow.
+// PathMTUs returns how the MTUs of paths are followed; the zero value where the relay has no ways out to follow.
 func (r *Relay) PathMTUs() PathMTUs {
 	if r.hops == nil || r.hops.paths == nil {
 		return PathMTUs{}
@@ -513,5 +514,5 @@ func (r *Relay) PathMTUs() PathMTUs {
 	p := r.hops.paths
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return PathMTUs{Receives: p.listens(), Kept: len(p.own), Taken: p.taken.Load(), Ignored: p.ignored.Load()}
+	return PathMTUs{Followed: true, Receives: p.listens(), Kept: len(p.own), Taken: p.taken.Load(), Ignored: p.ignored.Load()}
 }

@@ -195,7 +195,7 @@ func TestPathMTUKept(t *testing.T) {
 			c.open(t, r)
 			b.report(t, c.error)
 			c.is(t, "an error", c.mtu)
-			if got := r.PathMTUs(); got != (PathMTUs{Receives: true, Kept: 1, Taken: 1}) {
+			if got := r.PathMTUs(); got != (PathMTUs{Followed: true, Receives: true, Kept: 1, Taken: 1}) {
 				t.Errorf("%+v", got)
 			}
 			// A session that is opened later has it from the start.
@@ -251,7 +251,7 @@ func TestPathMTUOfKernel(t *testing.T) {
 			c.open(t, r)
 			b.report(t, c.error)
 			c.is(t, "an error", c.mtu)
-			if got := r.PathMTUs(); got != (PathMTUs{Receives: true, Taken: 1}) {
+			if got := r.PathMTUs(); got != (PathMTUs{Followed: true, Receives: true, Taken: 1}) {
 				t.Errorf("%+v", got)
 			}
 			b.ip(t, c.flush...) // perhaps before any dump has had the exception
@@ -337,7 +337,7 @@ func TestPathMTUWithoutRights(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.is(t, "an exception", c.mtu)
-			if got := r.PathMTUs(); got != (PathMTUs{}) {
+			if got := r.PathMTUs(); got != (PathMTUs{Followed: true}) {
 				t.Errorf("%+v", got)
 			}
 			b.seen(t, r)

@@ -1,12 +1,14 @@
 package glue_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/metrics"
 )
 
 // A path has a smaller MTU behind a router: client — relay — router — peer. The router is the kernel's, and so are the
@@ -247,8 +250,16 @@ programs: forward: {
 				_, err := l.from.WriteToUDPAddrPort(make([]byte, size), netip.AddrPortFrom(a.in, 7000))
 				l.must(err)
 			}, "too_big", "sent")
-			if got := l.relay.PathMTUs(); got.Kept != 1 {
-				t.Errorf("%+v", got)
+			var text bytes.Buffer
+			l.must(metrics.Write(&text, l.relay))
+			for _, want := range []string{
+				`fastrelay_path_mtu_errors_total{relay="tunnel",result="taken"} `,
+				`fastrelay_path_mtu_errors_total{relay="tunnel",result="ignored"} 0`,
+				`fastrelay_path_mtu_receives{relay="tunnel"} 1`, `fastrelay_path_mtus_kept{relay="tunnel"} 1`,
+			} {
+				if !strings.Contains(text.String(), "\n"+want) {
+					t.Errorf("no %s in\n%s", want, &text)
+				}
 			}
 		})
 	}

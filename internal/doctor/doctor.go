@@ -76,6 +76,7 @@ func kernel() Check {
 // Capabilities that loading and attaching need (capabilities(7)).
 const (
 	capNetAdmin = 12
+	capNetRaw   = 13
 	capSysAdmin = 21
 	capPerfmon  = 38
 	capBPF      = 39
@@ -100,13 +101,17 @@ func rights() Check {
 	if !has(capSysAdmin) && !has(capPerfmon) {
 		lacking = append(lacking, "CAP_PERFMON")
 	}
-	if len(lacking) == 0 {
+	if len(lacking) == 0 && has(capNetRaw) {
 		c.Status, c.Found = OK, "may load and attach programs"
+		return c
+	}
+	c.Do = "run with sudo, or give the program these capabilities: setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon+ep PROGRAM"
+	if len(lacking) == 0 {
+		c.Status, c.Found = Warning, "may load and attach programs, but lacks CAP_NET_RAW: path MTUs are those that the kernel has"
 		return c
 	}
 	c.Status = Missing
 	c.Found = "lacks " + strings.Join(lacking, ", ")
-	c.Do = "run with sudo, or give the program these capabilities: setcap cap_net_admin,cap_bpf,cap_perfmon+ep PROGRAM"
 	return c
 }
 

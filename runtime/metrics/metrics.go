@@ -10,6 +10,9 @@
 //	fastrelay_sessions{relay,kind}                      open sessions
 //	fastrelay_sessions_limit{relay,kind}                how many may be open at once
 //	fastrelay_attached{relay,program,interface,how}     1 for each interface that a program is attached to
+//	fastrelay_path_mtu_errors_total{relay,result}       ICMP errors about a path's MTU; result: taken, ignored
+//	fastrelay_path_mtu_receives{relay}                  1 where the relay receives these errors, 0 without CAP_NET_RAW
+//	fastrelay_path_mtus_kept{relay}                     MTUs of paths that the relay keeps, since the kernel doesn't
 //	fastrelay_groups{relay,group}                       open groups
 //	fastrelay_groups_limit{relay,group}                 how many may be open at once
 //	fastrelay_receivers{relay,group}                    receivers in all groups of the kind
@@ -56,9 +59,11 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 	sessions := &family{name: "fastrelay_sessions", typ: "gauge", help: "Open sessions."}
 	limits := &family{name: "fastrelay_sessions_limit", typ: "gauge", help: "How many sessions may be open at once."}
 	attached := &family{name: "fastrelay_attached", typ: "gauge", help: "1 for each interface that a program is attached to."}
+	paths := newPathFamilies()
 	groups := newGroupFamilies()
 	for _, r := range relays {
 		d := r.Desc()
+		paths.add(r)
 		groups.add(r)
 		for _, p := range r.Programs() {
 			for reason, n := range p.Reasons() {
@@ -79,11 +84,41 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 		}
 	}
 	var b bytes.Buffer
-	for _, f := range append([]*family{packets, volume, named, sessions, limits, attached}, groups.all()...) {
+	first := []*family{packets, volume, named, sessions, limits, attached}
+	for _, f := range slices.Concat(first, paths.all(), groups.all()) {
 		f.write(&b)
 	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// pathFamilies are the series of relays that follow the MTUs of paths.
+type pathFamilies struct{ errors, receives, kept *family }
+
+func newPathFamilies() *pathFamilies {
+	return &pathFamilies{
+		errors:   &family{name: "fastrelay_path_mtu_errors_total", typ: "counter", help: "ICMP errors about a path's MTU."},
+		receives: &family{name: "fastrelay_path_mtu_receives", typ: "gauge", help: "1 where the relay receives ICMP errors."},
+		kept:     &family{name: "fastrelay_path_mtus_kept", typ: "gauge", help: "MTUs of paths that the relay keeps."},
+	}
+}
+
+func (f *pathFamilies) all() []*family { return []*family{f.errors, f.receives, f.kept} }
+
+func (f *pathFamilies) add(r *runtime.Relay) {
+	p := r.PathMTUs()
+	if !p.Followed {
+		return
+	}
+	relay := []string{"relay", r.Desc().Name}
+	f.errors.add(p.Taken, append(slices.Clone(relay), "result", "taken")...)
+	f.errors.add(p.Ignored, append(slices.Clone(relay), "result", "ignored")...)
+	receives := uint64(0)
+	if p.Receives {
+		receives = 1
+	}
+	f.receives.add(receives, relay...)
+	f.kept.add(uint64(p.Kept), relay...)
 }
 
 // groupFamilies are the series of relays that send to many.
