@@ -21,6 +21,7 @@ import (
 type tooBig struct {
 	from, to netip.AddrPort
 	mtu      int
+	host     netip.Addr          // that it is sent to; not valid: the datagram's source
 	change   func(packet []byte) // what a test has wrong in it
 }
 
@@ -44,19 +45,22 @@ func (e tooBig) packet() []byte {
 		binary.BigEndian.PutUint32(icmp[4:], uint32(e.mtu))
 		icmp = append(icmp, quoted[:1200]...)
 	}
-	router := routers[e.to.Addr().Is4()]
+	router, host := routers[e.to.Addr().Is4()], e.from.Addr()
+	if e.host.IsValid() {
+		host = e.host
+	}
 	if e.change != nil {
 		e.change(icmp)
 	}
 	pseudo := uint32(0)
 	if e.to.Addr().Is6() {
-		pseudo = onesSum(router.AsSlice()) + onesSum(e.from.Addr().AsSlice()) + uint32(len(icmp)) + uint32(protocol)
+		pseudo = onesSum(router.AsSlice()) + onesSum(host.AsSlice()) + uint32(len(icmp)) + uint32(protocol)
 	}
 	wrong := icmp[2]
 	icmp[2] = 0
 	binary.BigEndian.PutUint16(icmp[2:], ^fold(pseudo+onesSum(icmp)))
 	icmp[2] ^= wrong
-	return ipPacket(router, e.from.Addr(), protocol, icmp)
+	return ipPacket(router, host, protocol, icmp)
 }
 
 // ipPacket is a packet of the addresses' family.
@@ -470,30 +474,69 @@ func TestPathMTUOfReceivers(t *testing.T) {
 	is("after a change", 1000)
 }
 
+// Rows that leave open where their packets come from take errors about packets of this host alone, and next hops none.
+func TestPathMTUWithoutSource(t *testing.T) {
+	b := network(t)
+	r := b.load(t, Options{})
+	to := netip.MustParseAddrPort("203.0.113.9:7000")
+	hop := MemberDesc{Name: "hop_to", Kind: KindHop, Size: 20, Off: 36, Hidden: true, To: 1, From: -1}
+	row := way(t, r, hop, netip.AddrPort{}, to)
+	gateway := netip.MustParseAddr("192.0.2.254")
+	if err := r.Table("routes").Put([]any{netip.MustParsePrefix("10.0.0.0/8")}, []any{gateway}); err != nil {
+		t.Fatal(err)
+	}
+	mtu := func(key hopKey) int {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.hops.byKey[key].now.MTU
+	}
+	own := netip.MustParseAddrPort("192.0.2.1:5000")
+	other := netip.MustParseAddrPort("198.51.100.7:5000")
+	b.report(t, tooBig{from: other, to: to, host: own.Addr(), mtu: 1000}, // of another host
+		tooBig{from: own, to: netip.AddrPortFrom(to.Addr(), 7001), mtu: 1000},
+		tooBig{from: own, to: netip.AddrPortFrom(gateway, 7000), mtu: 1000})
+	until(t, 3*time.Second, "all are looked at", func() bool { return r.PathMTUs().Ignored == 3 })
+	r.RefreshRoutes()
+	if far, near := mtu(row.hops[0].key), mtu(hopKey{to: gateway}); far != 1500 || near != 1500 {
+		t.Errorf("MTUs of %d and %d", far, near)
+	}
+	b.report(t, tooBig{from: own, to: to, mtu: 1000})
+	until(t, soon, "the MTU", func() bool { return mtu(row.hops[0].key) == 1000 })
+}
+
+// way makes the relay follow a hop between two endpoints, as a row with that member would. The kernel has no such row.
+func way(t testing.TB, r *Relay, hop MemberDesc, from, to netip.AddrPort) *tableRow {
+	t.Helper()
+	members := []MemberDesc{
+		{Name: "from", Kind: KindEndpoint, Size: 18}, {Name: "to", Kind: KindEndpoint, Size: 18, Off: 18}, hop,
+	}
+	table := &Table{relay: r, desc: &TableDesc{Name: "ways", Value: members, ValueSize: 56}, m: r.Table("by_client").m}
+	row := &tableRow{table: table, key: make([]byte, 40), value: make([]byte, 56)}
+	for off, e := range map[int]netip.AddrPort{0: from, 18: to} {
+		if e.IsValid() {
+			addr := e.Addr().As16()
+			copy(row.value[off:], addr[:])
+			order.PutUint16(row.value[off+16:], e.Port())
+		}
+	}
+	if err := row.findHops(); err != nil {
+		t.Fatal(err)
+	}
+	r.hops.prepare([]*tableRow{row})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hops.use(row)
+	return row
+}
+
 // ways makes the relay follow n hops, as sessions with n peers do.
 func ways(t testing.TB, r *Relay, n int) (keys []hopKey) {
 	t.Helper()
-	members := []MemberDesc{
-		{Name: "from", Kind: KindEndpoint, Size: 18}, {Name: "to", Kind: KindEndpoint, Size: 18, Off: 18},
-		{Name: "hop_to", Kind: KindHop, Size: 20, Off: 36, Hidden: true, To: 1},
-	}
-	table := &Table{relay: r, desc: &TableDesc{Name: "ways", Value: members, ValueSize: 56}, m: r.Table("by_client").m}
+	hop := MemberDesc{Name: "hop_to", Kind: KindHop, Size: 20, Off: 36, Hidden: true, To: 1}
 	for i := range n {
-		row := &tableRow{table: table, key: make([]byte, 40), value: make([]byte, 56)}
-		to := netip.AddrFrom4([4]byte{203, 0, byte(113 + i>>8), byte(i)}).As16()
-		from := netip.MustParseAddr("192.0.2.1").As16()
-		copy(row.value, from[:])
-		copy(row.value[18:], to[:])
-		order.PutUint16(row.value[16:], uint16(10000+i))
-		order.PutUint16(row.value[34:], 7000)
-		if err := row.findHops(); err != nil {
-			t.Fatal(err)
-		}
-		r.hops.prepare([]*tableRow{row})
-		r.mu.Lock()
-		r.hops.use(row)
-		r.mu.Unlock()
-		keys = append(keys, row.hops[0].key)
+		to := netip.AddrFrom4([4]byte{203, 0, byte(113 + i>>8), byte(i)})
+		from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(10000+i))
+		keys = append(keys, way(t, r, hop, from, netip.AddrPortFrom(to, 7000)).hops[0].key)
 	}
 	return keys
 }
