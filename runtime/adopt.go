@@ -241,7 +241,7 @@ func (r *Relay) adoptable(l link.Link, name string) (*attachment, *Program) {
 	if egress != (ebpf.AttachType(info.TCX().AttachType) == ebpf.AttachTCXEgress) {
 		return nil, nil
 	}
-	a := &attachment{program: p.desc.Name, index: int(info.TCX().Ifindex), egress: egress, link: l}
+	a := &attachment{program: p.desc.Name, index: int(info.TCX().Ifindex), egress: egress, how: "tcx", link: l}
 	err = r.inNamespace(func() error {
 		l, err := netlink.LinkByIndex(a.index)
 		if err == nil {
@@ -296,7 +296,7 @@ func (r *Relay) adoptFilter(l netlink.Link, f *netlink.BpfFilter, egress bool) e
 	if err := netlink.FilterReplace(f); err != nil {
 		return err
 	}
-	r.attachments = append(r.attachments, &attachment{program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: egress, filter: f})
+	r.attachments = append(r.attachments, &attachment{program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: egress, how: "clsact", filter: f})
 	return nil
 }
 

@@ -18,19 +18,18 @@ import (
 // Both let the next program on the device decide where ours doesn't, and both run after those that were there before.
 type attachment struct {
 	program string
-	name    string
-	index   int
+	name    string // of the interface when the program was attached; it is looked for when the interface has gone
+	index   int    // 0: lost
 	egress  bool
+	how     string             // "tcx" or "clsact"
 	link    link.Link          // TCX
 	filter  *netlink.BpfFilter // clsact
+	lost    error              // why the program isn't attached at present; nil: it is
+	refused int                // the index of an interface of that name that the program can't be attached to; 0: none
 }
 
-func (a *attachment) how() string {
-	if a.link != nil {
-		return "tcx"
-	}
-	return "clsact"
-}
+// public is what callers see of it.
+func (a *attachment) public() Attachment { return Attachment{a.name, a.index, a.how, a.lost} }
 
 // inNamespace runs f in the relay's network namespace.
 func (r *Relay) inNamespace(f func() error) error {
@@ -71,28 +70,32 @@ func (p *Program) attach(name string, index int) error {
 		return fail(fmt.Errorf("relay: %w", ErrClosed))
 	}
 	err := r.inNamespace(func() error {
+		// First listen, then look: an interface that goes away in between is seen, not missed.
+		if err := r.watchInterfaces(); err != nil {
+			return err
+		}
 		l, err := findLink(name, index)
 		if err != nil {
 			return err
 		}
-		a := &attachment{program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: p.desc.Hook == "tc/egress"}
-		if p.desc.L2 && !hasEthernet(l.Attrs()) {
-			return fmt.Errorf("its frames have no Ethernet header (%s), and the spec's stack begins with one", l.Attrs().EncapType)
-		}
-		r.forgetGone()
-		if slices.ContainsFunc(r.attachments, func(b *attachment) bool { return b.program == a.program && b.index == a.index }) {
+		r.noteLost()
+		if r.isAttached(p, l.Attrs().Index) {
 			return nil
 		}
-		if !r.opt.Clsact {
-			err = r.attachTCX(p, a)
+		a := &attachment{program: p.desc.Name, name: l.Attrs().Name, egress: p.desc.Hook == "tc/egress"}
+		// One that waits for this interface has its place in the order already.
+		i := slices.IndexFunc(r.attachments, func(b *attachment) bool { return b.lost != nil && b.program == a.program && b.name == a.name })
+		if i >= 0 {
+			a = r.attachments[i]
 		}
-		if r.opt.Clsact || errors.Is(err, ebpf.ErrNotSupported) {
-			err = r.attachFilter(p, a)
-		}
-		if err != nil {
+		if err := r.attachTo(p, a, l.Attrs()); err != nil {
 			return err
 		}
-		r.attachments = append(r.attachments, a)
+		if i < 0 {
+			r.attachments = append(r.attachments, a)
+		} else {
+			r.note(a)
+		}
 		return nil
 	})
 	if errors.Is(err, unix.EPERM) {
@@ -101,6 +104,34 @@ func (p *Program) attach(name string, index int) error {
 	if err != nil {
 		return fail(err)
 	}
+	return nil
+}
+
+func (r *Relay) isAttached(p *Program, index int) bool {
+	return slices.ContainsFunc(r.attachments, func(a *attachment) bool { return a.program == p.desc.Name && a.index == index })
+}
+
+// errNoEthernet: the program can't be attached to such an interface.
+var errNoEthernet = errors.New("its frames have no Ethernet header")
+
+// attachTo attaches a program to an interface. r.mu is held, and the thread is in the relay's network namespace.
+func (r *Relay) attachTo(p *Program, a *attachment, dev *netlink.LinkAttrs) error {
+	if p.desc.L2 && !hasEthernet(dev) {
+		return fmt.Errorf("%w (%s), and the spec's stack begins with one", errNoEthernet, dev.EncapType)
+	}
+	a.index = dev.Index
+	err := error(ebpf.ErrNotSupported)
+	if !r.opt.Clsact {
+		err = r.attachTCX(p, a)
+	}
+	if errors.Is(err, ebpf.ErrNotSupported) {
+		err = r.attachFilter(p, a)
+	}
+	if err != nil {
+		a.index = 0
+		return err
+	}
+	a.lost, a.refused = nil, 0
 	return nil
 }
 
@@ -140,9 +171,10 @@ func (r *Relay) attachTCX(p *Program, a *attachment) error {
 	if err != nil {
 		return err
 	}
-	a.link = l
+	a.link, a.how = l, "tcx"
 	if r.pins != nil {
 		if err := r.pins.addLink(a); err != nil {
+			a.link = nil
 			l.Close()
 			return err
 		}
@@ -202,7 +234,7 @@ func (r *Relay) attachFilter(p *Program, a *attachment) error {
 		r.dropClsact(a.index)
 		return fmt.Errorf("add a filter: %w", err)
 	}
-	a.filter = f
+	a.filter, a.how = f, "clsact"
 	return nil
 }
 
@@ -308,6 +340,9 @@ func (r *Relay) detach(match func(*attachment) bool) error {
 }
 
 func (r *Relay) detachOne(a *attachment) error {
+	if a.lost != nil {
+		return nil
+	}
 	if a.link != nil {
 		if r.pins != nil {
 			if err := r.pins.dropLink(a); err != nil {
@@ -320,31 +355,6 @@ func (r *Relay) detachOne(a *attachment) error {
 		return err
 	}
 	return r.dropClsact(a.index)
-}
-
-// forgetGone drops the attachments whose interface is gone, so that a new interface may have the old one's index. r.mu is
-// held.
-func (r *Relay) forgetGone() {
-	r.attachments = slices.DeleteFunc(r.attachments, func(a *attachment) bool {
-		if a.link != nil {
-			info, err := a.link.Info()
-			if err == nil && info.TCX() != nil && info.TCX().Ifindex == 0 {
-				r.detachOne(a)
-				return true
-			}
-			return false
-		}
-		l := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: a.index}}
-		filters, err := netlink.FilterList(l, a.filter.Parent)
-		missing := gone(err) == nil && !slices.ContainsFunc(filters, func(f netlink.Filter) bool {
-			b, ok := f.(*netlink.BpfFilter)
-			return ok && b.Name == a.filter.Name && b.Priority == a.filter.Priority
-		})
-		if missing {
-			delete(r.qdiscs, a.index)
-		}
-		return missing
-	})
 }
 
 // gone forgives errors that mean that something is not there any more.

@@ -114,7 +114,7 @@ func TestAttach(t *testing.T) {
 			if err := r.Program("out").AttachIndex(b.dev.Index); err != nil {
 				t.Fatal(err)
 			}
-			if got := fwd.Attachments(); len(got) != 1 || got[0] != (Attachment{"in0", b.dev.Index, name}) {
+			if got := fwd.Attachments(); len(got) != 1 || got[0] != (Attachment{Interface: "in0", Index: b.dev.Index, How: name}) {
 				t.Errorf("attachments %v", got)
 			}
 			s := open(t, r, 1)

@@ -109,7 +109,8 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) {
 }
 
 // Attach attaches the program to the interface of that name, behind the programs that are there already. Attaching twice
-// does nothing.
+// does nothing. Where the interface goes away, the program is attached again to the next one of that name, until Detach;
+// see [Options.AttachmentChanged].
 func (p *Program) Attach(iface string) error {
 	return p.attach(iface, 0)
 }
@@ -119,7 +120,8 @@ func (p *Program) AttachIndex(ifindex int) error {
 	return p.attach("", ifindex)
 }
 
-// Detach detaches the program from the interface of that name; nothing happens where it isn't attached.
+// Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more; nothing happens
+// where it isn't attached.
 func (p *Program) Detach(iface string) error {
 	r := p.relay
 	r.mu.Lock()
@@ -135,25 +137,29 @@ func (p *Program) Detach(iface string) error {
 		return err
 	}
 	return r.detach(func(a *attachment) bool {
-		return a.program == p.desc.Name && (a.index == index || index < 0 && a.name == iface)
+		return a.program == p.desc.Name && (a.index == index || (index < 0 || a.lost != nil) && a.name == iface)
 	})
 }
 
 // Attachment says where a program is attached.
 type Attachment struct {
 	Interface string // its name when the program was attached
-	Index     int
+	Index     int    // 0 where Lost is set
 	How       string // "tcx" or "clsact"
+
+	// Lost says why the program isn't attached at present: the interface has gone, or the new one of that name can't have
+	// the program. The relay attaches it again when an interface of that name appears. nil: it is attached.
+	Lost error
 }
 
-// Attachments returns where the program is attached.
+// Attachments returns where the program is attached, in the order in which that was asked for, and where it will be again.
 func (p *Program) Attachments() []Attachment {
 	p.relay.mu.Lock()
 	defer p.relay.mu.Unlock()
 	var out []Attachment
 	for _, a := range p.relay.attachments {
 		if a.program == p.desc.Name {
-			out = append(out, Attachment{a.name, a.index, a.how()})
+			out = append(out, a.public())
 		}
 	}
 	return out

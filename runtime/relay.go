@@ -30,6 +30,10 @@ type Options struct {
 	// Routes finds the way to an address instead of the kernel's tables; then nothing follows their changes but
 	// [Relay.RefreshRoutes]. from is invalid where packets have no source of their own. For tests.
 	Routes func(from, to netip.Addr) Hop
+	// AttachmentChanged is told when the interface goes away that a program is attached to (now.Lost says so), and when the
+	// program is attached again, because an interface of that name has appeared. Calls come one after the other, from a
+	// goroutine of the relay; Close waits for the one that runs. nil: only [Program.Attachments] and Logger tell.
+	AttachmentChanged func(program string, now Attachment)
 	// Logger is told what nobody is waiting for: leases that can't be renewed, routes that can't be followed. nil: slog.Default.
 	Logger *slog.Logger
 }
@@ -72,6 +76,7 @@ type Relay struct {
 	expiries expiryQueue
 
 	attachments []*attachment
+	interfaces  *interfaces  // nil: nothing was ever attached
 	qdiscs      map[int]bool // interfaces (by index) whose clsact qdisc is ours
 
 	done  chan struct{}
@@ -153,6 +158,11 @@ func Load(desc *Desc, object []byte, opt Options) (_ *Relay, err error) {
 	}
 	if err := r.renew(r.opt.Lease); err != nil {
 		return nil, fmt.Errorf("relay %q: begin its lease: %w", desc.Name, err)
+	}
+	if len(r.attachments) > 0 {
+		if err := r.inNamespace(r.watchInterfaces); err != nil {
+			return nil, fmt.Errorf("relay %q: %w", desc.Name, err)
+		}
 	}
 	r.start()
 	return r, nil
@@ -256,6 +266,7 @@ func (r *Relay) Close() error {
 	// From here on nothing else changes the lease, the rows or the attachments.
 	r.endLease(r.opt.Linger)
 	close(r.done)
+	r.interfaces.close()
 	r.fan.close()
 	r.events.close()
 	if r.hops != nil {
