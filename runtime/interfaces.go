@@ -212,10 +212,15 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 	return news, failed
 }
 
-// noteLost marks the attachments whose device has gone as lost. r.mu is held, and the thread is in the relay's network namespace.
+// noteLost marks the attachments whose device has gone as lost: all of a device at once, though the kernel may be taking it
+// down right now, since they have to come back in their order. r.mu is held, and the thread is in the relay's network namespace.
 func (r *Relay) noteLost() {
+	n := r.interfaces
 	for _, a := range r.attachments {
-		if a.lost == nil && (r.interfaces.gone[a.index] || !a.alive()) {
+		n.gone[a.index] = a.lost == nil && (n.gone[a.index] || !a.alive())
+	}
+	for _, a := range r.attachments {
+		if a.lost == nil && n.gone[a.index] {
 			// The kernel takes filters along. It keeps a TCX link on a device that was moved to another namespace, where
 			// hops lead nowhere.
 			if a.link != nil {
@@ -229,7 +234,7 @@ func (r *Relay) noteLost() {
 			r.lose(a, errInterfaceGone)
 		}
 	}
-	clear(r.interfaces.gone)
+	clear(n.gone)
 }
 
 // alive says whether the program is attached in the relay's namespace, where the thread is.

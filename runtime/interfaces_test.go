@@ -148,6 +148,9 @@ func (b *bench) ingress(t *testing.T, r *Relay, dev string, clsact bool) (names 
 func tcxPrograms(index int, byID map[string]string) (names []string, err error) {
 	there, err := link.QueryPrograms(link.QueryOptions{Target: index, Attach: ebpf.AttachTCXIngress})
 	if err != nil {
+		if errors.Is(err, unix.ENOSPC) { // another one came while they were listed
+			err = nil
+		}
 		return nil, err
 	}
 	for _, p := range there.Programs {
@@ -227,6 +230,7 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 		ns := away.Command(t.Context(), "true").Args[3]
 		ip("link", "set", "in1", "netns", ns)
 		c.until(t, "fwd in0: the interface is gone")
+		before := seen(r)
 		if err := away.Run("ip", "link", "set", "in1", "up"); err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +239,7 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 			strings.Contains(string(out), "fastrelay") {
 			t.Errorf("a filter in the other namespace: %v: %s", err, out)
 		}
-		if n := seen(r); n != 1 {
+		if n := seen(r) - before; n != 0 {
 			t.Errorf("the program saw %d packets", n)
 		}
 		// Back, under the name that it was attached by.
