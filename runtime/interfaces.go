@@ -135,13 +135,13 @@ func (r *Relay) followInterfaces(n *interfaces) {
 		}
 		news, failed := r.restore(n)
 		for _, v := range news {
-			if v.now.Lost != nil {
-				r.log.Warn("a program isn't attached any more", "relay", r.desc.Name, "program", v.program, "interface", v.now.Interface, "error", v.now.Lost)
-			} else {
-				r.log.Info("a program is attached again", "relay", r.desc.Name, "program", v.program, "interface", v.now.Interface)
-			}
-			if r.opt.AttachmentChanged != nil {
+			switch {
+			case r.opt.AttachmentChanged != nil:
 				r.opt.AttachmentChanged(v.program, v.now)
+			case v.now.Lost != nil:
+				r.log.Warn("a program isn't attached any more", "relay", r.desc.Name, "program", v.program, "interface", v.now.Interface, "error", v.now.Lost)
+			default:
+				r.log.Info("a program is attached again", "relay", r.desc.Name, "program", v.program, "interface", v.now.Interface)
 			}
 		}
 		if failed {

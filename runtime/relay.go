@@ -32,7 +32,7 @@ type Options struct {
 	Routes func(from, to netip.Addr) Hop
 	// AttachmentChanged is told when the interface goes away that a program is attached to (now.Lost says so), and when the
 	// program is attached again, because an interface of that name has appeared. Calls come one after the other, from a
-	// goroutine of the relay; Close waits for the one that runs. nil: only [Program.Attachments] and Logger tell.
+	// goroutine of the relay; Close waits for the one that runs. nil: Logger is told.
 	AttachmentChanged func(program string, now Attachment)
 	// Logger is told what nobody is waiting for: leases that can't be renewed, routes that can't be followed. nil: slog.Default.
 	Logger *slog.Logger

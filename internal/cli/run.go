@@ -98,7 +98,14 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	}
 	// Where the output is a pipe that closes (run … | head), writing fails, and the relay is closed like any other time.
 	signal.Ignore(unix.SIGPIPE)
-	relay, err := runtime.Load(&desc, r.Object(), runtime.Options{Settings: in.settings})
+	relay, err := runtime.Load(&desc, r.Object(), runtime.Options{
+		Settings: in.settings,
+		AttachmentChanged: func(program string, now runtime.Attachment) {
+			if !terminal(a.out) || opt.events { // else the table says so, and a line would be drawn over
+				fmt.Fprintln(a.err, attachmentText(program, now))
+			}
+		},
+	})
 	if err != nil {
 		return runError(r.Explain(err))
 	}
@@ -214,6 +221,18 @@ func attached(relay *runtime.Relay, in *runInput) string {
 	return text + " Ctrl-C detaches."
 }
 
+// attachmentText says that an interface has gone, or come again.
+func attachmentText(program string, now runtime.Attachment) string {
+	if now.Lost == nil {
+		return fmt.Sprintf("%s is attached again: %s (%s).", program, now.Interface, now.How)
+	}
+	return fmt.Sprintf("%s is %s; it will be attached to the next interface of that name.", program, notAttached(now))
+}
+
+func notAttached(at runtime.Attachment) string {
+	return fmt.Sprintf("not attached to %s: %v", at.Interface, at.Lost)
+}
+
 // watcher shows what a relay counts.
 type watcher struct {
 	*app
@@ -298,6 +317,13 @@ func (w *watcher) look(now time.Time) []rate {
 	for _, p := range w.relay.Programs() {
 		if len(p.Attachments()) == 0 {
 			continue
+		}
+		for _, at := range p.Attachments() {
+			t := tally{program: p.Name(), kind: kindInterface, reason: at.Interface}
+			if at.Lost != nil {
+				t.doc = notAttached(at)
+			}
+			all = append(all, t)
 		}
 		for reason, n := range p.Reasons() {
 			all = append(all, tally{program: p.Name(), kind: reason.Kind, reason: reason.Name, doc: reason.Doc, packets: n.Packets, bytes: n.Bytes})

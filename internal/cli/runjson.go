@@ -15,8 +15,16 @@ type snapshot struct {
 }
 
 type programSnapshot struct {
-	Name    string           `json:"name"`
-	Reasons []reasonSnapshot `json:"reasons"`
+	Name        string               `json:"name"`
+	Attachments []attachmentSnapshot `json:"attachments"`
+	Reasons     []reasonSnapshot     `json:"reasons"`
+}
+
+type attachmentSnapshot struct {
+	Interface string `json:"interface"`
+	How       string `json:"how"`
+	Attached  bool   `json:"attached"`
+	Error     string `json:"error,omitempty"` // why it isn't
 }
 
 type reasonSnapshot struct {
@@ -44,6 +52,13 @@ func (w *watcher) snapshot(now time.Time) error {
 			continue
 		}
 		out := programSnapshot{Name: p.Name()}
+		for _, at := range p.Attachments() {
+			v := attachmentSnapshot{Interface: at.Interface, How: at.How, Attached: at.Lost == nil}
+			if at.Lost != nil {
+				v.Error = at.Lost.Error()
+			}
+			out.Attachments = append(out.Attachments, v)
+		}
 		for reason, n := range p.Reasons() {
 			out.Reasons = append(out.Reasons, reasonSnapshot{reason.Name, reason.Kind, n.Packets, n.Bytes})
 		}

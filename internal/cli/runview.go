@@ -16,8 +16,9 @@ type tally struct {
 
 // Kinds of tallies that are no kinds of reasons. What stands in doc is their whole label.
 const (
-	kindReceiver = "receiver" // program: "subscribers 1"; packets: copies
-	kindLost     = "lost"     // reason: the event; packets: records
+	kindReceiver  = "receiver"  // program: "subscribers 1"; packets: copies
+	kindLost      = "lost"      // reason: the event; packets: records
+	kindInterface = "interface" // reason: its name; doc: why the program isn't attached to it, or nothing
 )
 
 // asTheSpecSays is what the reasons of `drop` say in a fan-out. Their names say more.
@@ -66,7 +67,7 @@ func table(rates []rate) string {
 		end, shown := i, false
 		for ; end < len(rates) && rates[end].program == rates[i].program; end++ {
 			r := rates[end]
-			if r.packets == 0 && r.kind != kindReceiver {
+			if r.packets == 0 && r.kind != kindReceiver && (r.kind != kindInterface || r.doc == "") {
 				continue
 			}
 			name := ""
@@ -88,7 +89,7 @@ func table(rates []rate) string {
 // "declined: layer".
 func label(t tally) string {
 	switch {
-	case t.kind == kindReceiver, t.kind == kindLost:
+	case t.kind == kindReceiver, t.kind == kindLost, t.kind == kindInterface:
 		return t.doc
 	case t.kind == t.reason:
 		return t.kind
@@ -110,6 +111,11 @@ func line(rates []rate) string {
 		for ; i < len(rates) && rates[i].program == name; i++ {
 			r := rates[i]
 			switch {
+			case r.kind == kindInterface:
+				if r.doc != "" {
+					counted = append(counted, r.doc)
+				}
+				continue
 			case r.kind == "copy":
 				copies += r.packetsPerSecond
 				fans = true

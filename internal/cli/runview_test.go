@@ -38,6 +38,31 @@ to_client            0        0.0              0  no packet yet
 	}
 }
 
+// A program whose interface has gone says so, whether it has counted anything or not; one whose interface is there says nothing.
+func TestTableOfLostInterfaces(t *testing.T) {
+	var v view
+	rates := v.look(time.Unix(1, 0), []tally{
+		{program: "to_peer", kind: kindInterface, reason: "eth0", doc: "not attached to eth0: the interface is gone"},
+		{program: "to_peer", kind: kindInterface, reason: "eth1"},
+		{program: "to_peer", kind: "sent", reason: "sent", packets: 7},
+		{program: "to_client", kind: kindInterface, reason: "eth0", doc: "not attached to eth0: the interface is gone"},
+		{program: "to_client", kind: "sent", reason: "sent"},
+	})
+	want := `             packets/s     Mbit/s          total
+to_peer              0        0.0              0  not attached to eth0: the interface is gone
+                     0        0.0              7  sent
+to_client            0        0.0              0  not attached to eth0: the interface is gone
+`
+	if diff := cmp.Diff(want, table(rates)); diff != "" {
+		t.Errorf("table (-want +got):\n%s", diff)
+	}
+	want = "to_peer: 0 packets/s 0.0 Mbit/s, not attached to eth0: the interface is gone, 7 sent; " +
+		"to_client: 0 packets/s 0.0 Mbit/s, not attached to eth0: the interface is gone\n"
+	if diff := cmp.Diff(want, line(rates)); diff != "" {
+		t.Errorf("line (-want +got):\n%s", diff)
+	}
+}
+
 // Copies are no packets that came: they have a rate of their own. Receivers and lost records stand behind the programs.
 func TestTableOfCopies(t *testing.T) {
 	at := func(seconds uint64) []tally {

@@ -9,7 +9,7 @@
 //	fastrelay_counter_total{relay,name}                 named counters of the spec
 //	fastrelay_sessions{relay,kind}                      open sessions
 //	fastrelay_sessions_limit{relay,kind}                how many may be open at once
-//	fastrelay_attached{relay,program,interface,how}     1 for each interface that a program is attached to
+//	fastrelay_attached{relay,program,interface,how}     1 for each interface that a program is attached to; 0 while that interface is gone
 //	fastrelay_path_mtu_errors_total{relay,result}       ICMP errors about a path's MTU; result: taken, ignored
 //	fastrelay_path_mtu_receives{relay}                  1 where the relay receives these errors, 0 without CAP_NET_RAW
 //	fastrelay_path_mtus_kept{relay}                     MTUs of paths that the relay keeps, since the kernel doesn't
@@ -58,7 +58,7 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 	named := &family{name: "fastrelay_counter_total", typ: "counter", help: "Named counters of the spec."}
 	sessions := &family{name: "fastrelay_sessions", typ: "gauge", help: "Open sessions."}
 	limits := &family{name: "fastrelay_sessions_limit", typ: "gauge", help: "How many sessions may be open at once."}
-	attached := &family{name: "fastrelay_attached", typ: "gauge", help: "1 for each interface that a program is attached to."}
+	attached := &family{name: "fastrelay_attached", typ: "gauge", help: "1 for each interface that a program is attached to, 0 while that interface is gone."}
 	paths := newPathFamilies()
 	groups := newGroupFamilies()
 	for _, r := range relays {
@@ -72,7 +72,11 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 				volume.add(n.Bytes, labels...)
 			}
 			for _, a := range p.Attachments() {
-				attached.add(1, "relay", d.Name, "program", p.Name(), "interface", a.Interface, "how", a.How)
+				n := uint64(1)
+				if a.Lost != nil {
+					n = 0
+				}
+				attached.add(n, "relay", d.Name, "program", p.Name(), "interface", a.Interface, "how", a.How)
 			}
 		}
 		for name, n := range r.Counters() {

@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"fmt"
+	"log/slog"
 	"net/http/httptest"
 	"net/netip"
 	"os"
@@ -8,9 +10,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
@@ -171,4 +175,54 @@ func TestReceivers(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, b.String())
 		}
 	}
+}
+
+// An interface that has gone is shown as one that isn't attached, until there is one of that name again.
+func TestLostInterface(t *testing.T) {
+	host, err := testnet.Start(t).Host("relay")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func() {
+		t.Helper()
+		if err := host.Run("ip", "link", "add", "in0", "type", "veth", "peer", "name", "out0"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add()
+	desc := &runtime.Desc{
+		Name:     "relay",
+		Programs: []runtime.ProgramDesc{{Name: "p", Hook: "tc/ingress", Reasons: []runtime.ReasonDesc{{Name: "seen", Kind: "up"}}}},
+		Counters: []string{"hits"},
+	}
+	var r *runtime.Relay
+	o := object(t)
+	if err := host.Do(func() (err error) {
+		r, err = runtime.Load(desc, o, runtime.Options{Logger: slog.New(slog.DiscardHandler)})
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Program("p").Attach("in0"); err != nil {
+		t.Fatal(err)
+	}
+	shows := func(n int) {
+		t.Helper()
+		want := fmt.Sprintf(`fastrelay_attached{relay="relay",program="p",interface="in0",how="tcx"} %d`, n)
+		var b strings.Builder
+		if err := testnet.Until(10*time.Second, want, func() bool {
+			b.Reset()
+			return Write(&b, r) == nil && strings.Contains(b.String(), want+"\n")
+		}); err != nil {
+			t.Fatalf("%v, in\n%s", err, b.String())
+		}
+	}
+	shows(1)
+	if err := host.Run("ip", "link", "del", "in0"); err != nil {
+		t.Fatal(err)
+	}
+	shows(0)
+	add()
+	shows(1)
 }
