@@ -72,6 +72,17 @@ func (e *LayoutError) Error() string {
 		e.Path, e.What, e.Found, e.Want)
 }
 
+// FolderError says why a relay can't be pinned in a folder: others than root and the caller could change what is adopted from there.
+type FolderError struct {
+	Path  string // PinPath
+	Cause string // what is wrong, and whose it is
+	Fix   string // what to do
+}
+
+func (e *FolderError) Error() string {
+	return fmt.Sprintf("nothing is pinned at or adopted from %s: %s; %s", e.Path, e.Cause, e.Fix)
+}
+
 // ObjectError says that an object can't be the one that the description was made for.
 type ObjectError struct {
 	Relay  string

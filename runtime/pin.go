@@ -35,18 +35,26 @@ func openPins(path string) (*pins, error) {
 	if err := checkBPFFS(path); err != nil {
 		return nil, err
 	}
+	path = filepath.Clean(path)
+	if err := checkFolder(path); err != nil {
+		return nil, err
+	}
 	for {
 		if err := os.MkdirAll(path, 0o700); err != nil {
 			return nil, fmt.Errorf("make the folder for pins: %w", err)
 		}
-		lock, err := os.Open(path)
+		// Somebody else may have been faster in a folder where everybody may make one.
+		if err := checkFolder(path); err != nil {
+			return nil, err
+		}
+		lock, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 		if err != nil {
 			return nil, fmt.Errorf("open the folder for pins: %w", err)
 		}
-		if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if err := lockFolder(lock); err != nil {
 			lock.Close()
-			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, fmt.Errorf("the relay pinned at %s is %w; stop it first, or choose another PinPath", path, ErrLocked)
+			if errors.Is(err, ErrLocked) {
+				return nil, fmt.Errorf("the relay pinned at %s is %w; stop it first, or choose another PinPath", path, err)
 			}
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
@@ -58,6 +66,13 @@ func openPins(path string) (*pins, error) {
 			continue
 		}
 		p := &pins{path: path, lock: lock}
+		// What somebody else put there while the folder was open to them isn't ours.
+		if info, err := os.Lstat(p.live("")); err == nil {
+			if err := checkOwner(path, p.live(""), "the folder", info); err != nil {
+				lock.Close()
+				return nil, err
+			}
+		}
 		if err := os.RemoveAll(filepath.Join(path, "new")); err != nil {
 			p.abandon()
 			return nil, fmt.Errorf("remove what a process left unfinished: %w", err)
