@@ -1,9 +1,11 @@
 package runtime
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,7 +73,7 @@ func (r *Relay) adoptSessions() error {
 	for k, sd := range r.desc.Sessions {
 		for i, rd := range sd.Rows {
 			t := r.tables[rd.Table]
-			for key, value := range t.each() {
+			for key, value := range t.scan() {
 				slot, gen := t.slotOf(value)
 				at := id{k, slot, gen}
 				if parts[at] == nil {
@@ -100,7 +102,11 @@ func (r *Relay) adoptSessions() error {
 			whole = whole && string(s.rows[p.row].key) == string(p.key)
 		}
 		if whole {
-			if err := r.adoptSession(s); err != nil {
+			was := make([][]byte, len(s.rows))
+			for _, p := range parts[at] {
+				was[p.row] = p.value
+			}
+			if err := r.adoptSession(s, was); err != nil {
 				return err
 			}
 			continue
@@ -144,11 +150,11 @@ func (s *Session) recover(buf []byte, members []MemberDesc, fields []int) {
 	}
 }
 
-// adoptSession enters a session that is whole, and brings its hops up to date.
-func (r *Relay) adoptSession(s *Session) error {
-	for _, row := range s.rows {
+// adoptSession enters a session that is whole; was are the values of its rows.
+func (r *Relay) adoptSession(s *Session, was [][]byte) error {
+	for i, row := range s.rows {
 		row.link(s.slot, s.gen)
-		if err := r.adoptRow(row); err != nil {
+		if err := r.adoptRow(row, was[i]); err != nil {
 			return err
 		}
 	}
@@ -173,12 +179,12 @@ func (r *Relay) adoptSession(s *Session) error {
 
 // adoptHops follows the hops in the rows of a table that is no session's.
 func (r *Relay) adoptHops(t *Table) error {
-	for key, value := range t.each() {
-		row := &tableRow{table: t, key: key, value: value[:t.desc.ValueSize]}
+	for key, value := range t.scan() {
+		row := &tableRow{table: t, key: key, value: slices.Clone(value[:t.desc.ValueSize])}
 		if row.findHops() != nil || len(row.hops) == 0 {
 			continue
 		}
-		if err := r.adoptRow(row); err != nil {
+		if err := r.adoptRow(row, value); err != nil {
 			return err
 		}
 		t.rows[string(key)] = row
@@ -186,13 +192,28 @@ func (r *Relay) adoptHops(t *Table) error {
 	return nil
 }
 
-// adoptRow resolves a row's hops anew: the network may have changed while nobody looked.
-func (r *Relay) adoptRow(row *tableRow) error {
+// adoptRow brings a row's hops up to date; was is its value in the kernel. Where the lease has not lapsed, somebody followed them
+// until a moment ago: they are good until all of them are resolved in the background, since to ask the kernel for each takes longer
+// than a server can be away. Otherwise they are resolved now.
+func (r *Relay) adoptRow(row *tableRow, was []byte) error {
 	if len(row.hops) == 0 {
 		return nil
 	}
-	r.hops.prepare([]*tableRow{row})
+	fresh := r.leaseTaken && r.hops.routes != nil
+	for i := range row.hops {
+		rh := &row.hops[i]
+		if h := getHop(was[rh.off:]); fresh && h.State != HopNone {
+			rh.got = &resolved{hop: h, epoch: r.hops.epoch}
+			r.hops.routes.kick(true)
+		}
+	}
+	if !fresh {
+		r.hops.prepare([]*tableRow{row})
+	}
 	r.hops.use(row)
+	if bytes.Equal(row.value, was[:len(row.value)]) {
+		return nil // packets go on with the row that they know
+	}
 	if err := row.table.update(row.key, row.value, ebpf.UpdateExist); err != nil {
 		return row.table.explain(err)
 	}

@@ -159,7 +159,7 @@ func (r *Relay) adoptState(t *Table) {
 		return
 	}
 	used := map[uint32]bool{}
-	for _, value := range t.each() {
+	for _, value := range t.scan() {
 		for i, m := range t.desc.Value {
 			index := order.Uint32(value[m.Off:])
 			switch m.Kind {

@@ -31,6 +31,9 @@ func child(mode string) int {
 	if mode == "fan" {
 		return changeForever(object, opt)
 	}
+	if mode == "many" {
+		return serveMany(object, opt)
+	}
 	if mode == "adopt" {
 		return adoptForever(object, opt)
 	}
@@ -128,6 +131,35 @@ func changeForever(object []byte, opt Options) int {
 	return 1
 }
 
+// serveMany loads or adopts a relay with many sessions, and serves it until its input ends; then it closes it. It says when it began.
+func serveMany(object []byte, opt Options) int {
+	began := time.Now()
+	opt.Routes, opt.Linger = nil, 20*time.Second
+	r, err := Load(manyDesc(), object, opt)
+	if err == nil {
+		err = r.Program("fwd").Attach(os.Getenv("DEV"))
+	}
+	if err == nil && r.OpenSessions("flow") == 0 {
+		for n := 0; err == nil && n < manyFlows; n++ {
+			_, err = r.Open("flow", manyFlow(n)...)
+		}
+	}
+	if err == nil && r.OpenSessions("flow") != manyFlows {
+		err = fmt.Errorf("%d sessions", r.OpenSessions("flow"))
+	}
+	if err != nil {
+		fmt.Println("error:", err)
+		return 1
+	}
+	fmt.Println("ready", began.UnixNano(), time.Since(began).Microseconds())
+	io.Copy(io.Discard, os.Stdin)
+	if err := r.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "error:", err)
+		return 1
+	}
+	return 0
+}
+
 // adoptForever takes the relay over from itself, again and again, until it is killed.
 func adoptForever(object []byte, opt Options) int {
 	opt.Linger = time.Minute
@@ -161,8 +193,11 @@ func childCommand(t testing.TB, mode string, env ...string) *exec.Cmd {
 	}
 	file := t.TempDir() + "/flow.o"
 	object := build(t)
-	if mode == "fan" {
+	switch mode {
+	case "fan":
 		object = buildFile(t, "fan")
+	case "many":
+		object = build(t, manyDefines...)
 	}
 	if err := os.WriteFile(file, object, 0o644); err != nil {
 		t.Fatal(err)

@@ -323,6 +323,11 @@ func (h *hops) refresh(match func(*hop) bool) {
 	h.relay.mu.Unlock()
 	asked := map[neighKey]bool{}
 	for _, e := range all {
+		select {
+		case <-h.relay.done: // who closes the relay doesn't wait for thousands of them
+			return
+		default:
+		}
 		now, via := h.resolve(e.key)
 		if h.routes != nil && now.State == HopNeighbour && !asked[via] {
 			asked[via] = true

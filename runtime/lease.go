@@ -100,6 +100,57 @@ func (c *clock) time(j uint64) time.Time {
 	return s.at.Add(time.Duration(d/int64(c.hz))*time.Second + time.Duration(d%int64(c.hz))*time.Second/time.Duration(c.hz))
 }
 
+// recently is how long after a lease has lapsed its relay is still taken over as it is: until then, hops are hardly older than the
+// kernel's own.
+const recently = 5 * time.Second
+
+// takeLease renews the lease of a relay that is being adopted, and keeps it from then on: what its last process has registered goes
+// on while this one reads it. It comes as soon as it is clear that this process understands the relay's maps, and needs nothing but
+// the lease's map and the clock. Where nothing was forwarded for long, nothing is until all has been read, and every hop is known anew.
+func (r *Relay) takeLease(spec *ebpf.CollectionSpec, found *ebpf.Map) (err error) {
+	if r.lease, err = mapArray(found); err != nil {
+		return err
+	}
+	alone := &ebpf.CollectionSpec{
+		Maps:      map[string]*ebpf.MapSpec{"fr_lease": spec.Maps["fr_lease"]},
+		Programs:  map[string]*ebpf.ProgramSpec{"fr_clock": spec.Programs["fr_clock"]},
+		Types:     spec.Types,
+		ByteOrder: spec.ByteOrder,
+	}
+	coll, err := loadCollection(r.desc, alone, map[string]*ebpf.Map{"fr_lease": found})
+	if err != nil {
+		return err
+	}
+	defer coll.Close()
+	r.leaseClock = coll.DetachProgram("fr_clock")
+	if r.clock, err = newClock(r.leaseClock, r.lease); err != nil {
+		return err
+	}
+	r.leaseWas = r.lease.load64(0, leaseDeadline)
+	if now := r.clock.now(); now > r.leaseWas && now-r.leaseWas > r.clock.jiffies(recently) {
+		return nil
+	}
+	if err := r.renew(r.opt.Lease); err != nil {
+		return err
+	}
+	r.leaseTaken = true
+	r.wg.Add(1)
+	go r.keepLease()
+	return nil
+}
+
+// returnLease gives the lease back that was taken for an adoption that has failed: it ends when it would have ended. Where somebody
+// else has renewed it meanwhile, it is theirs.
+func (r *Relay) returnLease() {
+	if !r.leaseTaken {
+		return
+	}
+	r.leaseMu.Lock()
+	r.leaseOver = true
+	r.lease.swap64(0, leaseDeadline, r.leaseMine, r.leaseWas)
+	r.leaseMu.Unlock()
+}
+
 // keepLease renews the lease until done. A renewal that fails is tried again at the next tick; if it goes on failing, the
 // lease lapses, which is what it is for.
 func (r *Relay) keepLease() {
@@ -132,7 +183,8 @@ func (r *Relay) renew(d time.Duration) error {
 	if r.leaseOver {
 		return ErrClosed
 	}
-	r.lease.store64(0, leaseDeadline, now+r.clock.jiffies(d))
+	r.leaseMine = now + r.clock.jiffies(d)
+	r.lease.store64(0, leaseDeadline, r.leaseMine)
 	return nil
 }
 

@@ -65,8 +65,12 @@ type Relay struct {
 	life sync.RWMutex // held for reading while the kernel's maps are used without mu
 	over bool         // the maps are closed; guarded by life
 
-	leaseMu   sync.Mutex // guards the lease's deadline, and:
-	leaseOver bool
+	leaseMu    sync.Mutex // guards the lease's deadline, and:
+	leaseOver  bool
+	leaseMine  uint64        // the deadline that was written last
+	leaseWas   uint64        // the deadline that was found; written by Load alone
+	leaseTaken bool          // it was renewed before anything was adopted, and is kept; written by Load alone
+	leaseClock *ebpf.Program // the clock, where it was loaded before all others
 
 	// mu guards the rows of sessions and of tables that hold hops, the sessions, the attachments, and closed.
 	mu       sync.Mutex
@@ -91,7 +95,7 @@ type Relay struct {
 // was adopted. Where Load fails, nothing is left behind, and what was pinned stays as it was.
 //
 // Errors are an [*ObjectError], a [*KernelError] (an [*ebpf.VerifierError] can be reached through it), a [*ValueError] for
-// a setting, a [*LayoutError], or [ErrLocked].
+// a setting, a [*LayoutError], a [*FolderError], or [ErrLocked].
 func Load(desc *Desc, object []byte, opt Options) (_ *Relay, err error) {
 	if opt.Lease == 0 {
 		opt.Lease = defaultLease
@@ -141,6 +145,11 @@ func Load(desc *Desc, object []byte, opt Options) (_ *Relay, err error) {
 		}
 		defer closeMaps(found)
 	}
+	if len(found) > 0 {
+		if err := r.takeLease(spec, found["fr_lease"]); err != nil {
+			return nil, fmt.Errorf("relay %q: take over its lease: %w", desc.Name, err)
+		}
+	}
 	if r.coll, err = loadCollection(desc, spec, found); err != nil {
 		return nil, err
 	}
@@ -171,11 +180,13 @@ func Load(desc *Desc, object []byte, opt Options) (_ *Relay, err error) {
 // setUp makes the parts of the relay around the loaded collection.
 func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 	maps := r.coll.Maps
-	if r.lease, err = mapArray(maps["fr_lease"]); err != nil {
-		return err
-	}
-	if r.clock, err = newClock(r.coll.Programs["fr_clock"], r.lease); err != nil {
-		return err
+	if r.clock == nil {
+		if r.lease, err = mapArray(maps["fr_lease"]); err != nil {
+			return err
+		}
+		if r.clock, err = newClock(r.coll.Programs["fr_clock"], r.lease); err != nil {
+			return err
+		}
 	}
 	if r.desc.Shared > 0 {
 		if r.counters, err = newCounters(maps["fr_shared"]); err != nil {
@@ -223,8 +234,11 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 
 // start begins what goes on in the background.
 func (r *Relay) start() {
-	r.wg.Add(2)
-	go r.keepLease()
+	if !r.leaseTaken {
+		r.wg.Add(1)
+		go r.keepLease()
+	}
+	r.wg.Add(1)
 	go r.endSessions()
 	r.fan.catchUp()
 	if r.hops != nil {
@@ -234,6 +248,9 @@ func (r *Relay) start() {
 
 // abandon releases what a failed Load has made. It touches nothing that was pinned before.
 func (r *Relay) abandon() {
+	r.returnLease()
+	close(r.done)
+	r.wg.Wait()
 	if r.hops != nil {
 		r.hops.close()
 	}
@@ -244,6 +261,7 @@ func (r *Relay) abandon() {
 	if r.coll != nil {
 		r.coll.Close()
 	}
+	r.leaseClock.Close()
 	if r.pins != nil {
 		r.pins.abandon()
 	}
@@ -297,6 +315,7 @@ func (r *Relay) Close() error {
 	r.over = true
 	r.fan.closeLists()
 	r.coll.Close()
+	r.leaseClock.Close()
 	r.life.Unlock()
 	errs = append(errs, r.ns.Close())
 	if err := errors.Join(errs...); err != nil {

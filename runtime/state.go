@@ -95,7 +95,7 @@ func (r *Relay) countersInUse() map[uint32]bool {
 		if !t.state {
 			continue
 		}
-		for _, value := range t.each() {
+		for _, value := range t.scan() {
 			noteCounters(used, t.desc.Value, value)
 		}
 	}

@@ -22,16 +22,19 @@ struct usage { __u64 last; struct count rows[2]; };
 #ifndef SOURCES
 #define SOURCES 4
 #endif
+#ifndef FLOWS
+#define FLOWS 8
+#endif
 
 ARRAY(fr_lease, BPF_MAP_TYPE_ARRAY, struct lease, 1, BPF_F_MMAPABLE);
 ARRAY(fr_reasons, BPF_MAP_TYPE_PERCPU_ARRAY, struct count, 5, 0);
-ARRAY(fr_slots, BPF_MAP_TYPE_ARRAY, struct slot, 8, BPF_F_MMAPABLE);
-ARRAY(fr_usage, BPF_MAP_TYPE_PERCPU_ARRAY, struct usage, 8, 0);
+ARRAY(fr_slots, BPF_MAP_TYPE_ARRAY, struct slot, FLOWS, BPF_F_MMAPABLE);
+ARRAY(fr_usage, BPF_MAP_TYPE_PERCPU_ARRAY, struct usage, FLOWS, 0);
 ARRAY(fr_shared, BPF_MAP_TYPE_ARRAY, __u64, 2 * SOURCES + 1, BPF_F_MMAPABLE);
 ARRAY(fr_named, BPF_MAP_TYPE_PERCPU_ARRAY, __u64, 1, 0);
 
-TABLE(tbl_by_client, BPF_MAP_TYPE_HASH, 40, 64, 8, 0);
-TABLE(tbl_by_peer, BPF_MAP_TYPE_HASH, 36, 72, 8, 0);
+TABLE(tbl_by_client, BPF_MAP_TYPE_HASH, 40, 64, FLOWS, 0);
+TABLE(tbl_by_peer, BPF_MAP_TYPE_HASH, 36, 72, FLOWS, 0);
 TABLE(tbl_sources, BPF_MAP_TYPE_HASH, 16, 8, SOURCES, 0);
 TABLE(tbl_routes, BPF_MAP_TYPE_LPM_TRIE, 20, 40, 16, BPF_F_NO_PREALLOC);
 TABLE(tbl_things, BPF_MAP_TYPE_HASH, 8, 56, 2, 0);
@@ -101,7 +104,11 @@ SEC("tc") int prog_fwd(struct __sk_buff *skb)
 		u->rows[0].packets++;
 		u->rows[0].bytes += skb->len;
 	}
+#ifdef REFLECT
+	return reason(skb, sent, bpf_redirect(skb->ifindex, 0));
+#else
 	return reason(skb, sent, TC_ACT_SHOT);
+#endif
 }
 
 // Uses the rest, so that the object holds it.

@@ -1,0 +1,72 @@
+package runtime
+
+import (
+	"bytes"
+	"errors"
+	"iter"
+	"reflect"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// scanRows is how many rows are read by one system call.
+const scanRows = 4096
+
+// scan iterates over the rows as bytes, as each does, and reads thousands of them with one system call where the kernel can (hashes
+// and arrays since Linux 5.6, LPM tables since 5.17): who adopts a relay has to look at all of it while packets flow. What is
+// yielded may be kept.
+func (t *Table) scan() iter.Seq2[[]byte, []byte] {
+	rows, ok := t.readBatches()
+	if !ok {
+		return t.each()
+	}
+	return func(yield func(k, v []byte) bool) {
+		zero := make([]byte, t.m.ValueSize())
+		for _, row := range rows {
+			if t.desc.Kind == "array" && bytes.Equal(row.value, zero) {
+				continue
+			}
+			if !yield(row.key, row.value) {
+				return
+			}
+		}
+	}
+}
+
+type scannedRow struct{ key, value []byte }
+
+// readBatches reads the table; ok is false where that isn't possible in batches.
+func (t *Table) readBatches() (rows []scannedRow, ok bool) {
+	if t.desc.PerCPU {
+		return nil, false
+	}
+	ks, vs := int(t.m.KeySize()), int(t.m.ValueSize())
+	n := min(scanRows, t.desc.Size)
+	var cursor ebpf.MapBatchCursor
+	for {
+		keys, k := byteArrays(ks, n)
+		values, v := byteArrays(vs, n)
+		var got int
+		err := t.relay.using(func() (err error) {
+			got, err = t.m.BatchLookup(&cursor, keys, values, nil)
+			return err
+		})
+		end := errors.Is(err, ebpf.ErrKeyNotExist)
+		if err != nil && !end {
+			return nil, false
+		}
+		for i := range got {
+			rows = append(rows, scannedRow{k[i*ks : (i+1)*ks : (i+1)*ks], v[i*vs : (i+1)*vs : (i+1)*vs]})
+		}
+		if end {
+			return rows, true
+		}
+	}
+}
+
+// byteArrays makes a slice of n arrays of that many bytes, which the ebpf package hands to the kernel as it is, and its memory.
+func byteArrays(size, n int) (arrays any, memory []byte) {
+	v := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(size, reflect.TypeFor[byte]())), n, n)
+	return v.Interface(), unsafe.Slice((*byte)(v.UnsafePointer()), size*n)
+}

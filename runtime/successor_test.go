@@ -1,0 +1,498 @@
+package runtime
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// manyFlows is how many sessions the relay has that is taken over under load.
+const manyFlows = 64_000
+
+// manyDefines make of the relay of the tests one that has many sessions, and sends their packets back to where they came from.
+var manyDefines = []string{"FLOWS=65536", "REFLECT"}
+
+func manyDesc() *Desc {
+	d := flowDesc()
+	d.Tables[0].Size, d.Tables[1].Size, d.Sessions[0].Size, d.Slots = 65536, 65536, 65536, 65536
+	return d
+}
+
+// manyFlow returns the values of a session; each has a client and a peer of its own.
+func manyFlow(n int) []any {
+	addr := func(net byte) netip.AddrPort {
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, net, byte(n >> 8), byte(n)}), 40000)
+	}
+	return []any{addr(1), netip.MustParseAddrPort("192.0.2.1:3478"), 0x4000, netip.MustParseAddrPort("192.0.2.1:50000"), addr(2)}
+}
+
+// manyPacket is what the client of manyFlow(n) sends. Its payload has room for a number, at numberAt.
+func manyPacket(n int) []byte {
+	b := packet(0)
+	copy(b[26:], []byte{10, 1, byte(n >> 8), byte(n)})
+	return b
+}
+
+const numberAt = 44
+
+// stream sends numbered packets of all flows, and notes which come back.
+type stream struct {
+	b        *bench
+	stop     chan struct{}
+	stopped  chan error
+	received int   // the socket that packets come back to
+	overflow int64 // what didn't fit into its buffer
+	sent     atomic.Int64
+	at       []atomic.Int64 // when each was sent, in Unix nanoseconds
+	back     []atomic.Bool
+}
+
+// newStream sends 50,000 packets a second, or as many as the machine can.
+func newStream(t *testing.T, b *bench) *stream {
+	t.Helper()
+	const room = 60 * 50_000
+	s := &stream{b: b, stop: make(chan struct{}), stopped: make(chan error, 2), at: make([]atomic.Int64, room), back: make([]atomic.Bool, room)}
+	if err := b.far.Do(func() (err error) {
+		if s.received, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, int(htons(unix.ETH_P_IP))); err != nil {
+			return err
+		}
+		return errors.Join(unix.SetsockoptInt(s.received, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 256<<20),
+			unix.SetsockoptTimeval(s.received, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	go s.send()
+	go s.receive()
+	return s
+}
+
+func htons(n uint16) uint16 { return n<<8 | n>>8 }
+
+func (s *stream) send() {
+	packets := make([][]byte, manyFlows)
+	for n := range packets {
+		packets[n] = manyPacket(n)
+	}
+	to := &unix.SockaddrLinklayer{Ifindex: s.b.there.Index, Protocol: 8}
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.stop:
+			s.stopped <- nil
+			return
+		case <-tick.C:
+		}
+		for range 50 {
+			n := s.sent.Load()
+			if n == int64(len(s.at)) {
+				s.stopped <- errors.New("it went on for too long")
+				return
+			}
+			p := packets[n%manyFlows]
+			binary.LittleEndian.PutUint64(p[numberAt:], uint64(n))
+			s.at[n].Store(time.Now().UnixNano())
+			if err := unix.Sendto(s.b.sock, p, 0, to); err != nil {
+				s.stopped <- err
+				return
+			}
+			s.sent.Add(1)
+		}
+	}
+}
+
+func (s *stream) receive() {
+	buf := make([]byte, 2048)
+	for {
+		n, _, err := unix.Recvfrom(s.received, buf, 0)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			select {
+			case <-s.stop:
+				s.stopped <- nil
+				return
+			default:
+			}
+		case err != nil && !errors.Is(err, unix.EINTR):
+			s.stopped <- err
+			return
+		case n >= numberAt+8:
+			if i := binary.LittleEndian.Uint64(buf[numberAt:]); i < uint64(len(s.back)) {
+				s.back[i].Store(true)
+			}
+		}
+	}
+}
+
+// settled waits until some packets that are sent from now on have come back, and returns the number of the next.
+func (s *stream) settled(t *testing.T) int64 {
+	t.Helper()
+	from := s.sent.Load()
+	until(t, 20*time.Second, "packets come back", func() bool {
+		for i := from; i < s.sent.Load(); i++ {
+			if s.back[i].Load() {
+				return true
+			}
+		}
+		return false
+	})
+	from = s.sent.Load()
+	until(t, 20*time.Second, "the last packets come back", func() bool { return s.sent.Load() > from+1000 && s.back[from+1000].Load() })
+	return s.sent.Load()
+}
+
+// lost returns how many packets of those numbers have not come back, and when the last of them was sent.
+func (s *stream) lost(from, to int64) (n int64, last time.Time) {
+	for i := from; i < to; i++ {
+		if !s.back[i].Load() {
+			last = time.Unix(0, s.at[i].Load())
+			n++
+		}
+	}
+	return n, last
+}
+
+// dropped returns how many packets found no room in the queues of this machine's processors, or in the socket's buffer.
+func (s *stream) dropped(t *testing.T) (n int64) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/net/softnet_stat") // for each processor: processed, dropped, …
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var processed, dropped int64
+		if _, err := fmt.Sscanf(line, "%x %x", &processed, &dropped); err != nil {
+			t.Fatal(err)
+		}
+		n += dropped
+	}
+	stats, err := unix.GetsockoptTpacketStats(s.received, unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.overflow += int64(stats.Drops) // since it was asked last
+	return n + s.overflow
+}
+
+func (s *stream) end(t *testing.T) {
+	close(s.stop)
+	for range 2 {
+		if err := <-s.stopped; err != nil {
+			t.Error(err)
+		}
+	}
+	unix.Close(s.received)
+}
+
+// server is a process that serves the relay with many sessions.
+type server struct {
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	out   *bufio.Reader
+	began time.Time     // its first statement
+	took  time.Duration // from there until it served
+}
+
+// serveMany starts one; ready waits for it.
+func (b *bench) serveMany(t *testing.T, env ...string) *server {
+	t.Helper()
+	s := &server{}
+	if err := b.host.Do(func() (err error) {
+		s.cmd = childCommand(t, "many", env...)
+		s.cmd.Stderr = os.Stderr
+		if s.in, err = s.cmd.StdinPipe(); err != nil {
+			return err
+		}
+		out, err := s.cmd.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		s.out = bufio.NewReader(out)
+		return s.cmd.Start()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.in.Close()
+		s.cmd.Process.Kill()
+		s.cmd.Wait()
+	})
+	return s
+}
+
+func (s *server) ready(t *testing.T) {
+	t.Helper()
+	line, err := s.out.ReadString('\n')
+	var began, took int64
+	if n, _ := fmt.Sscanf(line, "ready %d %d\n", &began, &took); err != nil || n != 2 {
+		t.Fatalf("the server said %q, %v", line, err)
+	}
+	s.began, s.took = time.Unix(0, began), time.Duration(took)*time.Microsecond
+}
+
+// A relay with 64,000 sessions is taken over while 50,000 packets a second flow: after its process was killed, after it was killed
+// and nobody came before the lease had lapsed, and after it was closed with Linger. Packets carry numbers; those that don't come back
+// were lost.
+func TestSuccessorLosesNothing(t *testing.T) {
+	b := newBench(t)
+	if err := errors.Join(b.dev.AddAddr("192.0.2.1/24"), b.dev.AddRoute("0.0.0.0/0", "192.0.2.2"),
+		b.dev.AddNeighbour(netip.MustParseAddr("192.0.2.2"), b.there.MAC)); err != nil {
+		t.Fatal(err)
+	}
+	pins := "/sys/fs/bpf/" + pinName(t)
+	env := []string{"PINS=" + pins, "DEV=in0"}
+	now := b.serveMany(t, env...)
+	now.ready(t)
+	t.Logf("opened %d sessions in %v", manyFlows, now.took)
+	flow := newStream(t, b)
+	defer flow.end(t)
+	from := flow.settled(t)
+	noise := flow.dropped(t)
+	// takeOver ends the server as asked, starts another, and says how many packets that cost, and how long after its first statement
+	// the last of them was sent. What queues of the kernel dropped was no loss of the relay.
+	takeOver := func(name string, end func(*server)) (lost int64, away, late time.Duration) {
+		t.Helper()
+		old := now
+		end(old)
+		ended := time.Now()
+		now = b.serveMany(t, env...)
+		now.ready(t)
+		old.cmd.Wait()
+		to := flow.settled(t) - 1000
+		lost, last := flow.lost(from, to)
+		rate := float64(to-from) / time.Duration(flow.at[to].Load()-flow.at[from].Load()).Seconds()
+		if lost > 0 {
+			late = last.Sub(now.began)
+		}
+		dropped := flow.dropped(t)
+		t.Logf("%s: %d of %d packets lost at %.0f a second: %v; %d dropped in queues; the successor's first statement came after %v; %v later packets flowed; it served after %v",
+			name, lost, to-from, rate, time.Duration(float64(lost)/rate*1e9).Round(100*time.Microsecond), dropped-noise, now.began.Sub(ended), late, now.took)
+		lost = max(0, lost-(dropped-noise))
+		from, noise = to, dropped
+		return lost, now.began.Sub(ended), late
+	}
+	const prompt = 50 * time.Millisecond
+	for range 2 {
+		// At least three quarters of the lease are left at any time. On a machine that is busy otherwise a process may begin later.
+		lost, away, late := takeOver("killed", func(s *server) { s.cmd.Process.Kill() })
+		if lost > 0 && (away < defaultLease/2 || late > prompt) {
+			t.Errorf("%d packets were lost, the last of them %v after the successor's first statement", lost, late)
+		}
+	}
+	for try := 1; ; try++ {
+		lost, _, late := takeOver("killed, and nobody came before the lease lapsed", func(s *server) {
+			s.cmd.Process.Kill()
+			at := flow.sent.Load()
+			until(t, 5*time.Second, "the lease lapses", func() bool {
+				n := flow.sent.Load() - 1
+				return n > at+2000 && !flow.back[n-1000].Load()
+			})
+		})
+		if lost == 0 {
+			t.Error("nothing was lost, though the lease had lapsed")
+		}
+		if late <= prompt {
+			break
+		}
+		if try == 3 {
+			t.Fatalf("packets were lost for %v after the successor's first statement", late)
+		}
+	}
+	if lost, _, _ := takeOver("closed with Linger", func(s *server) { s.in.Close() }); lost > 0 {
+		t.Errorf("%d packets were lost", lost)
+	}
+	kill(t, now.cmd)
+	var last *Relay
+	if err := b.host.Do(func() (err error) {
+		last, err = Load(manyDesc(), build(t, manyDefines...), quiet(Options{PinPath: pins}))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := last.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func pinnedLease(t *testing.T, pins string) *mapping {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(pins, "live", "fr_lease"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	mem, err := mapArray(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mem
+}
+
+// An adoption that fails leaves the lease as it was: nothing is forwarded for a server that isn't there.
+func TestFailedAdoption(t *testing.T) {
+	pins := "/sys/fs/bpf/" + pinName(t)
+	r := load(t, Options{PinPath: pins, Linger: 10 * time.Second})
+	open(t, r, 1)
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	lease := pinnedLease(t, pins)
+	was := lease.load64(0, leaseDeadline)
+	bad := filepath.Join(pins, "live", linkPrefix+"fwd_1")
+	if err := os.Mkdir(bad, 0o700); err != nil { // what isn't a link can't be adopted, and that comes last
+		t.Fatal(err)
+	}
+	opt := quiet(Options{PinPath: pins, Lease: time.Minute, Routes: someHop})
+	if _, err := Load(flowDesc(), build(t), opt); err == nil || !strings.Contains(err.Error(), "adopt "+pins) {
+		t.Fatalf("adopted: %v", err)
+	}
+	if now := lease.load64(0, leaseDeadline); now != was {
+		t.Errorf("the lease ends at %d, and ended at %d before", now, was)
+	}
+	// One with another layout never took it.
+	other := flowDesc()
+	other.Sessions[0].Fields[0].Name = "caller"
+	var le *LayoutError
+	if _, err := Load(other, build(t), opt); !errors.As(err, &le) {
+		t.Fatalf("adopted: %v", err)
+	}
+	if now := lease.load64(0, leaseDeadline); now != was {
+		t.Errorf("the lease ends at %d, and ended at %d before", now, was)
+	}
+	if err := os.Remove(bad); err != nil {
+		t.Fatal(err)
+	}
+	next := load(t, Options{PinPath: pins})
+	if run(t, next, packet(1)) != forwarded || next.lease.load64(0, leaseDeadline) == was {
+		t.Error("the session is gone, or its lease")
+	}
+	// A lease that somebody else has renewed meanwhile is theirs.
+	failed := &Relay{lease: next.lease, leaseTaken: true, leaseMine: 1, leaseWas: 0}
+	failed.returnLease()
+	if next.lease.load64(0, leaseDeadline) == 0 {
+		t.Error("the lease of a living relay was taken away")
+	}
+}
+
+// The network has changed while nobody was there. Where the relay stood still for long, it forwards nothing before it knows the
+// ways as they are now; else it goes on, and follows.
+func TestAdoptedHops(t *testing.T) {
+	for _, long := range []bool{false, true} {
+		b := newBench(t)
+		pins := "/sys/fs/bpf/" + pinName(t)
+		router := netip.MustParseAddr("192.0.2.2")
+		if err := errors.Join(b.dev.AddAddr("192.0.2.1/24"), b.dev.AddRoute("0.0.0.0/0", "192.0.2.2"),
+			b.dev.AddNeighbour(router, []byte{2, 0, 0, 0, 0, 1})); err != nil {
+			t.Fatal(err)
+		}
+		r := b.load(t, Options{PinPath: pins, Linger: 20 * time.Second})
+		open(t, r, 1)
+		if err := r.Table("routes").Put([]any{netip.MustParsePrefix("10.0.0.0/8")}, []any{netip.MustParseAddr("203.0.113.1")}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.dev.AddNeighbour(router, []byte{2, 0, 0, 0, 0, 2}); err != nil {
+			t.Fatal(err)
+		}
+		if long {
+			pinnedLease(t, pins).store64(0, leaseDeadline, 1)
+		}
+		next := b.load(t, Options{PinPath: pins})
+		follows := func() bool {
+			n, now := 0, 0
+			for _, name := range []string{"by_client", "by_peer", "routes"} {
+				table := next.Table(name)
+				for _, value := range table.each() {
+					for _, m := range table.desc.Value {
+						if m.Kind != KindHop && m.Kind != KindNextHop {
+							continue
+						}
+						n++
+						if h := getHop(value[m.Off:]); h.State == HopDirect && h.Dst == [6]byte{2, 0, 0, 0, 0, 2} {
+							now++
+						}
+					}
+				}
+			}
+			return n == 3 && now == 3
+		}
+		if next.leaseTaken == long {
+			t.Errorf("long: %v, but the lease was taken: %v", long, next.leaseTaken)
+		}
+		if long && !follows() {
+			t.Error("it forwards by old ways")
+		}
+		until(t, 5*time.Second, "the ways are those of now", follows)
+	}
+}
+
+// Tables read by thousands of rows are the same as read row by row.
+func TestScan(t *testing.T) {
+	r := mustLoad(t, manyDesc(), build(t, manyDefines...), Options{Routes: someHop})
+	for n := range 3 * scanRows {
+		if _, err := r.Open("flow", manyFlow(n)...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 3 {
+		addr := netip.AddrFrom4([4]byte{10, 0, byte(n), 0})
+		if err := errors.Join(r.Table("sources").Put([]any{addr}, []any{n, nil}), r.Table("levels").Put([]any{n + 1}, []any{2 * n}),
+			r.Table("routes").Put([]any{netip.PrefixFrom(addr, 24)}, []any{addr}), r.Table("loads").Put([]any{n}, []any{n, true})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, table := range r.Tables() {
+		want, n := map[string]string{}, 0
+		for k, v := range table.each() {
+			want[string(k)] = string(v)
+		}
+		for k, v := range table.scan() {
+			n++
+			if got, ok := want[string(k)]; !ok || got != string(v) {
+				t.Errorf("%s: %x: %x, not %x", table.desc.Name, k, v, got)
+			}
+		}
+		if _, batches := table.readBatches(); n != len(want) || batches == table.desc.PerCPU {
+			t.Errorf("%s: %d rows, not %d; in batches: %v", table.desc.Name, n, len(want), batches)
+		}
+	}
+}
+
+func BenchmarkScan(b *testing.B) {
+	r := mustLoad(b, manyDesc(), build(b, manyDefines...), Options{Routes: someHop})
+	for n := range manyFlows {
+		if _, err := r.Open("flow", manyFlow(n)...); err != nil {
+			b.Fatal(err)
+		}
+	}
+	table := r.Table("by_client")
+	for name, read := range map[string]func() iter.Seq2[[]byte, []byte]{"scan": table.scan, "each": table.each} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				n := 0
+				for range read() {
+					n++
+				}
+				if n != manyFlows {
+					b.Fatal(n)
+				}
+			}
+		})
+	}
+}
