@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A program is attached to a device. When the device goes away (it is deleted, or moved to another network namespace), the
-// kernel takes the program along, and a device of the same name that appears later is another one. So the relay follows what
-// the kernel announces of devices: an attachment whose device has gone is lost, and waits for a device of the name that it was
-// made with. Attachments keep their places, and those of one device come back in the order in which they were made. A device
-// that is renamed keeps its programs; one that gets the name that an attachment waits for is as good as a new one.
+// A program is attached to a device. When the device goes away (it is deleted, or moved to another network
+// namespace), the kernel takes the program along, and a device of the same name that appears later is another one. So
+// the relay follows what the kernel announces of devices: an attachment whose device has gone is lost, and waits for
+// a device of the name that it was made with. Attachments keep their places, and those of one device come back in the
+// order in which they were made. A device that is renamed keeps its programs; one that gets the name that an
+// attachment waits for is as good as a new one.
 
 // interfaces follows the devices that programs are attached to.
 type interfaces struct {
@@ -37,8 +38,8 @@ var errInterfaceGone = errors.New("the interface is gone")
 // attachAgain is when an attempt that failed is repeated; otherwise only the kernel's announcements count.
 const attachAgain = time.Second
 
-// watchInterfaces begins to follow devices. r.mu is held or nobody else knows the relay, and the thread is in its network
-// namespace.
+// watchInterfaces begins to follow devices. r.mu is held or nobody else knows the relay, and the thread is in its
+// network namespace.
 func (r *Relay) watchInterfaces() error {
 	if r.interfaces != nil {
 		return nil
@@ -106,7 +107,8 @@ func (r *Relay) listenInterfaces(n *interfaces) {
 	}
 }
 
-// concerns says whether an announcement matters to an attachment: hosts announce much about devices that are none of ours.
+// concerns says whether an announcement matters to an attachment: hosts announce much about devices that are none of
+// ours.
 func (r *Relay) concerns(n *interfaces, dev *netlink.LinkAttrs, gone bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -139,9 +141,11 @@ func (r *Relay) followInterfaces(n *interfaces) {
 			case r.opt.AttachmentChanged != nil:
 				r.opt.AttachmentChanged(v.program, v.now)
 			case v.now.Lost != nil:
-				r.log.Warn("a program isn't attached any more", "relay", r.desc.Name, "program", v.program, "interface", v.now.Interface, "error", v.now.Lost)
+				r.log.Warn("a program isn't attached any more", "relay", r.desc.Name, "program", v.program,
+					"interface", v.now.Interface, "error", v.now.Lost)
 			default:
-				r.log.Info("a program is attached again", "relay", r.desc.Name, "program", v.program, "interface", v.now.Interface)
+				r.log.Info("a program is attached again", "relay", r.desc.Name, "program", v.program,
+					"interface", v.now.Interface)
 			}
 		}
 		if failed {
@@ -150,8 +154,8 @@ func (r *Relay) followInterfaces(n *interfaces) {
 	}
 }
 
-// restore finds the attachments whose device has gone, and attaches again where there is a device of the name. It returns
-// what has changed since the last call, and whether an attempt failed that may succeed later.
+// restore finds the attachments whose device has gone, and attaches again where there is a device of the name. It
+// returns what has changed since the last call, and whether an attempt failed that may succeed later.
 func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -212,8 +216,9 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 	return news, failed
 }
 
-// noteLost marks the attachments whose device has gone as lost: all of a device at once, though the kernel may be taking it
-// down right now, since they have to come back in their order. r.mu is held, and the thread is in the relay's network namespace.
+// noteLost marks the attachments whose device has gone as lost: all of a device at once, though the kernel may be
+// taking it down right now, since they have to come back in their order. r.mu is held, and the thread is in the
+// relay's network namespace.
 func (r *Relay) noteLost() {
 	n := r.interfaces
 	for _, a := range r.attachments {
@@ -221,8 +226,8 @@ func (r *Relay) noteLost() {
 	}
 	for _, a := range r.attachments {
 		if a.lost == nil && n.gone[a.index] {
-			// The kernel takes filters along. It keeps a TCX link on a device that was moved to another namespace, where
-			// hops lead nowhere.
+			// The kernel takes filters along. It keeps a TCX link on a device that was moved to another namespace,
+			// where hops lead nowhere.
 			if a.link != nil {
 				if err := r.detachOne(a); err != nil {
 					r.log.Warn("a program can't be detached from an interface that is gone", "relay", r.desc.Name,

@@ -100,7 +100,8 @@ func TestInterfaceComesBack(t *testing.T) {
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if q := b.tc(t, "qdisc", "in0") + b.tc(t, "filter", "in0", "ingress"); strings.Contains(q, "clsact") || strings.Contains(q, "fastrelay") {
+		q := b.tc(t, "qdisc", "in0") + b.tc(t, "filter", "in0", "ingress")
+		if strings.Contains(q, "clsact") || strings.Contains(q, "fastrelay") {
 			t.Errorf("left behind: %s", q)
 		}
 	})
@@ -195,13 +196,14 @@ func TestOrderComesBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		until(t, 5*time.Second, "each is attached once", func() bool {
-			return len(b.ingress(t, r, "in0", clsact)) == 2 && len(r.Program("out").Attachments()) == 1 && len(r.Program("fwd").Attachments()) == 1
+			return len(b.ingress(t, r, "in0", clsact)) == 2 &&
+				len(r.Program("out").Attachments()) == 1 && len(r.Program("fwd").Attachments()) == 1
 		})
 	})
 }
 
-// A device that is renamed keeps its programs. One that gets the name that is waited for is as good as a new one; so is one that
-// comes from another namespace.
+// A device that is renamed keeps its programs. One that gets the name that is waited for is as good as a new one; so
+// is one that comes from another namespace.
 func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 	eachHow(t, func(t *testing.T, clsact bool) {
 		b, c := newBench(t), &told{}
@@ -235,8 +237,8 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.send(t, 5)
-		if out, err := away.Command(t.Context(), "tc", "filter", "show", "dev", "in1", "ingress").CombinedOutput(); err != nil ||
-			strings.Contains(string(out), "fastrelay") {
+		out, err := away.Command(t.Context(), "tc", "filter", "show", "dev", "in1", "ingress").CombinedOutput()
+		if err != nil || strings.Contains(string(out), "fastrelay") {
 			t.Errorf("a filter in the other namespace: %v: %s", err, out)
 		}
 		if n := seen(r) - before; n != 0 {
@@ -296,7 +298,8 @@ func TestWhileInterfaceIsAway(t *testing.T) {
 		c.until(t, append(lost, refused, "out in0")...)
 		ip("link", "del", "in0")
 		until(t, 5*time.Second, "it is gone again", func() bool {
-			return errors.Is(fwd.Attachments()[0].Lost, errInterfaceGone) && errors.Is(out.Attachments()[0].Lost, errInterfaceGone)
+			return errors.Is(fwd.Attachments()[0].Lost, errInterfaceGone) &&
+				errors.Is(out.Attachments()[0].Lost, errInterfaceGone)
 		})
 		// Detached while it is away: it doesn't come back.
 		if err := out.Detach("in0"); err != nil {
@@ -320,7 +323,8 @@ func TestWhileInterfaceIsAway(t *testing.T) {
 	})
 }
 
-// Ways through a device that is deleted lead nowhere; when it is there again, with its addresses, they lead through the new one.
+// Ways through a device that is deleted lead nowhere; when it is there again, with its addresses, they lead through
+// the new one.
 func TestHopsThroughInterface(t *testing.T) {
 	b := newBench(t)
 	r := b.load(t, Options{})
@@ -361,22 +365,24 @@ func TestHopsThroughInterface(t *testing.T) {
 		b.dev, b.there = b.join(t, "in0", fmt.Sprint("out", round+1))
 		set()
 	}
-	until(t, 5*time.Second, "the way is through the new device", func() bool { return hop().Ifindex == b.dev.Index && hop().State == HopDirect })
+	until(t, 5*time.Second, "the way is through the new device", func() bool {
+		return hop().Ifindex == b.dev.Index && hop().State == HopDirect
+	})
 	b.send(t, 1)
 	until(t, 5*time.Second, "a packet is forwarded", func() bool { return s.Counters()[0].Packets == 1 })
 }
 
-// Bridges announce that a port has left them as if a device were deleted; what is lost is looked for where announcements were.
+// Bridges announce that a port has left them as if a device were deleted; what is lost is looked for where
+// announcements were.
 func TestAnnouncements(t *testing.T) {
 	b, c := newBench(t), &told{}
 	r := b.load(t, Options{Routes: someHop, AttachmentChanged: c.change})
 	if err := r.Program("fwd").Attach("in0"); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{{"add", "br0", "type", "bridge"}, {"set", "in0", "master", "br0"}, {"set", "in0", "nomaster"}} {
-		if err := b.host.Run("ip", append([]string{"link"}, args...)...); err != nil {
-			t.Fatal(err)
-		}
+	if err := errors.Join(b.host.Run("ip", "link", "add", "br0", "type", "bridge"),
+		b.host.Run("ip", "link", "set", "in0", "master", "br0"), b.host.Run("ip", "link", "set", "in0", "nomaster")); err != nil {
+		t.Fatal(err)
 	}
 	// More than a socket can hold: devices come and go while the reader can't read, ours among them.
 	if err := unix.SetsockoptInt(r.interfaces.events.GetFd(), unix.SOL_SOCKET, unix.SO_RCVBUF, 1); err != nil {
@@ -395,5 +401,13 @@ func TestAnnouncements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.until(t, "fwd in0: the interface is gone")
+	until(t, 5*time.Second, "it is lost", func() bool { return r.Program("fwd").Attachments()[0].Lost != nil })
+	b.dev, b.there = b.join(t, "in0", "out1")
+	until(t, 5*time.Second, "it is attached again", func() bool { return r.Program("fwd").Attachments()[0].Index == b.dev.Index })
+	if err := r.Close(); err != nil { // all is told when it returns
+		t.Fatal(err)
+	}
+	if !c.was("fwd in0: the interface is gone", "fwd in0") {
+		t.Errorf("told %q", c.String())
+	}
 }

@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Whoever may write to a folder of pins, or to one above it, decides what a successor adopts, and whoever may read it can hold its
-// lock. So the whole way to the folder has to be in the hands of root or of the caller: each folder on it is theirs, and can't be
-// written by others unless it is sticky, as /tmp is; there, nobody can rename or remove what is somebody else's. What passes this
-// check can't be changed by others afterwards.
+// Whoever may write to a folder of pins, or to one above it, decides what a successor adopts, and whoever may read it
+// can hold its lock. So the whole way to the folder has to be in the hands of root or of the caller: each folder on
+// it is theirs, and can't be written by others unless it is sticky, as /tmp is; there, nobody can rename or remove
+// what is somebody else's. What passes this check can't be changed by others afterwards.
 
-// checkFolder checks the way to the folder of pins, as far as it exists. Symbolic links on it have to be trusted as folders have
-// to, and what they lead to as well; the folder itself can't be one.
+// checkFolder checks the way to the folder of pins, as far as it exists. Symbolic links on it have to be trusted as
+// folders have to, and what they lead to as well; the folder itself can't be one.
 func checkFolder(path string) error {
 	return checkWay(path, path, 0)
 }
@@ -87,8 +87,9 @@ func checkOwner(pins, at, what string, info fs.FileInfo) error {
 	if uid == 0 || int(uid) == os.Geteuid() {
 		return nil
 	}
-	return &FolderError{Path: pins, Cause: fmt.Sprintf("%s %s belongs to user %s, who decides what is adopted from there", what, at, userName(uid)),
-		Fix: "remove it, or choose another PinPath; what is pinned there isn't to be trusted"}
+	return &FolderError{Path: pins,
+		Cause: fmt.Sprintf("%s %s belongs to user %s, who decides what is adopted from there", what, at, userName(uid)),
+		Fix:   "remove it, or choose another PinPath; what is pinned there isn't to be trusted"}
 }
 
 func userName(uid uint32) string {
@@ -107,15 +108,16 @@ func groupName(gid uint32) string {
 	return id
 }
 
-// How long the lock of the folder is waited for. A process that was killed holds its lock until the kernel has taken down its memory.
+// How long the lock of the folder is waited for. A process that was killed holds its lock until the kernel has taken
+// down its memory.
 const (
 	lockPatience = 500 * time.Millisecond // of a holder that lives: it may be closing
 	lockDying    = 5 * time.Second        // of one that is dying
 	lockLook     = time.Millisecond
 )
 
-// lockFolder locks an open folder, and waits for a predecessor that is on its way out. The kernel announces no free lock to somebody
-// who doesn't wait for it in a system call, so it is asked.
+// lockFolder locks an open folder, and waits for a predecessor that is on its way out. The kernel announces no free
+// lock to somebody who doesn't wait for it in a system call, so it is asked.
 func lockFolder(folder *os.File) error {
 	var holder *lockHolder
 	for began := time.Now(); ; time.Sleep(lockLook) {

@@ -27,7 +27,8 @@ func asNobody(t *testing.T, name string, args ...string) {
 	}
 }
 
-// Folders that others than root and the caller have a hand in are refused, before anything is read from them or written to them.
+// Folders that others than root and the caller have a hand in are refused, before anything is read from them or
+// written to them.
 func TestFoldersOfOthers(t *testing.T) {
 	do := func(t *testing.T, errs ...error) {
 		t.Helper()
@@ -134,7 +135,8 @@ func TestFoldersOfOthers(t *testing.T) {
 	}
 }
 
-// Somebody makes the folder before the relay's first process does, and takes what is pinned there away before the second comes.
+// Somebody makes the folder before the relay's first process does, and takes what is pinned there away before the
+// second comes.
 func TestNobodyRenamesLive(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	r := load(t, Options{PinPath: pins, Linger: 10 * time.Second})

@@ -13,9 +13,9 @@ import (
 // scanRows is how many rows are read by one system call.
 const scanRows = 4096
 
-// scan iterates over the rows as bytes, as each does, and reads thousands of them with one system call where the kernel can (hashes
-// and arrays since Linux 5.6, LPM tables since 5.17): who adopts a relay has to look at all of it while packets flow. What is
-// yielded may be kept.
+// scan iterates over the rows as bytes, as each does, and reads thousands of them with one system call where the
+// kernel can (hashes and arrays since Linux 5.6, LPM tables since 5.17): who adopts a relay has to look at all of it
+// while packets flow. What is yielded may be kept.
 func (t *Table) scan() iter.Seq2[[]byte, []byte] {
 	rows, ok := t.readBatches()
 	if !ok {
@@ -65,7 +65,8 @@ func (t *Table) readBatches() (rows []scannedRow, ok bool) {
 	}
 }
 
-// byteArrays makes a slice of n arrays of that many bytes, which the ebpf package hands to the kernel as it is, and its memory.
+// byteArrays makes a slice of n arrays of that many bytes, which the ebpf package hands to the kernel as it is, and
+// its memory.
 func byteArrays(size, n int) (arrays any, memory []byte) {
 	v := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(size, reflect.TypeFor[byte]())), n, n)
 	return v.Interface(), unsafe.Slice((*byte)(v.UnsafePointer()), size*n)
