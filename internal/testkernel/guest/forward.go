@@ -5,9 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
@@ -30,7 +34,8 @@ const (
 const patience = 20 * time.Second
 
 // forward attaches the TURN relay between two devices, and sends a message there and back for each combination of address
-// families. It returns how the programs were attached.
+// families. Then another relay takes it over, as a process that is started anew would, and a device is replaced by another one of
+// its name. It returns how the programs were attached.
 func (r *relay) forward(clsact bool) (how string, err error) {
 	network, err := testnet.New()
 	if err != nil {
@@ -42,11 +47,16 @@ func (r *relay) forward(clsact bool) (how string, err error) {
 		return "", err
 	}
 	desc := glue.Desc(r.plan)
-	var loaded *runtime.Relay
-	err = line.Relay.Do(func() (err error) {
-		loaded, err = runtime.Load(&desc, r.object, runtime.Options{Clsact: clsact, Lease: time.Minute})
-		return err
-	})
+	defer os.RemoveAll(pinPath) // what a failure leaves
+	opt := runtime.Options{Clsact: clsact, Lease: time.Minute, PinPath: pinPath, Linger: time.Minute, Logger: slog.New(slog.DiscardHandler)}
+	load := func() (loaded *runtime.Relay, err error) {
+		err = line.Relay.Do(func() (err error) {
+			loaded, err = runtime.Load(&desc, r.object, opt)
+			return err
+		})
+		return loaded, err
+	}
+	loaded, err := load()
 	if err != nil {
 		return "", err
 	}
@@ -66,7 +76,50 @@ func (r *relay) forward(clsact bool) (how string, err error) {
 	if n := toClient.Count("sent").Packets; n != 4 {
 		return "", fmt.Errorf("to_client counted %d packets as sent, not 4", n)
 	}
-	return toPeer.Attachments()[0].How, nil
+	how = toPeer.Attachments()[0].How
+	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(line.PeerAddr.Of(4), port) }
+	if _, err := loaded.Open("channel", at(1), at(2), channel, at(3), at(4)); err != nil {
+		return "", err
+	}
+	if err := loaded.Close(); err != nil {
+		return "", err
+	}
+	opt.Linger = 0
+	next, err := load()
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, next.Close()) }()
+	if n := next.OpenSessions("channel"); n != 1 {
+		return "", fmt.Errorf("%d sessions were adopted, not 1", n)
+	}
+	if err := talk(next, line, 4, 4); err != nil {
+		return "", fmt.Errorf("after the adoption: %w", err)
+	}
+	return how, replaced(network, line, next.Program("to_peer"), how)
+}
+
+// pinPath is where the relay is pinned for its successor.
+const pinPath = "/sys/fs/bpf/fastrelay-testkernel"
+
+// replaced deletes the device that a program is attached to and makes one of that name, which the program has to be attached to.
+func replaced(network *testnet.Net, line *testnet.Line, p *runtime.Program, how string) error {
+	if err := line.Relay.Do(func() error {
+		return netlink.LinkDel(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: line.RelayIn.Name, Index: line.RelayIn.Index}})
+	}); err != nil {
+		return err
+	}
+	if err := testnet.Until(patience, "the device is missed", func() bool { return p.Attachments()[0].Lost != nil }); err != nil {
+		return err
+	}
+	dev, _, err := network.Join(line.Relay, line.RelayIn.Name, line.Client, "again")
+	if err != nil {
+		return err
+	}
+	return testnet.Until(patience, "the program is attached to the new device", func() bool {
+		at := p.Attachments()
+		return len(at) == 1 && at[0] == runtime.Attachment{Interface: dev.Name, Index: dev.Index, How: how}
+	})
 }
 
 // talk opens a channel and sends a message through it in both directions.
