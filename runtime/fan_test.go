@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 )
 
 // fanDesc describes testdata/fan.bpf.c.
@@ -102,19 +104,12 @@ func runOn(t testing.TB, r *Relay, program string, data []byte, repeat uint32) u
 	return runKernel(t, r.Program(program).Kernel(), data, repeat)
 }
 
-// runKernel runs a program so many times. A signal interrupts a run that is repeated by the kernel, and it begins anew: where every
-// time counts, each is a call of its own.
-func runKernel(t testing.TB, p *ebpf.Program, data []byte, repeat uint32) (ret uint32) {
+// runKernel runs a program so many times, exactly.
+func runKernel(t testing.TB, p *ebpf.Program, data []byte, repeat uint32) uint32 {
 	t.Helper()
-	calls := uint32(1)
-	if repeat <= 64 {
-		calls, repeat = repeat, 1
-	}
-	for range calls {
-		var err error
-		if ret, err = p.Run(&ebpf.RunOptions{Data: data, Repeat: repeat}); err != nil {
-			t.Error(err)
-		}
+	ret, err := bpftest.Run(p, ebpf.RunOptions{Data: data, Repeat: repeat})
+	if err != nil {
+		t.Error(err)
 	}
 	return ret
 }

@@ -7,14 +7,14 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 )
 
 func TestMain(m *testing.M) {
@@ -43,36 +43,13 @@ func buildFile(t testing.TB, name string, defines ...string) []byte {
 	return object
 }
 
-var objects sync.Map // by file and defines
-
 func compile(defines ...string) ([]byte, error) { return compileFile("flow", defines...) }
 
 func compileFile(name string, defines ...string) ([]byte, error) {
-	key := fmt.Sprint(name, defines)
-	if o, ok := objects.Load(key); ok {
-		return o.([]byte), nil
-	}
 	if built := os.Getenv("FASTRELAY_TEST_OBJECTS"); built != "" { // where there is no clang: on another kernel
 		return os.ReadFile(filepath.Join(built, strings.Join(append([]string{name}, defines...), "-")+".o"))
 	}
-	dir, err := os.MkdirTemp("", "flow")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	out := filepath.Join(dir, "flow.o")
-	args := []string{"-O2", "-g", "-target", "bpf", "-mcpu=v3", "-Wall", "-Werror", "-I/usr/include/x86_64-linux-gnu", "-c", "testdata/" + name + ".bpf.c", "-o", out}
-	for _, d := range defines {
-		args = append(args, "-D"+d)
-	}
-	if text, err := exec.Command("clang-19", args...).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, text)
-	}
-	object, err := os.ReadFile(out)
-	if err == nil {
-		objects.Store(key, object)
-	}
-	return object, err
+	return bpftest.Compile("testdata/"+name+".bpf.c", defines...)
 }
 
 // flowDesc describes testdata/flow.bpf.c.

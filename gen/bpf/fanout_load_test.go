@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
@@ -140,7 +140,8 @@ func TestContention(t *testing.T) {
 					return err
 				}
 				for range packets / 2 / repeat {
-					if _, err := r.Programs["prog_view"].Run(&ebpf.RunOptions{Data: frame, Repeat: repeat, Context: testrun.OnDevice(line.RelayIn.Index)}); err != nil {
+					opts := ebpf.RunOptions{Data: frame, Repeat: repeat, Context: testrun.OnDevice(line.RelayIn.Index)}
+					if _, err := bpftest.Run(r.Programs["prog_view"], opts); err != nil {
 						return err
 					}
 				}

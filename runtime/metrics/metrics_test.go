@@ -6,8 +6,6 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
@@ -22,8 +21,6 @@ import (
 func object(t *testing.T) []byte {
 	t.Helper()
 	const text = `
-#include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
 struct lease { __u64 deadline, now, changes, storing; };
 struct count { __u64 packets, bytes; };
 #define ARRAY(n, t, v, f) struct { __uint(type, t); __uint(map_flags, f); __uint(max_entries, 1); __type(key, __u32); __type(value, v); } n SEC(".maps")
@@ -52,24 +49,11 @@ SEC("tc") int prog_p(struct __sk_buff *skb)
 }
 char _license[] SEC("license") = "GPL";
 `
-	src := filepath.Join(t.TempDir(), "p.c")
-	if err := os.WriteFile(src, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return compile(t, src)
-}
-
-func compile(t *testing.T, src string) []byte {
-	t.Helper()
-	out := filepath.Join(t.TempDir(), "p.o")
-	if msg, err := exec.Command("clang-19", "-O2", "-g", "-target", "bpf", "-mcpu=v3", "-I/usr/include/x86_64-linux-gnu", "-c", src, "-o", out).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, msg)
-	}
-	b, err := os.ReadFile(out)
+	object, err := bpftest.CompileText("p.bpf.c", text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return b
+	return object
 }
 
 func TestHandler(t *testing.T) {
@@ -135,7 +119,11 @@ func TestReceivers(t *testing.T) {
 		Programs: []runtime.ProgramDesc{{Name: "fan", Hook: "tc/ingress", Reasons: []runtime.ReasonDesc{{Name: "fanned", Kind: "pass"}, {Name: "none", Kind: "up"}, {Name: "full", Kind: "up"}}}},
 		Levels:   2, Receivers: 129, Credits: 397, Ring: 65536,
 	}
-	r, err := runtime.Load(desc, compile(t, "../testdata/fan.bpf.c"), runtime.Options{Routes: func(from, to netip.Addr) runtime.Hop {
+	object, err := bpftest.Compile("../testdata/fan.bpf.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := runtime.Load(desc, object, runtime.Options{Routes: func(from, to netip.Addr) runtime.Hop {
 		if to.Is6() {
 			return runtime.Hop{State: runtime.HopNeighbour}
 		}
