@@ -12,7 +12,7 @@ SEED     ?= 1
 # Two packages at a time: most tests wait for the kernel, and some measure.
 TESTFLAGS ?= -p 2 -timeout 15m
 
-.PHONY: help build generate golden check test test-kernels bench curves demo fuzz fuzz-specs tools clean
+.PHONY: help build generate golden check test test-kernels fresh bench curves demo fuzz fuzz-specs tools clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test: check ## everything, with the kernel; CI runs this
 test-kernels: build ## every relay on Debian's kernels from 5.10 on, in virtual machines; KERNELS=bullseye,sid for some
 	@tools/ensure test kernels root
 	@$(GO) run ./internal/testkernel/testkernels $(if $(KERNELS),-kernels $(KERNELS))
+
+fresh: ## the commands of the README on a bare Debian; RUN='make test' for another one
+	@tools/fresh $(if $(RUN),'$(RUN)')
 
 bench: build ## the numbers of the README, as ratios measured in one run; ONLY=kernel, path or fanout for a part
 	@tools/ensure test root

@@ -97,7 +97,7 @@ func (h *Host) close() error {
 }
 
 // Do runs f on a thread that is in the host's namespace. Sockets made in f belong to the host. Goroutines started in f
-// do not: they run on other threads.
+// do not: they run on other threads. Where f ends its goroutine, as t.Fatal does, Do ends the caller's.
 func (h *Host) Do(f func() error) error { return onThread(h.ns, f) }
 
 // onThread runs f on a locked thread, in the namespace ns if that is open, and restores the thread's namespace. A
@@ -105,6 +105,7 @@ func (h *Host) Do(f func() error) error { return onThread(h.ns, f) }
 func onThread(ns netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
+		defer close(done) // without a word where f doesn't return
 		runtime.LockOSThread()
 		home, err := netns.Get()
 		if err != nil {
@@ -126,7 +127,11 @@ func onThread(ns netns.NsHandle, f func() error) error {
 		runtime.UnlockOSThread()
 		done <- err
 	}()
-	return <-done
+	err, returned := <-done
+	if !returned {
+		runtime.Goexit()
+	}
+	return err
 }
 
 // Command prepares a program that runs in the host's namespace, with a /sys of its own. Started by StartChild, it is

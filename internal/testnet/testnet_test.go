@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -187,5 +188,28 @@ func TestSweep(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(runDir, n.prefix+"alive")); err != nil {
 		t.Error(err)
+	}
+}
+
+// What ends its goroutine inside of Do, as t.Fatal does where a test can't prepare itself, ends the caller's: nobody waits for it.
+func TestDoEndsTheCaller(t *testing.T) {
+	h, err := Start(t).Host("alone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan bool, 1)
+	go func() {
+		back := false
+		defer func() { ended <- !back }()
+		_ = h.Do(func() error { runtime.Goexit(); return nil })
+		back = true
+	}()
+	select {
+	case ok := <-ended:
+		if !ok {
+			t.Error("the caller goes on, as if all were well")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the caller waits for ever")
 	}
 }
