@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 )
 
 // loaded counts the maps and programs of this relay that the kernel holds.
@@ -288,3 +290,6 @@ func TestCloseWhileReading(t *testing.T) {
 		wg.Wait()
 	}
 }
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

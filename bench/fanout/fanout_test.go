@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
@@ -201,3 +202,6 @@ func TestMeasureKernel(t *testing.T) {
 		}
 	}
 }
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

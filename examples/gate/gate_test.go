@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 )
 
@@ -82,3 +83,6 @@ func answered(t *testing.T, s *net.UDPConn, text string) bool {
 		}
 	}
 }
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

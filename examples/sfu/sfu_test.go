@@ -14,6 +14,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/server"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 )
 
@@ -257,3 +258,6 @@ func TestCommandLine(t *testing.T) {
 		}
 	}
 }
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

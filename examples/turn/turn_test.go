@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
@@ -193,3 +194,6 @@ func TestCommandLine(t *testing.T) {
 		}
 	}
 }
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

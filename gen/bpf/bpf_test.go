@@ -8,6 +8,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
@@ -17,6 +18,7 @@ import (
 // All specs become C that clang has nothing to say against, load, pass their own tests, and do with random packets what the
 // reference model does.
 func TestSpecs(t *testing.T) {
+	bpftest.Rights(t)
 	for _, file := range specs(t) {
 		t.Run(nameOf(file), func(t *testing.T) {
 			u := compile(t, file)

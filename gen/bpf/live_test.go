@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 )
 
@@ -230,3 +231,6 @@ func exchange(t *testing.T, from *net.UDPConn, to netip.AddrPort, datagram []byt
 		t.Errorf("a datagram of %d bytes became\n%x, want\n%x", len(datagram), buf[:n], want)
 	}
 }
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

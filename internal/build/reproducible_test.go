@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 )
 
 // builder makes the test's binary a build in a process of its own: the spec in the working folder, written beside it.
@@ -141,3 +143,6 @@ func files(t *testing.T, dir string) map[string][]byte {
 	}
 	return all
 }
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

@@ -151,8 +151,11 @@ func (d *Diagnostic) WithRelated(pos Pos, format string, args ...any) *Diagnosti
 // Append adds all of m's diagnostics to l.
 func (l *List) Append(m *List) { l.all = append(l.all, m.all...) }
 
-// Len returns the number of errors collected. Warnings don't count.
+// Len returns the number of errors collected. Warnings don't count. No list at all, as where something else has failed, has none.
 func (l *List) Len() int {
+	if l == nil {
+		return 0
+	}
 	n := 0
 	for _, d := range l.all {
 		if !d.Warning {

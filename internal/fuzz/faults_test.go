@@ -15,6 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -35,7 +36,7 @@ const faultPackets = 120_000
 
 // Random packets find every fault that is planted: a comparison that finds nothing has to mean that there is nothing.
 func TestPlantedFaults(t *testing.T) {
-	needsRoot(t)
+	bpftest.Rights(t)
 	specs := map[string]compiled{}
 	caught := 0
 	faults := slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, modelFaults)

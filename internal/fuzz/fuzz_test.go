@@ -3,7 +3,6 @@ package fuzz_test
 import (
 	"context"
 	"flag"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
@@ -76,16 +76,9 @@ var corpus = sync.OnceValue(func() []string {
 	return files
 })
 
-func needsRoot(t testing.TB) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test runs programs in the kernel and needs root")
-	}
-}
-
 // The kernel and the model agree on random packets and random state, for every spec there is.
 func TestKernelAgrees(t *testing.T) {
-	needsRoot(t)
+	bpftest.Rights(t)
 	if len(corpus()) == 0 {
 		t.Fatal("there are no specs")
 	}
@@ -135,7 +128,7 @@ func TestKernelAgrees(t *testing.T) {
 
 // Cases that differed once don't any more.
 func TestCases(t *testing.T) {
-	needsRoot(t)
+	bpftest.Rights(t)
 	files, err := filepath.Glob("testdata/cases/*.json")
 	if err != nil || len(files) == 0 {
 		t.Fatal("there are no cases", err)
@@ -172,7 +165,7 @@ func TestCases(t *testing.T) {
 // FuzzBytes runs raw bytes through every spec, in all its programs, in the model and the kernel. The first argument is the
 // place of the spec in the corpus.
 func FuzzBytes(f *testing.F) {
-	needsRoot(f)
+	bpftest.Rights(f)
 	files := corpus()
 	for i, file := range files {
 		s, diags := spec.LoadFile(file)

@@ -8,13 +8,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
 )
 
 // A difference becomes one short packet on a state with little in it, and is still one after it was saved and read.
 func TestDifferenceIsMadeSmall(t *testing.T) {
-	needsRoot(t)
+	bpftest.Rights(t)
 	c := compile(t, "../../examples/turn/spec.cue")
 	src, err := bpf.Render(c.plan, bpf.Options{})
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
@@ -56,9 +57,7 @@ func TestReproducible(t *testing.T) {
 
 // Random specs compile, pass the verifier, and do in the kernel what they do in the model.
 func TestSpecs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("this test runs programs in the kernel and needs root")
-	}
+	bpftest.Rights(t)
 	ctx := context.Background()
 	tool, err := clang.Find(ctx)
 	if err != nil {

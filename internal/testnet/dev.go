@@ -33,7 +33,10 @@ func (n *Net) Join(a *Host, aName string, b *Host, bName string) (*Dev, *Dev, er
 		return nil, nil, err
 	}
 	right, err := b.up(bName)
-	return left, right, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return left, right, n.noises(left, right)
 }
 
 func (h *Host) up(name string) (*Dev, error) {

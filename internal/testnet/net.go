@@ -25,6 +25,7 @@ var networks atomic.Int64
 // Net is a set of hosts that live and die together.
 type Net struct {
 	prefix string
+	closed chan struct{}
 
 	mu    sync.Mutex
 	hosts []*Host
@@ -48,13 +49,18 @@ func New() (*Net, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Net{prefix: fmt.Sprintf("%s%s-%d-", namePrefix, self, networks.Add(1))}, nil
+	return &Net{prefix: fmt.Sprintf("%s%s-%d-", namePrefix, self, networks.Add(1)), closed: make(chan struct{})}, nil
 }
 
 // Close ends all hosts: their programs are killed, their devices vanish. It may be called twice.
 func (n *Net) Close() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	select {
+	case <-n.closed:
+	default:
+		close(n.closed)
+	}
 	var errs []error
 	for _, h := range n.hosts {
 		errs = append(errs, h.close())

@@ -1,6 +1,7 @@
 package testnet
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"net/netip"
@@ -10,6 +11,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 )
 
 func listen(t *testing.T, h *Host, addr netip.Addr, port uint16) *net.UDPConn {
@@ -211,5 +216,50 @@ func TestDoEndsTheCaller(t *testing.T) {
 		}
 	case <-time.After(10 * time.Second):
 		t.Fatal("the caller waits for ever")
+	}
+}
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
+
+// Stray packets come on every cable, and a decoder finds nothing wrong with them.
+func TestNoise(t *testing.T) {
+	t.Setenv(noiseVariable, "100us")
+	l, err := Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.PeerDev.Capture()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stray := strayFrames(l.RelayOut.MAC)
+	seen := map[int]Frame{}
+	err = Until(5*time.Second, "each kind of stray packet", func() bool {
+		for _, f := range c.Frames() {
+			for i, frame := range stray {
+				if bytes.Equal(f.Data, frame) {
+					seen[i] = f
+				}
+			}
+		}
+		return len(seen) == len(stray)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range seen {
+		p := f.Packet()
+		icmp, ok := p.Layer(layers.LayerTypeICMPv6).(*layers.ICMPv6)
+		if e := p.ErrorLayer(); e != nil || !ok && p.Layer(layers.LayerTypeARP) == nil {
+			t.Errorf("not understood: %v", p)
+		} else if ok {
+			if err := icmp.SetNetworkLayerForChecksum(p.NetworkLayer()); err != nil {
+				t.Fatal(err)
+			}
+			if err, result := icmp.VerifyChecksum(); err != nil || !result.Valid {
+				t.Errorf("checksum %#04x, right is %#04x", result.Actual, result.Correct)
+			}
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 )
@@ -40,3 +41,6 @@ func TestLoadWithoutRights(t *testing.T) {
 		}
 	}
 }
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/testnet"
 )
 
@@ -158,3 +159,6 @@ func TestSinkKinds(t *testing.T) {
 		})
 	}
 }
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

@@ -214,3 +214,6 @@ func TestLostInterface(t *testing.T) {
 	add()
 	shows(1)
 }
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
