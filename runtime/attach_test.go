@@ -3,6 +3,7 @@ package runtime
 import (
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -80,6 +81,28 @@ func (b *bench) sendOne() error {
 	return unix.Sendto(b.sock, packet(1), 0, &unix.SockaddrLinklayer{Ifindex: b.there.Index, Protocol: 8})
 }
 
+// flood puts packets of flow 1 on the cable until stop is called or the test ends. stop returns how many they were.
+func (b *bench) flood(t testing.TB) (stop func() int) {
+	var over atomic.Bool
+	n, done := 0, make(chan struct{})
+	go func() {
+		defer close(done)
+		for ; !over.Load(); n++ {
+			if err := b.sendOne(); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	stop = func() int {
+		over.Store(true)
+		<-done
+		return n
+	}
+	t.Cleanup(func() { stop() })
+	return stop
+}
+
 // tc returns what tc shows of the device.
 func (b *bench) tc(t testing.TB, what, dev string, args ...string) string {
 	t.Helper()
@@ -151,21 +174,7 @@ func TestCloseWhilePacketsFlow(t *testing.T) {
 	if err := fwd.Attach("in0"); err != nil {
 		t.Fatal(err)
 	}
-	stop, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-			}
-			if err := b.sendOne(); err != nil {
-				t.Error(err)
-				return
-			}
-		}
-	}()
+	b.flood(t)
 	for range 100 {
 		before := fwd.Count("sent").Packets
 		s := open(t, r, 1)
@@ -181,8 +190,6 @@ func TestCloseWhilePacketsFlow(t *testing.T) {
 			t.Fatalf("%d packets were forwarded for a session that is closed", n)
 		}
 	}
-	close(stop)
-	<-done
 }
 
 func TestAttachRefuses(t *testing.T) {
@@ -328,12 +335,16 @@ func TestKilledProcess(t *testing.T) {
 		killed := kill(t, cmd)
 		b.send(t, 1)
 		until(t, 2*time.Second, "the program is still there", func() bool { return sent() == 2 })
-		until(t, 2*time.Second, "packets go up", func() bool {
-			before := dead(0)
+		last := killed // when the last packet that was forwarded was sent
+		until(t, 10*time.Second, "packets go up", func() bool {
+			at, before, up := time.Now(), sent(), dead(0)
 			b.send(t, 1)
-			return dead(0) > before
+			if sent() > before {
+				last = at
+			}
+			return dead(0) > up
 		})
-		if d := time.Since(killed); d > 1100*time.Millisecond {
+		if d := last.Sub(killed); d > 1100*time.Millisecond {
 			t.Errorf("packets were forwarded for %v", d)
 		}
 		before := sent()

@@ -262,9 +262,13 @@ func startChild(t testing.TB, mode string, env ...string) *exec.Cmd {
 		cmd.Process.Kill()
 		cmd.Wait()
 	})
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil || line != "ready\n" {
-		t.Fatalf("the child said %q, %v", line, err)
+	said := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(out).ReadString('\n')
+		said <- line
+	}()
+	if line := receive(t, "the child is ready", said); line != "ready\n" {
+		t.Fatalf("the child said %q", line)
 	}
 	return cmd
 }

@@ -96,6 +96,7 @@ func TestCredit(t *testing.T) {
 	const limit = 1_000_000
 	var spent, contended atomic.Uint64
 	var stop atomic.Bool
+	defer stop.Store(true)
 	programs := onEach(2, func(int) {
 		for !stop.Load() {
 			runOn(t, r, "draw", fanPacket(v.at, 0), 10_000)
@@ -104,7 +105,7 @@ func TestCredit(t *testing.T) {
 	var goroutines sync.WaitGroup
 	for range 4 {
 		goroutines.Go(func() {
-			for c.Limit() < limit || c.Available() > 0 {
+			for !stop.Load() && (c.Limit() < limit || c.Available() > 0) {
 				switch err := c.Spend(3); err {
 				case nil:
 					spent.Add(3)

@@ -46,7 +46,7 @@ func TestEvents(t *testing.T) {
 		})
 		runOn(t, r, "fan", fanPacket(7, 0), n)
 		for range n {
-			if at := <-got; at != next {
+			if at := receive(t, "an event", got); at != next {
 				t.Fatalf("event %d came, not %d", at, next)
 			}
 			next++
@@ -234,7 +234,7 @@ func TestEventsEndWithTheRelay(t *testing.T) {
 			})
 		}
 		runOn(t, r, "fan", fanPacket(7, 0), 10)
-		<-started
+		receive(t, "an event", started)
 		if err := r.Close(); err != nil {
 			t.Error(err)
 		}
@@ -367,7 +367,7 @@ func TestEventsSeeWhatWasPrepared(t *testing.T) {
 			t.Fatal(err)
 		}
 		runOn(t, r, "fan", fanPacket(7, 0), 1)
-		<-seen
+		receive(t, "the event", seen)
 	}
 	cancel()
 }

@@ -165,22 +165,28 @@ func TestLease(t *testing.T) {
 
 func TestClock(t *testing.T) {
 	r := load(t, Options{})
-	first, at := r.clock.now(), time.Now()
-	until(t, 2*time.Second, "half a second passes", func() bool { return time.Since(at) > 500*time.Millisecond })
+	// The clock is read between two looks at the time, however far apart these are on a busy machine.
+	read := func() (from, to time.Time, jiffies uint64) {
+		from = time.Now()
+		jiffies, err := r.clock.read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return from, time.Now(), jiffies
+	}
+	from, to, first := read()
+	until(t, 10*time.Second, "half a second passes", func() bool { return time.Since(to) > 500*time.Millisecond })
 	said := r.clock.now()
-	now, err := r.clock.read()
-	if err != nil {
-		t.Fatal(err)
+	from2, to2, now := read()
+	if then := r.clock.now(); now+2 < said || now > then+2 {
+		t.Errorf("%d to %d jiffies were extrapolated, %d passed", said-first, then-first, now-first)
 	}
-	if d := int64(now - said); d < -2 || d > 2 {
-		t.Errorf("%d jiffies were extrapolated, %d passed", said-first, now-first)
+	hz := float64(r.clock.hz)
+	if n := float64(now - first); n < 0.95*hz*from2.Sub(to).Seconds() || n > 1.05*hz*to2.Sub(from).Seconds() {
+		t.Errorf("%v jiffies in %v to %v, at %v a second", n, from2.Sub(to), to2.Sub(from), hz)
 	}
-	rate := float64(now-first) / time.Since(at).Seconds()
-	if hz := float64(r.clock.hz); rate < 0.95*hz || rate > 1.05*hz {
-		t.Errorf("%v jiffies a second were measured, %v are assumed", rate, hz)
-	}
-	if d := time.Since(r.clock.time(now)); d < -20*time.Millisecond || d > 100*time.Millisecond {
-		t.Errorf("now is %v ago", d)
+	if at := r.clock.time(now); at.Before(from2.Add(-100*time.Millisecond)) || at.After(to2.Add(20*time.Millisecond)) {
+		t.Errorf("the clock says %v, between %v and %v", at, from2, to2)
 	}
 }
 

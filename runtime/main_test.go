@@ -205,6 +205,17 @@ func rows(r *Relay, table string) int {
 	return n
 }
 
+// receive waits for what somebody sends, or for a channel to be closed.
+func receive[T any](t testing.TB, what string, from <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("not within 20s: %s", what)
+	}
+	return v
+}
+
 // until waits for a condition.
 func until(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()

@@ -82,31 +82,14 @@ func TestAdopt(t *testing.T) {
 			}
 
 			// Packets flow all the while: each is forwarded by the old program or by the new one.
-			stop, sent := make(chan struct{}), make(chan int)
-			go func() {
-				n := 0
-				for {
-					select {
-					case <-stop:
-						sent <- n
-						return
-					default:
-					}
-					if err := b.sendOne(); err != nil {
-						t.Error(err)
-					} else {
-						n++
-					}
-				}
-			}()
+			stop := b.flood(t)
 			if err := old.Close(); err != nil {
 				t.Fatal(err)
 			}
 			now := b.load(t, opt)
 			before := now.Program("fwd").Count("sent").Packets
 			until(t, 2*time.Second, "packets go on", func() bool { return now.Program("fwd").Count("sent").Packets > before+100 })
-			close(stop)
-			total := uint64(<-sent) + 1
+			total := uint64(stop()) + 1
 			until(t, 2*time.Second, "all packets are counted", func() bool { return now.Program("fwd").Count("sent").Packets == total })
 
 			var s *Session

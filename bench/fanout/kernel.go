@@ -112,7 +112,10 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 		fmt.Fprintf(o.Progress, "\r%-60s", fmt.Sprintf("in the kernel: %d receivers, %d bytes, round %d", n, size, round+1))
 		for _, subject := range subjects {
 			ns := 0.0
-			err := l.Relay.Do(func() (err error) { ns, err = subject.measure(frame, testrun.OnDevice(l.RelayIn.Index), n, s); return err })
+			err := l.Relay.Do(func() (err error) {
+				ns, err = subject.measure(frame, testrun.OnDevice(l.RelayIn.Index), n, s)
+				return err
+			})
 			if err != nil {
 				return c, err
 			}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gopacket/gopacket/layers"
 	"github.com/pion/rtcp"
 	"github.com/pion/rtp"
 	"golang.org/x/sys/unix"
@@ -323,16 +324,19 @@ func TestKilled(t *testing.T) {
 	b.subscribe("u", r.Addr, 2)
 	b.loop(b.pub)
 	b.check(r.Await(wait, "pictures come", func(n lab.Tally) bool { return n.Packets > 0 }))
+	c := b.capture(0)
 	b.server.Kill()
 	killed := time.Now()
-	was, since := r.Tally().Packets, time.Now()
-	b.await(3*time.Second, "packets end", func() bool {
-		if n := r.Tally().Packets; n != was {
-			was, since = n, time.Now()
+	last := killed // when the last packet came
+	b.await(wait, "packets end", func() bool {
+		for _, f := range c.Frames() {
+			if udp, _, ok := f.UDP(); ok && udp.DstPort == layers.UDPPort(r.Addr.Port()) && f.At.After(last) {
+				last = f.At
+			}
 		}
-		return time.Since(since) > 500*time.Millisecond
+		return time.Since(last) > time.Second
 	})
-	if took := since.Sub(killed); took > 1050*time.Millisecond {
+	if took := last.Sub(killed); took > 1050*time.Millisecond {
 		t.Errorf("packets were forwarded for %v after the server's death", took)
 	}
 }

@@ -195,14 +195,15 @@ func TestKilled(t *testing.T) {
 	b := newBed(t, 4, 4)
 	b.roundTrip(1)
 	b.server.Kill()
-	killed, last := time.Now(), time.Time{} // last is when the last packet arrived
+	killed, last := time.Now(), time.Time{} // last is when the last packet that arrived was sent
 	lost := func() bool {
 		drain(b.peer)
+		at := time.Now()
 		_ = b.client.Send(channel, []byte("is anyone there")) // refused, with nobody listening
-		_ = b.peer.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_ = b.peer.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
 		_, err := b.peer.Read(make([]byte, 100))
 		if err == nil {
-			last = time.Now()
+			last = at
 		}
 		return err != nil
 	}

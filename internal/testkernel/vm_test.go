@@ -45,7 +45,7 @@ func TestBoot(t *testing.T) {
 			fakeMachine(t, test.script)
 			limit := time.Minute
 			if test.want == timeUp {
-				limit = 200 * time.Millisecond
+				limit = 2 * time.Second
 			}
 			ctx, cancel := context.WithTimeoutCause(t.Context(), limit, timeUp)
 			defer cancel()

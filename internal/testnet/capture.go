@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
@@ -19,7 +20,7 @@ import (
 // Frame is a frame as a device's capture saw it, from the link-layer header on.
 type Frame struct {
 	Data []byte
-	At   time.Time
+	At   time.Time // when the kernel had it, by the wall clock
 
 	// Pending says that the transport checksum holds the pseudo-header's sum only (TP_STATUS_CSUMNOTREADY): whoever
 	// sends the frame on to a real device still has to complete it.
@@ -73,6 +74,7 @@ func (d *Dev) Capture() (*Capture, error) {
 	}
 	err = errors.Join(
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
+		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20),
 		// Stop is noticed between two frames or after this time.
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20_000}),
@@ -89,7 +91,7 @@ func (d *Dev) Capture() (*Capture, error) {
 func (c *Capture) run() {
 	defer unix.Close(c.fd)
 	buf := make([]byte, 128<<10)
-	oob := make([]byte, unix.CmsgSpace(auxSize))
+	oob := make([]byte, unix.CmsgSpace(auxSize)+unix.CmsgSpace(int(unsafe.Sizeof(unix.Timespec{}))))
 	for {
 		n, oobn, _, from, err := unix.Recvmsg(c.fd, buf, oob, 0)
 		switch {
@@ -127,6 +129,9 @@ func (f *Frame) readAux(oob []byte) {
 		return
 	}
 	for _, m := range messages {
+		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_TIMESTAMPNS && len(m.Data) >= 16 {
+			f.At = time.Unix(int64(binary.NativeEndian.Uint64(m.Data)), int64(binary.NativeEndian.Uint64(m.Data[8:])))
+		}
 		if m.Header.Level != unix.SOL_PACKET || m.Header.Type != unix.PACKET_AUXDATA || len(m.Data) < auxSize {
 			continue
 		}
