@@ -156,7 +156,10 @@ func TestContention(t *testing.T) {
 	}
 	reasons := r.counts(t, "view")
 	spent, refused := r.spent(t, creditOf(0))
-	if copies := reasons["copy"]; copies != allowed || spent != copies*uint64(len(datagram)) {
+	// What the device refuses has its credit back, too late perhaps for the packets that come then: where other work keeps the
+	// processor from emptying its queue, there are fewer copies.
+	copies, full := reasons["copy"], reasons["refused_by_device"] > 0
+	if copies > allowed || copies < allowed && !full || spent != copies*uint64(len(datagram)) {
 		t.Errorf("%d copies, want %d, and %d bytes were spent: %v", copies, allowed, spent, reasons)
 	}
 	if n := reasons["refused_credit"]; n != refused[0] {
