@@ -87,7 +87,10 @@ func (b *bench) flood(t testing.TB) (stop func() int) {
 	n, done := 0, make(chan struct{})
 	go func() {
 		defer close(done)
+		pace := time.NewTicker(50 * time.Microsecond) // at full speed a busy processor's queue would overflow
+		defer pace.Stop()
 		for ; !over.Load(); n++ {
+			<-pace.C
 			if err := b.sendOne(); err != nil {
 				t.Error(err)
 				return

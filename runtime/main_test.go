@@ -216,9 +216,10 @@ func receive[T any](t testing.TB, what string, from <-chan T) (v T) {
 	return v
 }
 
-// until waits for a condition.
+// until waits for a condition: for limit, and longer, since the machine may have other things to do.
 func until(t testing.TB, limit time.Duration, what string, holds func() bool) {
 	t.Helper()
+	limit *= 5
 	end := time.Now().Add(limit)
 	for !holds() {
 		if time.Now().After(end) {

@@ -145,10 +145,10 @@ func TestLinger(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer fwd.Close()
+	closed := time.Now()
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
-	closed := time.Now()
 	until(t, 2*time.Second, "packets go up", func() bool {
 		ret, err := fwd.Run(&ebpf.RunOptions{Data: packet(1)})
 		return err == nil && ret == goesUp

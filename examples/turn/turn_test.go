@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 const (
 	turnPort = 3478
 	channel  = 0x4001
-	wait     = 2 * time.Second
+	wait     = 10 * time.Second
 )
 
 // line makes the line topology for a test.
