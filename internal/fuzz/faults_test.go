@@ -39,7 +39,7 @@ func TestPlantedFaults(t *testing.T) {
 	bpftest.Rights(t)
 	specs := map[string]compiled{}
 	caught := 0
-	faults := slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, modelFaults)
+	faults := slices.Concat(helperFaults, backEndFaults, fanOutFaults, fanOutCodeFaults, ingressFaults, modelFaults)
 	for i, f := range faults {
 		name := fmt.Sprintf("%02d %s: %s", i+1, f.where, f.what)
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {

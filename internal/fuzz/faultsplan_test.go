@@ -167,7 +167,7 @@ var backEndFaults = []fault{
 	{where: "back end", spec: "turn", what: "a UDP length that disagrees is relayed", plan: noGuard("udp_length")},
 	{where: "back end", spec: "turn", what: "super-packets are rewritten", plan: noGuard("super_packet")},
 	{where: "back end", spec: "turn", what: "mapped addresses on the wire are relayed", plan: noGuard("mapped_address")},
-	{where: "back end", spec: "turn", what: "a wrong IPv4 checksum is hidden by a change of family", plan: noGuard("ipv4_checksum")},
+	{where: "back end", spec: "turn", what: "a wrong IPv4 checksum is relayed", plan: noGuard("ipv4_checksum")},
 	{where: "back end", spec: "turn", what: "a checksum that is none is made one by a change of family", plan: noGuard("udp_checksum")},
 	{where: "back end", spec: "turn", what: "channels of any number", plan: noGuard("channel_data_number")},
 	{where: "back end", spec: "turn", what: "4 bytes of padding are allowed", plan: compared(func(b *ir.Bin) bool {
