@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 21
+#define FR_REASONS 28
 #define FR_NEEDS_ROWS 16
 #define FR_NEEDS_SLOTS 65536
 #define FR_USAGES 1
@@ -85,23 +85,30 @@ enum {
 	reason_gate_pass = 1, /* passed on, as the spec says */
 	reason_gate_inactive = 2, /* the relay's lease has lapsed */
 	reason_gate_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_gate_truncated = 4, /* the packet ends inside a header */
-	reason_gate_ipv4_version = 5, /* ipv4: version has another value */
-	reason_gate_ip_options = 6, /* ipv4: ihl has another value */
-	reason_gate_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_gate_fragment = 8, /* ipv4: mf has another value */
-	reason_gate_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_gate_not_udp = 10, /* no udp header here */
-	reason_gate_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_gate_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_gate_no_match = 13, /* not what the program is for */
-	reason_gate_no_sources = 14, /* no row in sources */
-	reason_gate_changing = 15, /* user space changed rows at each attempt to read one */
-	reason_gate_over_quota = 16, /* dropped, as the spec says */
-	reason_gate_ipv6_version = 17, /* ipv6: version has another value */
-	reason_gate_mapped_address = 18, /* an IPv4-mapped address in an IPv6 header */
-	reason_gate_ipv6_payload_length = 19, /* ipv6: payload_length disagrees with the packet */
-	reason_gate_not_ip = 20, /* no ip header here */
+	reason_gate_other_host = 4, /* a frame for another host */
+	reason_gate_link_broadcast = 5, /* a link-layer broadcast */
+	reason_gate_link_multicast = 6, /* a link-layer multicast */
+	reason_gate_truncated = 7, /* the packet ends inside a header */
+	reason_gate_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_gate_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_gate_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_gate_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_gate_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_gate_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_gate_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_gate_multicast = 15, /* a multicast or broadcast destination */
+	reason_gate_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_gate_not_udp = 17, /* no udp header here */
+	reason_gate_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_gate_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_gate_no_match = 20, /* not what the program is for */
+	reason_gate_no_sources = 21, /* no row in sources */
+	reason_gate_changing = 22, /* user space changed rows at each attempt to read one */
+	reason_gate_over_quota = 23, /* dropped, as the spec says */
+	reason_gate_ipv6_version = 24, /* ipv6.version is not 6 */
+	reason_gate_mapped_address = 25, /* an IPv4-mapped address in an IPv6 header */
+	reason_gate_ipv6_payload_length = 26, /* ipv6.payload_length disagrees with the packet */
+	reason_gate_not_ip = 27, /* no ip header here */
 };
 
 static __always_inline int prog_gate_write1(struct __sk_buff *skb)
@@ -146,6 +153,16 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	/* spec.cue:15: hook: "tc/ingress" */
 #line 15 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_gate_vlan_tag);
+#line 15 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 15 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_gate_other_host);
+#line 15 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_gate_link_broadcast);
+#line 15 "spec.cue"
+		return fr_up(skb, reason_gate_link_multicast);
+#line 165 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -186,6 +203,24 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_gate_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_gate_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_gate_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_gate_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_gate_martian_destination);
+#line 222 "relay.bpf.c"
+		}
+
 		/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_gate_not_udp); /* ipv4.protocol */
@@ -211,11 +246,11 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 36) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 215 "relay.bpf.c"
+#line 250 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
-#line 219 "relay.bpf.c"
+#line 254 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -230,15 +265,15 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_src = NULL;
-#line 234 "relay.bpf.c"
+#line 269 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src) return fr_up(skb, reason_gate_no_sources);
-#line 238 "relay.bpf.c"
+#line 273 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
-#line 242 "relay.bpf.c"
+#line 277 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -259,7 +294,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_conn = NULL;
-#line 263 "relay.bpf.c"
+#line 298 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -269,13 +304,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 273 "relay.bpf.c"
+#line 308 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write1(skb);
-#line 279 "relay.bpf.c"
+#line 314 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
@@ -303,6 +338,19 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_gate_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_gate_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_gate_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_gate_martian_destination);
+#line 352 "relay.bpf.c"
+		}
+
 		/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_gate_not_udp); /* ipv6.next_header */
@@ -328,11 +376,11 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 56) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 332 "relay.bpf.c"
+#line 380 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
-#line 336 "relay.bpf.c"
+#line 384 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -349,15 +397,15 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_src_2 = NULL;
-#line 353 "relay.bpf.c"
+#line 401 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src_2) return fr_up(skb, reason_gate_no_sources);
-#line 357 "relay.bpf.c"
+#line 405 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
-#line 361 "relay.bpf.c"
+#line 409 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -386,7 +434,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_conn_2 = NULL;
-#line 390 "relay.bpf.c"
+#line 438 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -396,17 +444,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src_2->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 400 "relay.bpf.c"
+#line 448 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write2(skb);
-#line 406 "relay.bpf.c"
+#line 454 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 412 "relay.bpf.c"
+#line 460 "relay.bpf.c"
 }

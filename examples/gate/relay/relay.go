@@ -46,6 +46,10 @@ type Options struct {
 	Linger   time.Duration // how long the kernel forwards after Close, for a successor
 	Clsact   bool          // attach by clsact filters even where the kernel has TCX
 	Logger   *slog.Logger  // nil: slog.Default
+
+	// AttachmentChanged is told when an interface that a program is attached to goes away, and when the program is attached to the
+	// next one of that name.
+	AttachmentChanged func(program string, now runtime.Attachment)
 }
 
 // Relay is the relay in the kernel.
@@ -69,6 +73,8 @@ func Load(opt Options) (*Relay, error) {
 		Linger:   opt.Linger,
 		Clsact:   opt.Clsact,
 		Logger:   opt.Logger,
+
+		AttachmentChanged: opt.AttachmentChanged,
 	})
 	if err != nil {
 		return nil, err
@@ -98,27 +104,34 @@ type GateReason int
 
 // The reasons of gate.
 const (
-	GateSent              GateReason = iota // rewritten and sent
-	GatePass                                // passed on, as the spec says
-	GateInactive                            // the relay's lease has lapsed
-	GateVLANTag                             // a VLAN tag that the stack doesn't have
-	GateTruncated                           // the packet ends inside a header
-	GateIPv4Version                         // ipv4: version has another value
-	GateIPOptions                           // ipv4: ihl has another value
-	GateIPv4Reserved                        // ipv4: reserved has another value
-	GateFragment                            // ipv4: mf has another value
-	GateIPv4TotalLength                     // ipv4: total_length disagrees with the packet
-	GateNotUDP                              // no udp header here
-	GateUDPLength                           // udp: length disagrees with the packet
-	GateSuperPacket                         // several datagrams in one buffer (GSO, GRO)
-	GateNoMatch                             // not what the program is for
-	GateNoSources                           // no row in sources
-	GateChanging                            // user space changed rows at each attempt to read one
-	GateDropOverQuota                       // dropped, as the spec says
-	GateIPv6Version                         // ipv6: version has another value
-	GateMappedAddress                       // an IPv4-mapped address in an IPv6 header
-	GateIPv6PayloadLength                   // ipv6: payload_length disagrees with the packet
-	GateNotIP                               // no ip header here
+	GateSent               GateReason = iota // rewritten and sent
+	GatePass                                 // passed on, as the spec says
+	GateInactive                             // the relay's lease has lapsed
+	GateVLANTag                              // a VLAN tag that the stack doesn't have
+	GateOtherHost                            // a frame for another host
+	GateLinkBroadcast                        // a link-layer broadcast
+	GateLinkMulticast                        // a link-layer multicast
+	GateTruncated                            // the packet ends inside a header
+	GateIPv4Version                          // ipv4.version is not 4
+	GateIPOptions                            // ipv4.ihl is not 5
+	GateIPv4Reserved                         // ipv4.reserved is not 0
+	GateFragment                             // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	GateIPv4TotalLength                      // ipv4.total_length disagrees with the packet
+	GateIPv4Checksum                         // ipv4: checksum is wrong
+	GateMartianSource                        // a source that no other host has: unspecified, loopback, multicast or broadcast
+	GateMulticast                            // a multicast or broadcast destination
+	GateMartianDestination                   // a destination that no other host has: unspecified or loopback
+	GateNotUDP                               // no udp header here
+	GateUDPLength                            // udp.length disagrees with the packet
+	GateSuperPacket                          // several datagrams in one buffer (GSO, GRO)
+	GateNoMatch                              // not what the program is for
+	GateNoSources                            // no row in sources
+	GateChanging                             // user space changed rows at each attempt to read one
+	GateDropOverQuota                        // dropped, as the spec says
+	GateIPv6Version                          // ipv6.version is not 6
+	GateMappedAddress                        // an IPv4-mapped address in an IPv6 header
+	GateIPv6PayloadLength                    // ipv6.payload_length disagrees with the packet
+	GateNotIP                                // no ip header here
 )
 
 // Desc says what the reason means.
@@ -294,22 +307,29 @@ var desc = runtime.Desc{
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
 			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
 			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4: version has another value"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4: ihl has another value"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4: reserved has another value"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4: mf has another value"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
+			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
-			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_match", Kind: "up", Doc: "not what the program is for"},
 			{Name: "no_sources", Kind: "up", Doc: "no row in sources"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "over_quota", Kind: "drop", Doc: "dropped, as the spec says"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6: version has another value"},
+			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6: payload_length disagrees with the packet"},
+			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
 	},

@@ -284,6 +284,38 @@ static __always_inline int fr_is_v4(const void *addr)
 	return ld64(addr) == 0 && ld32(addr + 8) == 0xFFFF0000;
 }
 
+/* An IPv4 address (as on the wire) is a group's, or 255.255.255.255. */
+static __always_inline int fr_multicast_v4(__u32 addr)
+{
+	return (addr & 0xF0) == 0xE0 || addr == 0xFFFFFFFF;
+}
+
+/*
+ * An IPv4 address may be another host's: not in 0.0.0.0/8 or 127.0.0.0/8, no group's, not 255.255.255.255. Two comparisons of its
+ * first byte suffice for nearly all of them.
+ */
+static __always_inline int fr_unicast_v4(__u32 addr)
+{
+	__u32 first = addr & 0xFF;
+
+	return likely(first - 1 < 223 && first != 127) || (first >= 240 && addr != 0xFFFFFFFF);
+}
+
+static __always_inline int fr_multicast(const void *addr)
+{
+	return ld8(addr) == 0xFF || (fr_is_v4(addr) && fr_multicast_v4(ld32(addr + 12)));
+}
+
+/* The same for a 16-byte address: not ::, ::1 or a group's. */
+static __always_inline int fr_unicast(const void *addr)
+{
+	if (likely(ld64(addr)))
+		return ld8(addr) != 0xFF;
+	if (fr_is_v4(addr))
+		return fr_unicast_v4(ld32(addr + 12));
+	return (ld64(addr + 8) & ~(1ULL << 56)) != 0;
+}
+
 /*
  * Counters and verdicts.
  */
@@ -804,6 +836,15 @@ static __always_inline __u16 fr_fold(__u64 s)
 	__u32 n = (s + (s << 32 | s >> 32)) >> 32;
 
 	return (n + (n << 16 | n >> 16)) >> 16;
+}
+
+/*
+ * A sum of bytes that include their own checksum folds to 65535: it is a multiple of that, and not 0. Multiplying by the inverse of 65535
+ * modulo 2^64 divides the multiples by 65535, and makes more of all other numbers than a multiple can give.
+ */
+static __always_inline int fr_sum_ok(__u64 s)
+{
+	return s * 0xFFFEFFFEFFFEFFFFULL - 1 < 0x0001000100010001ULL;
 }
 
 /*

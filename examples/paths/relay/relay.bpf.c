@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 30
+#define FR_REASONS 37
 #include "fastrelay.h"
 
 /* table routes */
@@ -51,32 +51,39 @@ enum {
 	reason_forward_pass = 1, /* passed on, as the spec says */
 	reason_forward_inactive = 2, /* the relay's lease has lapsed */
 	reason_forward_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_forward_truncated = 4, /* the packet ends inside a header */
-	reason_forward_ipv4_version = 5, /* ipv4: version has another value */
-	reason_forward_ip_options = 6, /* ipv4: ihl has another value */
-	reason_forward_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_forward_fragment = 8, /* ipv4: mf has another value */
-	reason_forward_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_forward_udp_length = 10, /* udp: length disagrees with the packet */
-	reason_forward_super_packet = 11, /* several datagrams in one buffer (GSO, GRO) */
-	reason_forward_no_routes = 12, /* no row in routes */
-	reason_forward_changing = 13, /* user space changed rows at each attempt to read one */
-	reason_forward_hop_limit = 14, /* the hop limit is used up */
-	reason_forward_no_memory = 15, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 16, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 17, /* larger than the MTU of the way out */
-	reason_forward_no_route = 18, /* no way out is known */
-	reason_forward_local = 19, /* the destination is this host */
-	reason_forward_unreachable = 20, /* the route says unreachable */
-	reason_forward_blackhole = 21, /* the route says blackhole */
-	reason_forward_prohibit = 22, /* the route says prohibit */
-	reason_forward_tcp_data_offset = 23, /* tcp: data_offset disagrees with the packet */
-	reason_forward_tcp_options = 24, /* options is longer than the spec allows */
-	reason_forward_not_l4 = 25, /* no l4 header here */
-	reason_forward_ipv6_version = 26, /* ipv6: version has another value */
-	reason_forward_mapped_address = 27, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 28, /* ipv6: payload_length disagrees with the packet */
-	reason_forward_not_ip = 29, /* no ip header here */
+	reason_forward_other_host = 4, /* a frame for another host */
+	reason_forward_link_broadcast = 5, /* a link-layer broadcast */
+	reason_forward_link_multicast = 6, /* a link-layer multicast */
+	reason_forward_truncated = 7, /* the packet ends inside a header */
+	reason_forward_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_forward_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_forward_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_forward_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_forward_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_forward_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_forward_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_forward_multicast = 15, /* a multicast or broadcast destination */
+	reason_forward_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_forward_udp_length = 17, /* udp.length disagrees with the packet */
+	reason_forward_super_packet = 18, /* several datagrams in one buffer (GSO, GRO) */
+	reason_forward_no_routes = 19, /* no row in routes */
+	reason_forward_changing = 20, /* user space changed rows at each attempt to read one */
+	reason_forward_hop_limit = 21, /* the hop limit is used up */
+	reason_forward_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 24, /* larger than the MTU of the way out */
+	reason_forward_no_route = 25, /* no route to the destination */
+	reason_forward_local = 26, /* the destination is this host */
+	reason_forward_unreachable = 27, /* the route says unreachable */
+	reason_forward_blackhole = 28, /* the route says blackhole */
+	reason_forward_prohibit = 29, /* the route says prohibit */
+	reason_forward_tcp_data_offset = 30, /* tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet */
+	reason_forward_tcp_options = 31, /* tcp.options is longer than the spec allows */
+	reason_forward_not_l4 = 32, /* no l4 header here */
+	reason_forward_ipv6_version = 33, /* ipv6.version is not 6 */
+	reason_forward_mapped_address = 34, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 35, /* ipv6.payload_length disagrees with the packet */
+	reason_forward_not_ip = 36, /* no ip header here */
 };
 
 static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_routes *row_r)
@@ -95,13 +102,13 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u16 x2 = ld16(data + 14);
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
-#line 99 "relay.bpf.c"
+#line 106 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r->m_fast.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 105 "relay.bpf.c"
+#line 112 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -125,7 +132,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x1);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 129 "relay.bpf.c"
+#line 136 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -148,13 +155,13 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 152 "relay.bpf.c"
+#line 159 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r->m_slow.hop.state == FR_HOP_DIRECT;
 
 #line 11 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 158 "relay.bpf.c"
+#line 165 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -176,7 +183,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 180 "relay.bpf.c"
+#line 187 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -203,13 +210,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x2 = ld16(data + 14);
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
-#line 207 "relay.bpf.c"
+#line 214 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r_2->m_fast.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 213 "relay.bpf.c"
+#line 220 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -233,7 +240,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 22, x1);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 237 "relay.bpf.c"
+#line 244 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -256,13 +263,13 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 260 "relay.bpf.c"
+#line 267 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r_2->m_slow.hop.state == FR_HOP_DIRECT;
 
 #line 11 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 266 "relay.bpf.c"
+#line 273 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -284,7 +291,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 288 "relay.bpf.c"
+#line 295 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -303,12 +310,12 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 307 "relay.bpf.c"
+#line 314 "relay.bpf.c"
 	int direct = row_r_3->m_fast.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 312 "relay.bpf.c"
+#line 319 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -330,7 +337,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 334 "relay.bpf.c"
+#line 341 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -347,12 +354,12 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 351 "relay.bpf.c"
+#line 358 "relay.bpf.c"
 	int direct = row_r_3->m_slow.hop.state == FR_HOP_DIRECT;
 
 #line 11 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 356 "relay.bpf.c"
+#line 363 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -372,7 +379,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 376 "relay.bpf.c"
+#line 383 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -391,12 +398,12 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 395 "relay.bpf.c"
+#line 402 "relay.bpf.c"
 	int direct = row_r_4->m_fast.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 400 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -418,7 +425,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 422 "relay.bpf.c"
+#line 429 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -435,12 +442,12 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 439 "relay.bpf.c"
+#line 446 "relay.bpf.c"
 	int direct = row_r_4->m_slow.hop.state == FR_HOP_DIRECT;
 
 #line 11 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 444 "relay.bpf.c"
+#line 451 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -460,7 +467,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 464 "relay.bpf.c"
+#line 471 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -501,6 +508,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* spec.cue:6: hook: "tc/ingress" */
 #line 6 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_forward_vlan_tag);
+#line 6 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 6 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_forward_other_host);
+#line 6 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
+#line 6 "spec.cue"
+		return fr_up(skb, reason_forward_link_multicast);
+#line 520 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -541,6 +558,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_forward_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_forward_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_forward_martian_destination);
+#line 577 "relay.bpf.c"
+		}
+
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		if (be8(data + 23) == 17) { /* udp */
@@ -561,7 +596,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 565 "relay.bpf.c"
+#line 600 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -572,7 +607,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r = find_routes(&key);
-#line 576 "relay.bpf.c"
+#line 611 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r) return fr_up(skb, reason_forward_no_routes);
@@ -596,13 +631,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 600 "relay.bpf.c"
+#line 635 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write1(skb, data, v_ip_end, row_r);
-#line 606 "relay.bpf.c"
+#line 641 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -622,13 +657,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 626 "relay.bpf.c"
+#line 661 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write2(skb, data, v_ip_end, row_r);
-#line 632 "relay.bpf.c"
+#line 667 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -663,7 +698,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 667 "relay.bpf.c"
+#line 702 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -674,7 +709,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r_2 = find_routes(&key);
-#line 678 "relay.bpf.c"
+#line 713 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_2) return fr_up(skb, reason_forward_no_routes);
@@ -698,13 +733,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_2->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 702 "relay.bpf.c"
+#line 737 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write3(skb, data, v_ip_end, row_r_2);
-#line 708 "relay.bpf.c"
+#line 743 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -724,19 +759,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_2->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 728 "relay.bpf.c"
+#line 763 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write4(skb, data, v_ip_end, row_r_2);
-#line 734 "relay.bpf.c"
+#line 769 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 740 "relay.bpf.c"
+#line 775 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -764,6 +799,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_forward_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_forward_martian_destination);
+#line 813 "relay.bpf.c"
+		}
+
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		if (be8(data + 20) == 17) { /* udp */
@@ -784,7 +832,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 788 "relay.bpf.c"
+#line 836 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -799,7 +847,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_3 = find_routes(&key);
-#line 803 "relay.bpf.c"
+#line 851 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_3) return fr_up(skb, reason_forward_no_routes);
@@ -823,13 +871,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_3->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 827 "relay.bpf.c"
+#line 875 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write5(skb, data, v_ip_end_2, row_r_3);
-#line 833 "relay.bpf.c"
+#line 881 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -849,13 +897,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_3->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 853 "relay.bpf.c"
+#line 901 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write6(skb, data, v_ip_end_2, row_r_3);
-#line 859 "relay.bpf.c"
+#line 907 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -890,7 +938,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 894 "relay.bpf.c"
+#line 942 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -905,7 +953,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_4 = find_routes(&key);
-#line 909 "relay.bpf.c"
+#line 957 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_4) return fr_up(skb, reason_forward_no_routes);
@@ -929,13 +977,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_4->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 933 "relay.bpf.c"
+#line 981 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write7(skb, data, v_ip_end_2, row_r_4);
-#line 939 "relay.bpf.c"
+#line 987 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -955,23 +1003,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_4->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 959 "relay.bpf.c"
+#line 1007 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write8(skb, data, v_ip_end_2, row_r_4);
-#line 965 "relay.bpf.c"
+#line 1013 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 971 "relay.bpf.c"
+#line 1019 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 977 "relay.bpf.c"
+#line 1025 "relay.bpf.c"
 }

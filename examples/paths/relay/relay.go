@@ -36,6 +36,10 @@ type Options struct {
 	Linger   time.Duration // how long the kernel forwards after Close, for a successor
 	Clsact   bool          // attach by clsact filters even where the kernel has TCX
 	Logger   *slog.Logger  // nil: slog.Default
+
+	// AttachmentChanged is told when an interface that a program is attached to goes away, and when the program is attached to the
+	// next one of that name.
+	AttachmentChanged func(program string, now runtime.Attachment)
 }
 
 // Relay is the relay in the kernel.
@@ -59,6 +63,8 @@ func Load(opt Options) (*Relay, error) {
 		Linger:   opt.Linger,
 		Clsact:   opt.Clsact,
 		Logger:   opt.Logger,
+
+		AttachmentChanged: opt.AttachmentChanged,
 	})
 	if err != nil {
 		return nil, err
@@ -88,36 +94,43 @@ type ForwardReason int
 
 // The reasons of forward.
 const (
-	ForwardSent              ForwardReason = iota // rewritten and sent
-	ForwardPass                                   // passed on, as the spec says
-	ForwardInactive                               // the relay's lease has lapsed
-	ForwardVLANTag                                // a VLAN tag that the stack doesn't have
-	ForwardTruncated                              // the packet ends inside a header
-	ForwardIPv4Version                            // ipv4: version has another value
-	ForwardIPOptions                              // ipv4: ihl has another value
-	ForwardIPv4Reserved                           // ipv4: reserved has another value
-	ForwardFragment                               // ipv4: mf has another value
-	ForwardIPv4TotalLength                        // ipv4: total_length disagrees with the packet
-	ForwardUDPLength                              // udp: length disagrees with the packet
-	ForwardSuperPacket                            // several datagrams in one buffer (GSO, GRO)
-	ForwardNoRoutes                               // no row in routes
-	ForwardChanging                               // user space changed rows at each attempt to read one
-	ForwardHopLimit                               // the hop limit is used up
-	ForwardNoMemory                               // the kernel has no memory to change the packet
-	ForwardFault                                  // dropped: the kernel failed after the first change
-	ForwardTooBig                                 // larger than the MTU of the way out
-	ForwardNoRoute                                // no way out is known
-	ForwardLocal                                  // the destination is this host
-	ForwardUnreachable                            // the route says unreachable
-	ForwardBlackhole                              // the route says blackhole
-	ForwardProhibit                               // the route says prohibit
-	ForwardTCPDataOffset                          // tcp: data_offset disagrees with the packet
-	ForwardTCPOptions                             // options is longer than the spec allows
-	ForwardNotL4                                  // no l4 header here
-	ForwardIPv6Version                            // ipv6: version has another value
-	ForwardMappedAddress                          // an IPv4-mapped address in an IPv6 header
-	ForwardIPv6PayloadLength                      // ipv6: payload_length disagrees with the packet
-	ForwardNotIP                                  // no ip header here
+	ForwardSent               ForwardReason = iota // rewritten and sent
+	ForwardPass                                    // passed on, as the spec says
+	ForwardInactive                                // the relay's lease has lapsed
+	ForwardVLANTag                                 // a VLAN tag that the stack doesn't have
+	ForwardOtherHost                               // a frame for another host
+	ForwardLinkBroadcast                           // a link-layer broadcast
+	ForwardLinkMulticast                           // a link-layer multicast
+	ForwardTruncated                               // the packet ends inside a header
+	ForwardIPv4Version                             // ipv4.version is not 4
+	ForwardIPOptions                               // ipv4.ihl is not 5
+	ForwardIPv4Reserved                            // ipv4.reserved is not 0
+	ForwardFragment                                // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	ForwardIPv4TotalLength                         // ipv4.total_length disagrees with the packet
+	ForwardIPv4Checksum                            // ipv4: checksum is wrong
+	ForwardMartianSource                           // a source that no other host has: unspecified, loopback, multicast or broadcast
+	ForwardMulticast                               // a multicast or broadcast destination
+	ForwardMartianDestination                      // a destination that no other host has: unspecified or loopback
+	ForwardUDPLength                               // udp.length disagrees with the packet
+	ForwardSuperPacket                             // several datagrams in one buffer (GSO, GRO)
+	ForwardNoRoutes                                // no row in routes
+	ForwardChanging                                // user space changed rows at each attempt to read one
+	ForwardHopLimit                                // the hop limit is used up
+	ForwardNoMemory                                // the kernel has no memory to change the packet
+	ForwardFault                                   // dropped: the kernel failed after the first change
+	ForwardTooBig                                  // larger than the MTU of the way out
+	ForwardNoRoute                                 // no route to the destination
+	ForwardLocal                                   // the destination is this host
+	ForwardUnreachable                             // the route says unreachable
+	ForwardBlackhole                               // the route says blackhole
+	ForwardProhibit                                // the route says prohibit
+	ForwardTCPDataOffset                           // tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet
+	ForwardTCPOptions                              // tcp.options is longer than the spec allows
+	ForwardNotL4                                   // no l4 header here
+	ForwardIPv6Version                             // ipv6.version is not 6
+	ForwardMappedAddress                           // an IPv4-mapped address in an IPv6 header
+	ForwardIPv6PayloadLength                       // ipv6.payload_length disagrees with the packet
+	ForwardNotIP                                   // no ip header here
 )
 
 // Desc says what the reason means.
@@ -207,13 +220,20 @@ var desc = runtime.Desc{
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
 			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
 			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4: version has another value"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4: ihl has another value"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4: reserved has another value"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4: mf has another value"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
-			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_routes", Kind: "up", Doc: "no row in routes"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
@@ -221,17 +241,17 @@ var desc = runtime.Desc{
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: "up", Doc: "larger than the MTU of the way out"},
-			{Name: "no_route", Kind: "up", Doc: "no way out is known"},
+			{Name: "no_route", Kind: "up", Doc: "no route to the destination"},
 			{Name: "local", Kind: "up", Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: "up", Doc: "the route says unreachable"},
 			{Name: "blackhole", Kind: "up", Doc: "the route says blackhole"},
 			{Name: "prohibit", Kind: "up", Doc: "the route says prohibit"},
-			{Name: "tcp_data_offset", Kind: "up", Doc: "tcp: data_offset disagrees with the packet"},
-			{Name: "tcp_options", Kind: "up", Doc: "options is longer than the spec allows"},
+			{Name: "tcp_data_offset", Kind: "up", Doc: "tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet"},
+			{Name: "tcp_options", Kind: "up", Doc: "tcp.options is longer than the spec allows"},
 			{Name: "not_l4", Kind: "up", Doc: "no l4 header here"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6: version has another value"},
+			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6: payload_length disagrees with the packet"},
+			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
 	},

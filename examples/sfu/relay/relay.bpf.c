@@ -7,7 +7,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 89
+#define FR_REASONS 103
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 24577
@@ -151,47 +151,54 @@ enum {
 	reason_video_pass = 1, /* passed on, as the spec says */
 	reason_video_inactive = 2, /* the relay's lease has lapsed */
 	reason_video_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_video_truncated = 4, /* the packet ends inside a header */
-	reason_video_ipv4_version = 5, /* ipv4: version has another value */
-	reason_video_ip_options = 6, /* ipv4: ihl has another value */
-	reason_video_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_video_fragment = 8, /* ipv4: mf has another value */
-	reason_video_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_video_not_udp = 10, /* no udp header here */
-	reason_video_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_video_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_video_rtp_version = 13, /* rtp: version has another value */
-	reason_video_rtcp = 14, /* rtp: payload_type has another value */
-	reason_video_rtp_csrc_list = 15, /* csrc_list is longer than the spec allows */
-	reason_video_rtp_extensions = 16, /* extensions is longer than the spec allows */
-	reason_video_no_match = 17, /* not what the program is for */
-	reason_video_no_streams = 18, /* no row in streams */
-	reason_video_changing = 19, /* user space changed rows at each attempt to read one */
-	reason_video_full_streams = 20, /* streams is full */
-	reason_video_partial_checksum = 21, /* a checksum is left to a device, of a header that the stack doesn't name */
-	reason_video_no_subscribers = 22, /* no group in subscribers */
-	reason_video_no_memory = 23, /* the kernel has no memory to change the packet */
-	reason_video_fault = 24, /* dropped: the kernel failed after the first change */
-	reason_video_no_key_frame = 25, /* no copy, as the spec says */
-	reason_video_layer = 26, /* no copy, as the spec says */
-	reason_video_refused_rate = 27, /* no rate left */
-	reason_video_contended = 28, /* too many processors spend one credit at once */
-	reason_video_unfit_rtp_payload_type = 29, /* a value that rtp.payload_type can't have */
-	reason_video_address_family = 30, /* an address of the other family */
-	reason_video_too_big = 31, /* larger than the MTU of the way out */
-	reason_video_no_route = 32, /* no way out is known */
-	reason_video_local = 33, /* the destination is this host */
-	reason_video_unreachable = 34, /* the route says unreachable */
-	reason_video_blackhole = 35, /* the route says blackhole */
-	reason_video_prohibit = 36, /* the route says prohibit */
-	reason_video_no_neighbour = 37, /* the neighbour's link-layer address isn't known yet */
-	reason_video_copy = 38, /* a copy was sent */
-	reason_video_refused_by_device = 39, /* the device takes no more */
-	reason_video_ipv6_version = 40, /* ipv6: version has another value */
-	reason_video_mapped_address = 41, /* an IPv4-mapped address in an IPv6 header */
-	reason_video_ipv6_payload_length = 42, /* ipv6: payload_length disagrees with the packet */
-	reason_video_udp_checksum = 43, /* udp: checksum is 0 where that is invalid */
-	reason_video_not_ip = 44, /* no ip header here */
+	reason_video_other_host = 4, /* a frame for another host */
+	reason_video_link_broadcast = 5, /* a link-layer broadcast */
+	reason_video_link_multicast = 6, /* a link-layer multicast */
+	reason_video_truncated = 7, /* the packet ends inside a header */
+	reason_video_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_video_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_video_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_video_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_video_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_video_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_video_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_video_multicast = 15, /* a multicast or broadcast destination */
+	reason_video_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_video_not_udp = 17, /* no udp header here */
+	reason_video_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_video_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_video_rtp_version = 20, /* rtp.version is not 2 */
+	reason_video_rtcp = 21, /* rtp.payload_type is not 0 to 63 or 96 or more */
+	reason_video_rtp_csrc_list = 22, /* rtp.csrc_list is longer than the spec allows */
+	reason_video_rtp_extensions = 23, /* rtp.extensions is longer than the spec allows */
+	reason_video_no_match = 24, /* not what the program is for */
+	reason_video_no_streams = 25, /* no row in streams */
+	reason_video_changing = 26, /* user space changed rows at each attempt to read one */
+	reason_video_full_streams = 27, /* table streams is full */
+	reason_video_partial_checksum = 28, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_video_no_subscribers = 29, /* no group in subscribers */
+	reason_video_no_memory = 30, /* the kernel has no memory to change the packet */
+	reason_video_fault = 31, /* dropped: the kernel failed after the first change */
+	reason_video_no_key_frame = 32, /* no copy, as the spec says */
+	reason_video_layer = 33, /* no copy, as the spec says */
+	reason_video_refused_rate = 34, /* no rate left */
+	reason_video_contended = 35, /* too many processors spend one credit at once */
+	reason_video_unfit_rtp_payload_type = 36, /* rtp.payload_type would get a value that it can't have */
+	reason_video_address_family = 37, /* an address of the other family */
+	reason_video_too_big = 38, /* larger than the MTU of the way out */
+	reason_video_no_route = 39, /* no route to the destination */
+	reason_video_local = 40, /* the destination is this host */
+	reason_video_unreachable = 41, /* the route says unreachable */
+	reason_video_blackhole = 42, /* the route says blackhole */
+	reason_video_prohibit = 43, /* the route says prohibit */
+	reason_video_no_neighbour = 44, /* the neighbour's link-layer address isn't known yet */
+	reason_video_copy = 45, /* a copy was sent */
+	reason_video_refused_by_device = 46, /* the device takes no more */
+	reason_video_ipv6_version = 47, /* ipv6.version is not 6 */
+	reason_video_mapped_address = 48, /* an IPv4-mapped address in an IPv6 header */
+	reason_video_ipv6_payload_length = 49, /* ipv6.payload_length disagrees with the packet */
+	reason_video_udp_checksum = 50, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_video_not_ip = 51, /* no ip header here */
 };
 
 static __always_inline int prog_video_write1(struct __sk_buff *skb)
@@ -246,13 +253,13 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_refused_rate);
-#line 250 "relay.bpf.c"
+#line 257 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-#line 256 "relay.bpf.c"
+#line 263 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -300,7 +307,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 304 "relay.bpf.c"
+#line 311 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -314,7 +321,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 318 "relay.bpf.c"
+#line 325 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -326,7 +333,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 		event0->m_number = v_number;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 330 "relay.bpf.c"
+#line 337 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -338,7 +345,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	fr_shared_add(row_r->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-#line 342 "relay.bpf.c"
+#line 349 "relay.bpf.c"
 	return 0;
 }
 
@@ -368,7 +375,7 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 	if ((fr_shared_get(row_r->m_sent) == 0) && (((((be8(s_rtp_extensions_end) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end) & 7) == 0)) || ((be8(s_vp8_layer_end) & 1) == 1))) { /* rule */
 #line 82 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_key_frame);
-#line 372 "relay.bpf.c"
+#line 379 "relay.bpf.c"
 	}
 
 	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
@@ -378,7 +385,7 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_layer);
-#line 382 "relay.bpf.c"
+#line 389 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -409,13 +416,13 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_video_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_route);
-#line 413 "relay.bpf.c"
+#line 420 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_video_too_big);
 #line 72 "spec.cue"
 	return prog_video_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 419 "relay.bpf.c"
+#line 426 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_vp8_layer_end, __u64 v_priority)
@@ -425,7 +432,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 429 "relay.bpf.c"
+#line 436 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -446,14 +453,14 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_video_no_memory);
 
-#line 450 "relay.bpf.c"
+#line 457 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end + 1), 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 457 "relay.bpf.c"
+#line 464 "relay.bpf.c"
 	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
 	same->size = size;
 	same->clock = 0;
@@ -462,7 +469,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 466 "relay.bpf.c"
+#line 473 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -489,7 +496,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn1, &fan, 0);
 
-#line 493 "relay.bpf.c"
+#line 500 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 256), 0)) return fr_drop(len, reason_video_fault);
@@ -552,13 +559,13 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_refused_rate);
-#line 556 "relay.bpf.c"
+#line 563 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-#line 562 "relay.bpf.c"
+#line 569 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -600,7 +607,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 604 "relay.bpf.c"
+#line 611 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -614,7 +621,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 618 "relay.bpf.c"
+#line 625 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -626,7 +633,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 630 "relay.bpf.c"
+#line 637 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -638,7 +645,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 642 "relay.bpf.c"
+#line 649 "relay.bpf.c"
 	return 0;
 }
 
@@ -668,7 +675,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 	if ((fr_shared_get(row_r_2->m_sent) == 0) && (((((be8(s_rtp_extensions_end_2) >> 4) & 1) == 0) || !((be8(s_rtp_extensions_end_2) & 7) == 0)) || ((be8(s_vp8_layer_end_2) & 1) == 1))) { /* rule */
 #line 82 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_key_frame);
-#line 672 "relay.bpf.c"
+#line 679 "relay.bpf.c"
 	}
 
 	/* spec.cue:65: {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.before)", do: [{count: {counter: "r.skipped", by: "pick(r.sent == 0, 0, 1)"}}, {drop: "layer"}]}, */
@@ -678,7 +685,7 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_layer);
-#line 682 "relay.bpf.c"
+#line 689 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -715,13 +722,13 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_route);
-#line 719 "relay.bpf.c"
+#line 726 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_video_too_big);
 #line 72 "spec.cue"
 	return prog_video_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 725 "relay.bpf.c"
+#line 732 "relay.bpf.c"
 }
 
 static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_vp8_layer_end_2, __u64 v_priority_2)
@@ -731,7 +738,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 735 "relay.bpf.c"
+#line 742 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -760,14 +767,14 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_video_no_memory);
 
-#line 764 "relay.bpf.c"
+#line 771 "relay.bpf.c"
 	__u32 size = fr_size((v_vp8_layer_end_2 + 1), 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_video_no_memory);
-#line 771 "relay.bpf.c"
+#line 778 "relay.bpf.c"
 	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
 	same->size = size;
 	same->clock = 0;
@@ -776,7 +783,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_video_no_memory);
-#line 780 "relay.bpf.c"
+#line 787 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
@@ -800,7 +807,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_video_turn2, &fan, 0);
 
-#line 804 "relay.bpf.c"
+#line 811 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, fr_size(same->size, 512), 0)) return fr_drop(len, reason_video_fault);
@@ -926,6 +933,16 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 	/* spec.cue:58: hook: "tc/ingress" */
 #line 58 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_video_vlan_tag);
+#line 58 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 58 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_video_other_host);
+#line 58 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_video_link_broadcast);
+#line 58 "spec.cue"
+		return fr_up(skb, reason_video_link_multicast);
+#line 945 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -965,6 +982,24 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_video_ipv4_total_length);
+
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_video_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_video_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_video_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_video_martian_destination);
+#line 1002 "relay.bpf.c"
+		}
 
 		/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 #line 79 "spec.cue"
@@ -1025,14 +1060,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 1029 "relay.bpf.c"
+#line 1064 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 1036 "relay.bpf.c"
+#line 1071 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1056,14 +1091,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 1060 "relay.bpf.c"
+#line 1095 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 1067 "relay.bpf.c"
+#line 1102 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1085,12 +1120,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1089 "relay.bpf.c"
+#line 1124 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 1094 "relay.bpf.c"
+#line 1129 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1118,14 +1153,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size = 1;
 #line 21 "spec.cue"
 			v_vp8_has = be8(p_rtp_extensions_end + 1); /* vp8.has */
-#line 1122 "relay.bpf.c"
+#line 1157 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size = 0;
 #line 21 "spec.cue"
 			v_vp8_has = 0;
-#line 1129 "relay.bpf.c"
+#line 1164 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1149,14 +1184,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size = 1;
 #line 22 "spec.cue"
 			v_vp8_picture = be8(p_vp8_has_end); /* vp8.picture */
-#line 1153 "relay.bpf.c"
+#line 1188 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size = 0;
 #line 22 "spec.cue"
 			v_vp8_picture = 0;
-#line 1160 "relay.bpf.c"
+#line 1195 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1178,12 +1213,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 1;
-#line 1182 "relay.bpf.c"
+#line 1217 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 0;
-#line 1187 "relay.bpf.c"
+#line 1222 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1205,12 +1240,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 1;
-#line 1209 "relay.bpf.c"
+#line 1244 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 0;
-#line 1214 "relay.bpf.c"
+#line 1249 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1234,14 +1269,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size = 1;
 #line 25 "spec.cue"
 			v_vp8_layer = be8(p_vp8_tl0picidx_end); /* vp8.layer */
-#line 1238 "relay.bpf.c"
+#line 1273 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size = 0;
 #line 25 "spec.cue"
 			v_vp8_layer = 0;
-#line 1245 "relay.bpf.c"
+#line 1280 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1265,7 +1300,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1269 "relay.bpf.c"
+#line 1304 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1276,7 +1311,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1280 "relay.bpf.c"
+#line 1315 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : (v_vp8_layer >> 6);
@@ -1288,11 +1323,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1292 "relay.bpf.c"
+#line 1327 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 1296 "relay.bpf.c"
+#line 1331 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -1315,7 +1350,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream = NULL;
-#line 1319 "relay.bpf.c"
+#line 1354 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_video_no_streams);
@@ -1327,7 +1362,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write1(skb);
-#line 1331 "relay.bpf.c"
+#line 1366 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -1335,7 +1370,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		v_partial = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= (v_vp8_layer_end + 1)))) return fr_up(skb, reason_video_partial_checksum);
-#line 1339 "relay.bpf.c"
+#line 1374 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -1358,11 +1393,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1362 "relay.bpf.c"
+#line 1397 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_vp8_layer_end, v_priority);
-#line 1366 "relay.bpf.c"
+#line 1401 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
@@ -1389,6 +1424,19 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_video_ipv6_payload_length);
+
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_video_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_video_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_video_martian_destination);
+#line 1439 "relay.bpf.c"
+		}
 
 		/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 #line 79 "spec.cue"
@@ -1449,14 +1497,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 1453 "relay.bpf.c"
+#line 1501 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 1460 "relay.bpf.c"
+#line 1508 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1480,14 +1528,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 1484 "relay.bpf.c"
+#line 1532 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 1491 "relay.bpf.c"
+#line 1539 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1509,12 +1557,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1513 "relay.bpf.c"
+#line 1561 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 1518 "relay.bpf.c"
+#line 1566 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1542,14 +1590,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size_2 = 1;
 #line 21 "spec.cue"
 			v_vp8_has_2 = be8(p_rtp_extensions_end_2 + 1); /* vp8.has */
-#line 1546 "relay.bpf.c"
+#line 1594 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size_2 = 0;
 #line 21 "spec.cue"
 			v_vp8_has_2 = 0;
-#line 1553 "relay.bpf.c"
+#line 1601 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1573,14 +1621,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size_2 = 1;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = be8(p_vp8_has_end_2); /* vp8.picture */
-#line 1577 "relay.bpf.c"
+#line 1625 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size_2 = 0;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = 0;
-#line 1584 "relay.bpf.c"
+#line 1632 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1602,12 +1650,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 1;
-#line 1606 "relay.bpf.c"
+#line 1654 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 0;
-#line 1611 "relay.bpf.c"
+#line 1659 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1629,12 +1677,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 1;
-#line 1633 "relay.bpf.c"
+#line 1681 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 0;
-#line 1638 "relay.bpf.c"
+#line 1686 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1658,14 +1706,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size_2 = 1;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = be8(p_vp8_tl0picidx_end_2); /* vp8.layer */
-#line 1662 "relay.bpf.c"
+#line 1710 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size_2 = 0;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = 0;
-#line 1669 "relay.bpf.c"
+#line 1717 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1689,7 +1737,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1693 "relay.bpf.c"
+#line 1741 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1700,7 +1748,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1704 "relay.bpf.c"
+#line 1752 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : (v_vp8_layer_2 >> 6);
@@ -1712,11 +1760,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1716 "relay.bpf.c"
+#line 1764 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 1720 "relay.bpf.c"
+#line 1768 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -1747,7 +1795,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream_2 = NULL;
-#line 1751 "relay.bpf.c"
+#line 1799 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_video_no_streams);
@@ -1759,7 +1807,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write2(skb);
-#line 1763 "relay.bpf.c"
+#line 1811 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -1767,7 +1815,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		v_partial_2 = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= (v_vp8_layer_end_2 + 1)))) return fr_up(skb, reason_video_partial_checksum);
-#line 1771 "relay.bpf.c"
+#line 1819 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -1798,17 +1846,17 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1802 "relay.bpf.c"
+#line 1850 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_vp8_layer_end_2, v_priority_2);
-#line 1806 "relay.bpf.c"
+#line 1854 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 #line 79 "spec.cue"
 	return fr_up(skb, reason_video_not_ip);
-#line 1812 "relay.bpf.c"
+#line 1860 "relay.bpf.c"
 }
 
 /*
@@ -1819,50 +1867,57 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_audio_sent = 45, /* rewritten and sent */
-	reason_audio_pass = 46, /* passed on, as the spec says */
-	reason_audio_inactive = 47, /* the relay's lease has lapsed */
-	reason_audio_vlan_tag = 48, /* a VLAN tag that the stack doesn't have */
-	reason_audio_truncated = 49, /* the packet ends inside a header */
-	reason_audio_ipv4_version = 50, /* ipv4: version has another value */
-	reason_audio_ip_options = 51, /* ipv4: ihl has another value */
-	reason_audio_ipv4_reserved = 52, /* ipv4: reserved has another value */
-	reason_audio_fragment = 53, /* ipv4: mf has another value */
-	reason_audio_ipv4_total_length = 54, /* ipv4: total_length disagrees with the packet */
-	reason_audio_not_udp = 55, /* no udp header here */
-	reason_audio_udp_length = 56, /* udp: length disagrees with the packet */
-	reason_audio_super_packet = 57, /* several datagrams in one buffer (GSO, GRO) */
-	reason_audio_rtp_version = 58, /* rtp: version has another value */
-	reason_audio_rtcp = 59, /* rtp: payload_type has another value */
-	reason_audio_rtp_csrc_list = 60, /* csrc_list is longer than the spec allows */
-	reason_audio_rtp_extensions = 61, /* extensions is longer than the spec allows */
-	reason_audio_no_match = 62, /* not what the program is for */
-	reason_audio_no_streams = 63, /* no row in streams */
-	reason_audio_changing = 64, /* user space changed rows at each attempt to read one */
-	reason_audio_full_streams = 65, /* streams is full */
-	reason_audio_partial_checksum = 66, /* a checksum is left to a device, of a header that the stack doesn't name */
-	reason_audio_no_subscribers = 67, /* no group in subscribers */
-	reason_audio_no_memory = 68, /* the kernel has no memory to change the packet */
-	reason_audio_fault = 69, /* dropped: the kernel failed after the first change */
-	reason_audio_layer = 70, /* no copy, as the spec says */
-	reason_audio_refused_rate = 71, /* no rate left */
-	reason_audio_contended = 72, /* too many processors spend one credit at once */
-	reason_audio_unfit_rtp_payload_type = 73, /* a value that rtp.payload_type can't have */
-	reason_audio_address_family = 74, /* an address of the other family */
-	reason_audio_too_big = 75, /* larger than the MTU of the way out */
-	reason_audio_no_route = 76, /* no way out is known */
-	reason_audio_local = 77, /* the destination is this host */
-	reason_audio_unreachable = 78, /* the route says unreachable */
-	reason_audio_blackhole = 79, /* the route says blackhole */
-	reason_audio_prohibit = 80, /* the route says prohibit */
-	reason_audio_no_neighbour = 81, /* the neighbour's link-layer address isn't known yet */
-	reason_audio_copy = 82, /* a copy was sent */
-	reason_audio_refused_by_device = 83, /* the device takes no more */
-	reason_audio_ipv6_version = 84, /* ipv6: version has another value */
-	reason_audio_mapped_address = 85, /* an IPv4-mapped address in an IPv6 header */
-	reason_audio_ipv6_payload_length = 86, /* ipv6: payload_length disagrees with the packet */
-	reason_audio_udp_checksum = 87, /* udp: checksum is 0 where that is invalid */
-	reason_audio_not_ip = 88, /* no ip header here */
+	reason_audio_sent = 52, /* rewritten and sent */
+	reason_audio_pass = 53, /* passed on, as the spec says */
+	reason_audio_inactive = 54, /* the relay's lease has lapsed */
+	reason_audio_vlan_tag = 55, /* a VLAN tag that the stack doesn't have */
+	reason_audio_other_host = 56, /* a frame for another host */
+	reason_audio_link_broadcast = 57, /* a link-layer broadcast */
+	reason_audio_link_multicast = 58, /* a link-layer multicast */
+	reason_audio_truncated = 59, /* the packet ends inside a header */
+	reason_audio_ipv4_version = 60, /* ipv4.version is not 4 */
+	reason_audio_ip_options = 61, /* ipv4.ihl is not 5 */
+	reason_audio_ipv4_reserved = 62, /* ipv4.reserved is not 0 */
+	reason_audio_fragment = 63, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_audio_ipv4_total_length = 64, /* ipv4.total_length disagrees with the packet */
+	reason_audio_ipv4_checksum = 65, /* ipv4: checksum is wrong */
+	reason_audio_martian_source = 66, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_audio_multicast = 67, /* a multicast or broadcast destination */
+	reason_audio_martian_destination = 68, /* a destination that no other host has: unspecified or loopback */
+	reason_audio_not_udp = 69, /* no udp header here */
+	reason_audio_udp_length = 70, /* udp.length disagrees with the packet */
+	reason_audio_super_packet = 71, /* several datagrams in one buffer (GSO, GRO) */
+	reason_audio_rtp_version = 72, /* rtp.version is not 2 */
+	reason_audio_rtcp = 73, /* rtp.payload_type is not 0 to 63 or 96 or more */
+	reason_audio_rtp_csrc_list = 74, /* rtp.csrc_list is longer than the spec allows */
+	reason_audio_rtp_extensions = 75, /* rtp.extensions is longer than the spec allows */
+	reason_audio_no_match = 76, /* not what the program is for */
+	reason_audio_no_streams = 77, /* no row in streams */
+	reason_audio_changing = 78, /* user space changed rows at each attempt to read one */
+	reason_audio_full_streams = 79, /* table streams is full */
+	reason_audio_partial_checksum = 80, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_audio_no_subscribers = 81, /* no group in subscribers */
+	reason_audio_no_memory = 82, /* the kernel has no memory to change the packet */
+	reason_audio_fault = 83, /* dropped: the kernel failed after the first change */
+	reason_audio_layer = 84, /* no copy, as the spec says */
+	reason_audio_refused_rate = 85, /* no rate left */
+	reason_audio_contended = 86, /* too many processors spend one credit at once */
+	reason_audio_unfit_rtp_payload_type = 87, /* rtp.payload_type would get a value that it can't have */
+	reason_audio_address_family = 88, /* an address of the other family */
+	reason_audio_too_big = 89, /* larger than the MTU of the way out */
+	reason_audio_no_route = 90, /* no route to the destination */
+	reason_audio_local = 91, /* the destination is this host */
+	reason_audio_unreachable = 92, /* the route says unreachable */
+	reason_audio_blackhole = 93, /* the route says blackhole */
+	reason_audio_prohibit = 94, /* the route says prohibit */
+	reason_audio_no_neighbour = 95, /* the neighbour's link-layer address isn't known yet */
+	reason_audio_copy = 96, /* a copy was sent */
+	reason_audio_refused_by_device = 97, /* the device takes no more */
+	reason_audio_ipv6_version = 98, /* ipv6.version is not 6 */
+	reason_audio_mapped_address = 99, /* an IPv4-mapped address in an IPv6 header */
+	reason_audio_ipv6_payload_length = 100, /* ipv6.payload_length disagrees with the packet */
+	reason_audio_udp_checksum = 101, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_audio_not_ip = 102, /* no ip header here */
 };
 
 static __always_inline int prog_audio_write1(struct __sk_buff *skb)
@@ -1915,13 +1970,13 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_refused_rate);
-#line 1919 "relay.bpf.c"
+#line 1974 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 1925 "relay.bpf.c"
+#line 1980 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -1969,7 +2024,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1973 "relay.bpf.c"
+#line 2028 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -1983,7 +2038,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 1987 "relay.bpf.c"
+#line 2042 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -1995,7 +2050,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		event0->m_number = v_number;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 1999 "relay.bpf.c"
+#line 2054 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -2007,7 +2062,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	fr_shared_add(row_r->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-#line 2011 "relay.bpf.c"
+#line 2066 "relay.bpf.c"
 	return 0;
 }
 
@@ -2036,7 +2091,7 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_layer);
-#line 2040 "relay.bpf.c"
+#line 2095 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2067,13 +2122,13 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_no_route);
-#line 2071 "relay.bpf.c"
+#line 2126 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 2077 "relay.bpf.c"
+#line 2132 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_priority)
@@ -2083,7 +2138,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 2087 "relay.bpf.c"
+#line 2142 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2105,11 +2160,11 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_audio_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2109 "relay.bpf.c"
+#line 2164 "relay.bpf.c"
 	void *front = fr_save_front(skb, 54);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2113 "relay.bpf.c"
+#line 2168 "relay.bpf.c"
 	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -2117,7 +2172,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2121 "relay.bpf.c"
+#line 2176 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -2143,7 +2198,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn1, &fan, 0);
 
-#line 2147 "relay.bpf.c"
+#line 2202 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 54, 0)) return fr_drop(len, reason_audio_fault);
@@ -2204,13 +2259,13 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_refused_rate);
-#line 2208 "relay.bpf.c"
+#line 2263 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 2214 "relay.bpf.c"
+#line 2269 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -2252,7 +2307,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 2256 "relay.bpf.c"
+#line 2311 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -2266,7 +2321,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 2270 "relay.bpf.c"
+#line 2325 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -2278,7 +2333,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 2282 "relay.bpf.c"
+#line 2337 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -2290,7 +2345,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 2294 "relay.bpf.c"
+#line 2349 "relay.bpf.c"
 	return 0;
 }
 
@@ -2319,7 +2374,7 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_layer);
-#line 2323 "relay.bpf.c"
+#line 2378 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2356,13 +2411,13 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_no_route);
-#line 2360 "relay.bpf.c"
+#line 2415 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 2366 "relay.bpf.c"
+#line 2421 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_priority_2)
@@ -2372,7 +2427,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 2376 "relay.bpf.c"
+#line 2431 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2402,11 +2457,11 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_audio_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2406 "relay.bpf.c"
+#line 2461 "relay.bpf.c"
 	void *front = fr_save_front(skb, 74);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2410 "relay.bpf.c"
+#line 2465 "relay.bpf.c"
 	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -2414,7 +2469,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2418 "relay.bpf.c"
+#line 2473 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
@@ -2437,7 +2492,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn2, &fan, 0);
 
-#line 2441 "relay.bpf.c"
+#line 2496 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 74, 0)) return fr_drop(len, reason_audio_fault);
@@ -2517,6 +2572,16 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 	/* spec.cue:58: hook: "tc/ingress" */
 #line 58 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_audio_vlan_tag);
+#line 58 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 58 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_audio_other_host);
+#line 58 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_audio_link_broadcast);
+#line 58 "spec.cue"
+		return fr_up(skb, reason_audio_link_multicast);
+#line 2584 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -2556,6 +2621,24 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_audio_ipv4_total_length);
+
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_audio_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_audio_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_audio_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_audio_martian_destination);
+#line 2641 "relay.bpf.c"
+		}
 
 		/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
 #line 84 "spec.cue"
@@ -2616,14 +2699,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 2620 "relay.bpf.c"
+#line 2703 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 2627 "relay.bpf.c"
+#line 2710 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2647,14 +2730,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 2651 "relay.bpf.c"
+#line 2734 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 2658 "relay.bpf.c"
+#line 2741 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2676,12 +2759,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2680 "relay.bpf.c"
+#line 2763 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 2685 "relay.bpf.c"
+#line 2768 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2699,7 +2782,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2703 "relay.bpf.c"
+#line 2786 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2710,7 +2793,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2714 "relay.bpf.c"
+#line 2797 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : 0ULL;
@@ -2722,11 +2805,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2726 "relay.bpf.c"
+#line 2809 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 2730 "relay.bpf.c"
+#line 2813 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -2749,7 +2832,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream = NULL;
-#line 2753 "relay.bpf.c"
+#line 2836 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_audio_no_streams);
@@ -2761,7 +2844,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write1(skb);
-#line 2765 "relay.bpf.c"
+#line 2848 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -2769,7 +2852,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		v_partial = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= v_rtp_extensions_end))) return fr_up(skb, reason_audio_partial_checksum);
-#line 2773 "relay.bpf.c"
+#line 2856 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -2792,11 +2875,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 2796 "relay.bpf.c"
+#line 2879 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_priority);
-#line 2800 "relay.bpf.c"
+#line 2883 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
@@ -2823,6 +2906,19 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_audio_ipv6_payload_length);
+
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_audio_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_audio_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_audio_martian_destination);
+#line 2921 "relay.bpf.c"
+		}
 
 		/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
 #line 84 "spec.cue"
@@ -2883,14 +2979,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 2887 "relay.bpf.c"
+#line 2983 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 2894 "relay.bpf.c"
+#line 2990 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2914,14 +3010,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 2918 "relay.bpf.c"
+#line 3014 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 2925 "relay.bpf.c"
+#line 3021 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2943,12 +3039,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2947 "relay.bpf.c"
+#line 3043 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 2952 "relay.bpf.c"
+#line 3048 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2966,7 +3062,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2970 "relay.bpf.c"
+#line 3066 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2977,7 +3073,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2981 "relay.bpf.c"
+#line 3077 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : 0ULL;
@@ -2989,11 +3085,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2993 "relay.bpf.c"
+#line 3089 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 2997 "relay.bpf.c"
+#line 3093 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -3024,7 +3120,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream_2 = NULL;
-#line 3028 "relay.bpf.c"
+#line 3124 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_audio_no_streams);
@@ -3036,7 +3132,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write2(skb);
-#line 3040 "relay.bpf.c"
+#line 3136 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -3044,7 +3140,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		v_partial_2 = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= v_rtp_extensions_end_2))) return fr_up(skb, reason_audio_partial_checksum);
-#line 3048 "relay.bpf.c"
+#line 3144 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -3075,15 +3171,15 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 3079 "relay.bpf.c"
+#line 3175 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2);
-#line 3083 "relay.bpf.c"
+#line 3179 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
 #line 84 "spec.cue"
 	return fr_up(skb, reason_audio_not_ip);
-#line 3089 "relay.bpf.c"
+#line 3185 "relay.bpf.c"
 }

@@ -47,6 +47,10 @@ type Options struct {
 	Linger   time.Duration // how long the kernel forwards after Close, for a successor
 	Clsact   bool          // attach by clsact filters even where the kernel has TCX
 	Logger   *slog.Logger  // nil: slog.Default
+
+	// AttachmentChanged is told when an interface that a program is attached to goes away, and when the program is attached to the
+	// next one of that name.
+	AttachmentChanged func(program string, now runtime.Attachment)
 }
 
 // Relay is the relay in the kernel.
@@ -75,6 +79,8 @@ func Load(opt Options) (*Relay, error) {
 		Linger:   opt.Linger,
 		Clsact:   opt.Clsact,
 		Logger:   opt.Logger,
+
+		AttachmentChanged: opt.AttachmentChanged,
 	})
 	if err != nil {
 		return nil, err
@@ -122,23 +128,30 @@ const (
 	VideoPass                                           // passed on, as the spec says
 	VideoInactive                                       // the relay's lease has lapsed
 	VideoVLANTag                                        // a VLAN tag that the stack doesn't have
+	VideoOtherHost                                      // a frame for another host
+	VideoLinkBroadcast                                  // a link-layer broadcast
+	VideoLinkMulticast                                  // a link-layer multicast
 	VideoTruncated                                      // the packet ends inside a header
-	VideoIPv4Version                                    // ipv4: version has another value
-	VideoIPOptions                                      // ipv4: ihl has another value
-	VideoIPv4Reserved                                   // ipv4: reserved has another value
-	VideoFragment                                       // ipv4: mf has another value
-	VideoIPv4TotalLength                                // ipv4: total_length disagrees with the packet
+	VideoIPv4Version                                    // ipv4.version is not 4
+	VideoIPOptions                                      // ipv4.ihl is not 5
+	VideoIPv4Reserved                                   // ipv4.reserved is not 0
+	VideoFragment                                       // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	VideoIPv4TotalLength                                // ipv4.total_length disagrees with the packet
+	VideoIPv4Checksum                                   // ipv4: checksum is wrong
+	VideoMartianSource                                  // a source that no other host has: unspecified, loopback, multicast or broadcast
+	VideoMulticast                                      // a multicast or broadcast destination
+	VideoMartianDestination                             // a destination that no other host has: unspecified or loopback
 	VideoNotUDP                                         // no udp header here
-	VideoUDPLength                                      // udp: length disagrees with the packet
+	VideoUDPLength                                      // udp.length disagrees with the packet
 	VideoSuperPacket                                    // several datagrams in one buffer (GSO, GRO)
-	VideoRTPVersion                                     // rtp: version has another value
-	VideoRTCP                                           // rtp: payload_type has another value
-	VideoRTPCSRCList                                    // csrc_list is longer than the spec allows
-	VideoRTPExtensions                                  // extensions is longer than the spec allows
+	VideoRTPVersion                                     // rtp.version is not 2
+	VideoRTCP                                           // rtp.payload_type is not 0 to 63 or 96 or more
+	VideoRTPCSRCList                                    // rtp.csrc_list is longer than the spec allows
+	VideoRTPExtensions                                  // rtp.extensions is longer than the spec allows
 	VideoNoMatch                                        // not what the program is for
 	VideoNoStreams                                      // no row in streams
 	VideoChanging                                       // user space changed rows at each attempt to read one
-	VideoFullStreams                                    // streams is full
+	VideoFullStreams                                    // table streams is full
 	VideoPartialChecksum                                // a checksum is left to a device, of a header that the stack doesn't name
 	VideoNoSubscribers                                  // no group in subscribers
 	VideoNoMemory                                       // the kernel has no memory to change the packet
@@ -147,10 +160,10 @@ const (
 	VideoDeclinedLayer                                  // no copy, as the spec says
 	VideoDeclinedRefusedRate                            // no rate left
 	VideoDeclinedContended                              // too many processors spend one credit at once
-	VideoDeclinedUnfitRTPPayloadType                    // a value that rtp.payload_type can't have
+	VideoDeclinedUnfitRTPPayloadType                    // rtp.payload_type would get a value that it can't have
 	VideoDeclinedAddressFamily                          // an address of the other family
 	VideoDeclinedTooBig                                 // larger than the MTU of the way out
-	VideoDeclinedNoRoute                                // no way out is known
+	VideoDeclinedNoRoute                                // no route to the destination
 	VideoDeclinedLocal                                  // the destination is this host
 	VideoDeclinedUnreachable                            // the route says unreachable
 	VideoDeclinedBlackhole                              // the route says blackhole
@@ -158,10 +171,10 @@ const (
 	VideoDeclinedNoNeighbour                            // the neighbour's link-layer address isn't known yet
 	VideoCopy                                           // a copy was sent
 	VideoDeclinedRefusedByDevice                        // the device takes no more
-	VideoIPv6Version                                    // ipv6: version has another value
+	VideoIPv6Version                                    // ipv6.version is not 6
 	VideoMappedAddress                                  // an IPv4-mapped address in an IPv6 header
-	VideoIPv6PayloadLength                              // ipv6: payload_length disagrees with the packet
-	VideoDeclinedUDPChecksum                            // udp: checksum is 0 where that is invalid
+	VideoIPv6PayloadLength                              // ipv6.payload_length disagrees with the packet
+	VideoDeclinedUDPChecksum                            // udp.checksum is 0, which stands for none and is not valid here
 	VideoNotIP                                          // no ip header here
 )
 
@@ -197,23 +210,30 @@ const (
 	AudioPass                                           // passed on, as the spec says
 	AudioInactive                                       // the relay's lease has lapsed
 	AudioVLANTag                                        // a VLAN tag that the stack doesn't have
+	AudioOtherHost                                      // a frame for another host
+	AudioLinkBroadcast                                  // a link-layer broadcast
+	AudioLinkMulticast                                  // a link-layer multicast
 	AudioTruncated                                      // the packet ends inside a header
-	AudioIPv4Version                                    // ipv4: version has another value
-	AudioIPOptions                                      // ipv4: ihl has another value
-	AudioIPv4Reserved                                   // ipv4: reserved has another value
-	AudioFragment                                       // ipv4: mf has another value
-	AudioIPv4TotalLength                                // ipv4: total_length disagrees with the packet
+	AudioIPv4Version                                    // ipv4.version is not 4
+	AudioIPOptions                                      // ipv4.ihl is not 5
+	AudioIPv4Reserved                                   // ipv4.reserved is not 0
+	AudioFragment                                       // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	AudioIPv4TotalLength                                // ipv4.total_length disagrees with the packet
+	AudioIPv4Checksum                                   // ipv4: checksum is wrong
+	AudioMartianSource                                  // a source that no other host has: unspecified, loopback, multicast or broadcast
+	AudioMulticast                                      // a multicast or broadcast destination
+	AudioMartianDestination                             // a destination that no other host has: unspecified or loopback
 	AudioNotUDP                                         // no udp header here
-	AudioUDPLength                                      // udp: length disagrees with the packet
+	AudioUDPLength                                      // udp.length disagrees with the packet
 	AudioSuperPacket                                    // several datagrams in one buffer (GSO, GRO)
-	AudioRTPVersion                                     // rtp: version has another value
-	AudioRTCP                                           // rtp: payload_type has another value
-	AudioRTPCSRCList                                    // csrc_list is longer than the spec allows
-	AudioRTPExtensions                                  // extensions is longer than the spec allows
+	AudioRTPVersion                                     // rtp.version is not 2
+	AudioRTCP                                           // rtp.payload_type is not 0 to 63 or 96 or more
+	AudioRTPCSRCList                                    // rtp.csrc_list is longer than the spec allows
+	AudioRTPExtensions                                  // rtp.extensions is longer than the spec allows
 	AudioNoMatch                                        // not what the program is for
 	AudioNoStreams                                      // no row in streams
 	AudioChanging                                       // user space changed rows at each attempt to read one
-	AudioFullStreams                                    // streams is full
+	AudioFullStreams                                    // table streams is full
 	AudioPartialChecksum                                // a checksum is left to a device, of a header that the stack doesn't name
 	AudioNoSubscribers                                  // no group in subscribers
 	AudioNoMemory                                       // the kernel has no memory to change the packet
@@ -221,10 +241,10 @@ const (
 	AudioDeclinedLayer                                  // no copy, as the spec says
 	AudioDeclinedRefusedRate                            // no rate left
 	AudioDeclinedContended                              // too many processors spend one credit at once
-	AudioDeclinedUnfitRTPPayloadType                    // a value that rtp.payload_type can't have
+	AudioDeclinedUnfitRTPPayloadType                    // rtp.payload_type would get a value that it can't have
 	AudioDeclinedAddressFamily                          // an address of the other family
 	AudioDeclinedTooBig                                 // larger than the MTU of the way out
-	AudioDeclinedNoRoute                                // no way out is known
+	AudioDeclinedNoRoute                                // no route to the destination
 	AudioDeclinedLocal                                  // the destination is this host
 	AudioDeclinedUnreachable                            // the route says unreachable
 	AudioDeclinedBlackhole                              // the route says blackhole
@@ -232,10 +252,10 @@ const (
 	AudioDeclinedNoNeighbour                            // the neighbour's link-layer address isn't known yet
 	AudioCopy                                           // a copy was sent
 	AudioDeclinedRefusedByDevice                        // the device takes no more
-	AudioIPv6Version                                    // ipv6: version has another value
+	AudioIPv6Version                                    // ipv6.version is not 6
 	AudioMappedAddress                                  // an IPv4-mapped address in an IPv6 header
-	AudioIPv6PayloadLength                              // ipv6: payload_length disagrees with the packet
-	AudioDeclinedUDPChecksum                            // udp: checksum is 0 where that is invalid
+	AudioIPv6PayloadLength                              // ipv6.payload_length disagrees with the packet
+	AudioDeclinedUDPChecksum                            // udp.checksum is 0, which stands for none and is not valid here
 	AudioNotIP                                          // no ip header here
 )
 
@@ -607,23 +627,30 @@ var desc = runtime.Desc{
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
 			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
 			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4: version has another value"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4: ihl has another value"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4: reserved has another value"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4: mf has another value"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
+			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
-			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
-			{Name: "rtp_version", Kind: "up", Doc: "rtp: version has another value"},
-			{Name: "rtcp", Kind: "up", Doc: "rtp: payload_type has another value"},
-			{Name: "rtp_csrc_list", Kind: "up", Doc: "csrc_list is longer than the spec allows"},
-			{Name: "rtp_extensions", Kind: "up", Doc: "extensions is longer than the spec allows"},
+			{Name: "rtp_version", Kind: "up", Doc: "rtp.version is not 2"},
+			{Name: "rtcp", Kind: "up", Doc: "rtp.payload_type is not 0 to 63 or 96 or more"},
+			{Name: "rtp_csrc_list", Kind: "up", Doc: "rtp.csrc_list is longer than the spec allows"},
+			{Name: "rtp_extensions", Kind: "up", Doc: "rtp.extensions is longer than the spec allows"},
 			{Name: "no_match", Kind: "up", Doc: "not what the program is for"},
 			{Name: "no_streams", Kind: "up", Doc: "no row in streams"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
-			{Name: "full_streams", Kind: "up", Doc: "streams is full"},
+			{Name: "full_streams", Kind: "up", Doc: "table streams is full"},
 			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_subscribers", Kind: "up", Doc: "no group in subscribers"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
@@ -632,10 +659,10 @@ var desc = runtime.Desc{
 			{Name: "layer", Kind: "declined", Doc: "no copy, as the spec says"},
 			{Name: "refused_rate", Kind: "declined", Doc: "no rate left"},
 			{Name: "contended", Kind: "declined", Doc: "too many processors spend one credit at once"},
-			{Name: "unfit_rtp_payload_type", Kind: "declined", Doc: "a value that rtp.payload_type can't have"},
+			{Name: "unfit_rtp_payload_type", Kind: "declined", Doc: "rtp.payload_type would get a value that it can't have"},
 			{Name: "address_family", Kind: "declined", Doc: "an address of the other family"},
 			{Name: "too_big", Kind: "declined", Doc: "larger than the MTU of the way out"},
-			{Name: "no_route", Kind: "declined", Doc: "no way out is known"},
+			{Name: "no_route", Kind: "declined", Doc: "no route to the destination"},
 			{Name: "local", Kind: "declined", Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: "declined", Doc: "the route says unreachable"},
 			{Name: "blackhole", Kind: "declined", Doc: "the route says blackhole"},
@@ -643,34 +670,41 @@ var desc = runtime.Desc{
 			{Name: "no_neighbour", Kind: "declined", Doc: "the neighbour's link-layer address isn't known yet"},
 			{Name: "copy", Kind: "copy", Doc: "a copy was sent"},
 			{Name: "refused_by_device", Kind: "declined", Doc: "the device takes no more"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6: version has another value"},
+			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6: payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: "declined", Doc: "udp: checksum is 0 where that is invalid"},
+			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "udp_checksum", Kind: "declined", Doc: "udp.checksum is 0, which stands for none and is not valid here"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
-		{Name: "audio", Hook: "tc/ingress", L2: true, Base: 45, Reasons: []runtime.ReasonDesc{
+		{Name: "audio", Hook: "tc/ingress", L2: true, Base: 52, Reasons: []runtime.ReasonDesc{
 			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
 			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
 			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4: version has another value"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4: ihl has another value"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4: reserved has another value"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4: mf has another value"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
+			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
-			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
-			{Name: "rtp_version", Kind: "up", Doc: "rtp: version has another value"},
-			{Name: "rtcp", Kind: "up", Doc: "rtp: payload_type has another value"},
-			{Name: "rtp_csrc_list", Kind: "up", Doc: "csrc_list is longer than the spec allows"},
-			{Name: "rtp_extensions", Kind: "up", Doc: "extensions is longer than the spec allows"},
+			{Name: "rtp_version", Kind: "up", Doc: "rtp.version is not 2"},
+			{Name: "rtcp", Kind: "up", Doc: "rtp.payload_type is not 0 to 63 or 96 or more"},
+			{Name: "rtp_csrc_list", Kind: "up", Doc: "rtp.csrc_list is longer than the spec allows"},
+			{Name: "rtp_extensions", Kind: "up", Doc: "rtp.extensions is longer than the spec allows"},
 			{Name: "no_match", Kind: "up", Doc: "not what the program is for"},
 			{Name: "no_streams", Kind: "up", Doc: "no row in streams"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
-			{Name: "full_streams", Kind: "up", Doc: "streams is full"},
+			{Name: "full_streams", Kind: "up", Doc: "table streams is full"},
 			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_subscribers", Kind: "up", Doc: "no group in subscribers"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
@@ -678,10 +712,10 @@ var desc = runtime.Desc{
 			{Name: "layer", Kind: "declined", Doc: "no copy, as the spec says"},
 			{Name: "refused_rate", Kind: "declined", Doc: "no rate left"},
 			{Name: "contended", Kind: "declined", Doc: "too many processors spend one credit at once"},
-			{Name: "unfit_rtp_payload_type", Kind: "declined", Doc: "a value that rtp.payload_type can't have"},
+			{Name: "unfit_rtp_payload_type", Kind: "declined", Doc: "rtp.payload_type would get a value that it can't have"},
 			{Name: "address_family", Kind: "declined", Doc: "an address of the other family"},
 			{Name: "too_big", Kind: "declined", Doc: "larger than the MTU of the way out"},
-			{Name: "no_route", Kind: "declined", Doc: "no way out is known"},
+			{Name: "no_route", Kind: "declined", Doc: "no route to the destination"},
 			{Name: "local", Kind: "declined", Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: "declined", Doc: "the route says unreachable"},
 			{Name: "blackhole", Kind: "declined", Doc: "the route says blackhole"},
@@ -689,10 +723,10 @@ var desc = runtime.Desc{
 			{Name: "no_neighbour", Kind: "declined", Doc: "the neighbour's link-layer address isn't known yet"},
 			{Name: "copy", Kind: "copy", Doc: "a copy was sent"},
 			{Name: "refused_by_device", Kind: "declined", Doc: "the device takes no more"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6: version has another value"},
+			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6: payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: "declined", Doc: "udp: checksum is 0 where that is invalid"},
+			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "udp_checksum", Kind: "declined", Doc: "udp.checksum is 0, which stands for none and is not valid here"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
 	},

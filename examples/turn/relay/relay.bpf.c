@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 65
+#define FR_REASONS 77
 #define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 4096
 #define FR_USAGES 2
@@ -96,35 +96,41 @@ enum {
 	reason_to_peer_pass = 1, /* passed on, as the spec says */
 	reason_to_peer_inactive = 2, /* the relay's lease has lapsed */
 	reason_to_peer_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_to_peer_truncated = 4, /* the packet ends inside a header */
-	reason_to_peer_ipv4_version = 5, /* ipv4: version has another value */
-	reason_to_peer_ip_options = 6, /* ipv4: ihl has another value */
-	reason_to_peer_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_to_peer_fragment = 8, /* ipv4: mf has another value */
-	reason_to_peer_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_to_peer_not_udp = 10, /* no udp header here */
-	reason_to_peer_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_to_peer_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_to_peer_channel_data_number = 13, /* channel_data: number has another value */
-	reason_to_peer_channel_data_length = 14, /* channel_data: length disagrees with the packet */
-	reason_to_peer_no_by_channel = 15, /* no row in by_channel */
-	reason_to_peer_changing = 16, /* user space changed rows at each attempt to read one */
-	reason_to_peer_address_family = 17, /* an address of the other family */
-	reason_to_peer_partial_checksum = 18, /* a checksum is left to a device, of a header that the stack doesn't name */
-	reason_to_peer_no_memory = 19, /* the kernel has no memory to change the packet */
-	reason_to_peer_fault = 20, /* dropped: the kernel failed after the first change */
-	reason_to_peer_too_big = 21, /* larger than the MTU of the way out */
-	reason_to_peer_no_route = 22, /* no way out is known */
-	reason_to_peer_local = 23, /* the destination is this host */
-	reason_to_peer_unreachable = 24, /* the route says unreachable */
-	reason_to_peer_blackhole = 25, /* the route says blackhole */
-	reason_to_peer_prohibit = 26, /* the route says prohibit */
-	reason_to_peer_ipv4_checksum = 27, /* ipv4: checksum is wrong */
-	reason_to_peer_udp_checksum = 28, /* udp: checksum is 0 where that is invalid */
-	reason_to_peer_ipv6_version = 29, /* ipv6: version has another value */
-	reason_to_peer_mapped_address = 30, /* an IPv4-mapped address in an IPv6 header */
-	reason_to_peer_ipv6_payload_length = 31, /* ipv6: payload_length disagrees with the packet */
-	reason_to_peer_not_ip = 32, /* no ip header here */
+	reason_to_peer_other_host = 4, /* a frame for another host */
+	reason_to_peer_link_broadcast = 5, /* a link-layer broadcast */
+	reason_to_peer_link_multicast = 6, /* a link-layer multicast */
+	reason_to_peer_truncated = 7, /* the packet ends inside a header */
+	reason_to_peer_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_to_peer_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_to_peer_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_to_peer_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_to_peer_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_to_peer_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_to_peer_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_to_peer_multicast = 15, /* a multicast or broadcast destination */
+	reason_to_peer_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_to_peer_not_udp = 17, /* no udp header here */
+	reason_to_peer_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_to_peer_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_to_peer_channel_data_number = 20, /* channel_data.number is not 0x4000 to 0x7FFF */
+	reason_to_peer_channel_data_length = 21, /* channel_data.length disagrees with the packet */
+	reason_to_peer_no_by_channel = 22, /* no row in by_channel */
+	reason_to_peer_changing = 23, /* user space changed rows at each attempt to read one */
+	reason_to_peer_address_family = 24, /* an address of the other family */
+	reason_to_peer_partial_checksum = 25, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_to_peer_no_memory = 26, /* the kernel has no memory to change the packet */
+	reason_to_peer_fault = 27, /* dropped: the kernel failed after the first change */
+	reason_to_peer_too_big = 28, /* larger than the MTU of the way out */
+	reason_to_peer_no_route = 29, /* no route to the destination */
+	reason_to_peer_local = 30, /* the destination is this host */
+	reason_to_peer_unreachable = 31, /* the route says unreachable */
+	reason_to_peer_blackhole = 32, /* the route says blackhole */
+	reason_to_peer_prohibit = 33, /* the route says prohibit */
+	reason_to_peer_udp_checksum = 34, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_to_peer_ipv6_version = 35, /* ipv6.version is not 6 */
+	reason_to_peer_mapped_address = 36, /* an IPv4-mapped address in an IPv6 header */
+	reason_to_peer_ipv6_payload_length = 37, /* ipv6.payload_length disagrees with the packet */
+	reason_to_peer_not_ip = 38, /* no ip header here */
 };
 
 static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end, __u64 v_channel_data_end, __u64 v_payload_len, struct val_by_channel *row_ch)
@@ -154,7 +160,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 158 "relay.bpf.c"
+#line 164 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	__u32 partial = fr_partial(skb);
@@ -169,7 +175,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 42);
-#line 173 "relay.bpf.c"
+#line 179 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x5 + x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -183,13 +189,13 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x13 = ld32(data + 16);
 #line 26 "spec.cue"
 	__u32 x14 = ld32(data + 20);
-#line 187 "relay.bpf.c"
+#line 193 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x14 + x8 + x9) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 42, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 193 "relay.bpf.c"
+#line 199 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -225,7 +231,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 229 "relay.bpf.c"
+#line 235 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -267,7 +273,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 271 "relay.bpf.c"
+#line 277 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	__u32 partial = fr_partial(skb);
@@ -282,7 +288,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 42);
-#line 286 "relay.bpf.c"
+#line 292 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -290,7 +296,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 62, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 294 "relay.bpf.c"
+#line 300 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -326,7 +332,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 330 "relay.bpf.c"
+#line 336 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -374,7 +380,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u64 x13 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x14 = ld16(data + 58);
-#line 378 "relay.bpf.c"
+#line 384 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	__u32 partial = fr_partial(skb);
@@ -389,7 +395,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u32 x15 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x16 = ld32(data + 62);
-#line 393 "relay.bpf.c"
+#line 399 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0 + tail0) + (__u64)x8 + x9 + x2 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -397,7 +403,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 401 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -432,7 +438,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	st16(data + 56, x9);
 	st16(data + 58, x2);
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 436 "relay.bpf.c"
+#line 442 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -475,7 +481,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 479 "relay.bpf.c"
+#line 485 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	__u32 partial = fr_partial(skb);
@@ -490,7 +496,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u32 x12 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x13 = ld32(data + 62);
-#line 494 "relay.bpf.c"
+#line 500 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + x13 + was0 + tail0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -501,7 +507,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 42, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 505 "relay.bpf.c"
+#line 511 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -538,7 +544,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 542 "relay.bpf.c"
+#line 548 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -586,6 +592,16 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	/* spec.cue:23: hook: "tc/ingress" */
 #line 23 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_to_peer_vlan_tag);
+#line 23 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 23 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_to_peer_other_host);
+#line 23 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_to_peer_link_broadcast);
+#line 23 "spec.cue"
+		return fr_up(skb, reason_to_peer_link_multicast);
+#line 604 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -625,6 +641,24 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_to_peer_ipv4_total_length);
+
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_to_peer_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_to_peer_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_to_peer_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_to_peer_martian_destination);
+#line 661 "relay.bpf.c"
+		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
@@ -669,11 +703,11 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 673 "relay.bpf.c"
+#line 707 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
-#line 677 "relay.bpf.c"
+#line 711 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -696,7 +730,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_ch = NULL;
-#line 700 "relay.bpf.c"
+#line 734 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -724,18 +758,16 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 728 "relay.bpf.c"
+#line 762 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (28ULL + v_payload_len > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len, row_ch);
-#line 734 "relay.bpf.c"
+#line 768 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
-#line 26 "spec.cue"
-		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_to_peer_ipv4_checksum);
 #line 26 "spec.cue"
 		v_payload_len_2 = v_channel_data_end - 46;
 #line 26 "spec.cue"
@@ -760,13 +792,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 764 "relay.bpf.c"
+#line 796 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len_2, row_ch);
-#line 770 "relay.bpf.c"
+#line 802 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -793,6 +825,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_to_peer_ipv6_payload_length);
+
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_to_peer_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_to_peer_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_to_peer_martian_destination);
+#line 840 "relay.bpf.c"
+		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
@@ -837,11 +882,11 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 841 "relay.bpf.c"
+#line 886 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
-#line 845 "relay.bpf.c"
+#line 890 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -872,7 +917,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_ch_2 = NULL;
-#line 876 "relay.bpf.c"
+#line 921 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -906,13 +951,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 910 "relay.bpf.c"
+#line 955 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, row_ch_2);
-#line 916 "relay.bpf.c"
+#line 961 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -940,19 +985,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 944 "relay.bpf.c"
+#line 989 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, row_ch_2);
-#line 950 "relay.bpf.c"
+#line 995 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_to_peer_not_ip);
-#line 956 "relay.bpf.c"
+#line 1001 "relay.bpf.c"
 }
 
 /*
@@ -963,38 +1008,44 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_to_client_sent = 33, /* rewritten and sent */
-	reason_to_client_pass = 34, /* passed on, as the spec says */
-	reason_to_client_inactive = 35, /* the relay's lease has lapsed */
-	reason_to_client_vlan_tag = 36, /* a VLAN tag that the stack doesn't have */
-	reason_to_client_truncated = 37, /* the packet ends inside a header */
-	reason_to_client_ipv4_version = 38, /* ipv4: version has another value */
-	reason_to_client_ip_options = 39, /* ipv4: ihl has another value */
-	reason_to_client_ipv4_reserved = 40, /* ipv4: reserved has another value */
-	reason_to_client_fragment = 41, /* ipv4: mf has another value */
-	reason_to_client_ipv4_total_length = 42, /* ipv4: total_length disagrees with the packet */
-	reason_to_client_not_udp = 43, /* no udp header here */
-	reason_to_client_udp_length = 44, /* udp: length disagrees with the packet */
-	reason_to_client_super_packet = 45, /* several datagrams in one buffer (GSO, GRO) */
-	reason_to_client_no_by_peer = 46, /* no row in by_peer */
-	reason_to_client_changing = 47, /* user space changed rows at each attempt to read one */
-	reason_to_client_unfit_channel_data_number = 48, /* a value that channel_data.number can't have */
-	reason_to_client_address_family = 49, /* an address of the other family */
-	reason_to_client_partial_checksum = 50, /* a checksum is left to a device, of a header that the stack doesn't name */
-	reason_to_client_no_memory = 51, /* the kernel has no memory to change the packet */
-	reason_to_client_fault = 52, /* dropped: the kernel failed after the first change */
-	reason_to_client_too_big = 53, /* larger than the MTU of the way out */
-	reason_to_client_no_route = 54, /* no way out is known */
-	reason_to_client_local = 55, /* the destination is this host */
-	reason_to_client_unreachable = 56, /* the route says unreachable */
-	reason_to_client_blackhole = 57, /* the route says blackhole */
-	reason_to_client_prohibit = 58, /* the route says prohibit */
-	reason_to_client_ipv4_checksum = 59, /* ipv4: checksum is wrong */
-	reason_to_client_udp_checksum = 60, /* udp: checksum is 0 where that is invalid */
-	reason_to_client_ipv6_version = 61, /* ipv6: version has another value */
-	reason_to_client_mapped_address = 62, /* an IPv4-mapped address in an IPv6 header */
-	reason_to_client_ipv6_payload_length = 63, /* ipv6: payload_length disagrees with the packet */
-	reason_to_client_not_ip = 64, /* no ip header here */
+	reason_to_client_sent = 39, /* rewritten and sent */
+	reason_to_client_pass = 40, /* passed on, as the spec says */
+	reason_to_client_inactive = 41, /* the relay's lease has lapsed */
+	reason_to_client_vlan_tag = 42, /* a VLAN tag that the stack doesn't have */
+	reason_to_client_other_host = 43, /* a frame for another host */
+	reason_to_client_link_broadcast = 44, /* a link-layer broadcast */
+	reason_to_client_link_multicast = 45, /* a link-layer multicast */
+	reason_to_client_truncated = 46, /* the packet ends inside a header */
+	reason_to_client_ipv4_version = 47, /* ipv4.version is not 4 */
+	reason_to_client_ip_options = 48, /* ipv4.ihl is not 5 */
+	reason_to_client_ipv4_reserved = 49, /* ipv4.reserved is not 0 */
+	reason_to_client_fragment = 50, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_to_client_ipv4_total_length = 51, /* ipv4.total_length disagrees with the packet */
+	reason_to_client_ipv4_checksum = 52, /* ipv4: checksum is wrong */
+	reason_to_client_martian_source = 53, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_to_client_multicast = 54, /* a multicast or broadcast destination */
+	reason_to_client_martian_destination = 55, /* a destination that no other host has: unspecified or loopback */
+	reason_to_client_not_udp = 56, /* no udp header here */
+	reason_to_client_udp_length = 57, /* udp.length disagrees with the packet */
+	reason_to_client_super_packet = 58, /* several datagrams in one buffer (GSO, GRO) */
+	reason_to_client_no_by_peer = 59, /* no row in by_peer */
+	reason_to_client_changing = 60, /* user space changed rows at each attempt to read one */
+	reason_to_client_unfit_channel_data_number = 61, /* channel_data.number would get a value that it can't have */
+	reason_to_client_address_family = 62, /* an address of the other family */
+	reason_to_client_partial_checksum = 63, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_to_client_no_memory = 64, /* the kernel has no memory to change the packet */
+	reason_to_client_fault = 65, /* dropped: the kernel failed after the first change */
+	reason_to_client_too_big = 66, /* larger than the MTU of the way out */
+	reason_to_client_no_route = 67, /* no route to the destination */
+	reason_to_client_local = 68, /* the destination is this host */
+	reason_to_client_unreachable = 69, /* the route says unreachable */
+	reason_to_client_blackhole = 70, /* the route says blackhole */
+	reason_to_client_prohibit = 71, /* the route says prohibit */
+	reason_to_client_udp_checksum = 72, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_to_client_ipv6_version = 73, /* ipv6.version is not 6 */
+	reason_to_client_mapped_address = 74, /* an IPv4-mapped address in an IPv6 header */
+	reason_to_client_ipv6_payload_length = 75, /* ipv6.payload_length disagrees with the packet */
+	reason_to_client_not_ip = 76, /* no ip header here */
 };
 
 static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, struct val_by_peer *row_ch)
@@ -1028,14 +1079,14 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1032 "relay.bpf.c"
+#line 1083 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1039 "relay.bpf.c"
+#line 1090 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x5 + x6 + x7 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1049,13 +1100,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x14 = ld32(data + 16);
 #line 33 "spec.cue"
 	__u32 x15 = ld32(data + 20);
-#line 1053 "relay.bpf.c"
+#line 1104 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x15 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 1059 "relay.bpf.c"
+#line 1110 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1096,7 +1147,7 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1100 "relay.bpf.c"
+#line 1151 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1142,14 +1193,14 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1146 "relay.bpf.c"
+#line 1197 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1153 "relay.bpf.c"
+#line 1204 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1157,7 +1208,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 1161 "relay.bpf.c"
+#line 1212 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1198,7 +1249,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	st16(data + 64, x9);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1202 "relay.bpf.c"
+#line 1253 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1250,14 +1301,14 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	__u64 x15 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x16 = ld16(data + 58);
-#line 1254 "relay.bpf.c"
+#line 1305 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x17 = ld32(data + 54);
-#line 1261 "relay.bpf.c"
+#line 1312 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1265,7 +1316,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 1269 "relay.bpf.c"
+#line 1320 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1305,7 +1356,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	st16(data + 64, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1309 "relay.bpf.c"
+#line 1360 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1352,14 +1403,14 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u64 x12 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 1356 "relay.bpf.c"
+#line 1407 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x14 = ld32(data + 54);
-#line 1363 "relay.bpf.c"
+#line 1414 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1370,7 +1421,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 1374 "relay.bpf.c"
+#line 1425 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1412,7 +1463,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1416 "relay.bpf.c"
+#line 1467 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1458,6 +1509,16 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 	/* spec.cue:30: hook: "tc/ingress" */
 #line 30 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_to_client_vlan_tag);
+#line 30 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 30 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_to_client_other_host);
+#line 30 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_to_client_link_broadcast);
+#line 30 "spec.cue"
+		return fr_up(skb, reason_to_client_link_multicast);
+#line 1521 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -1498,6 +1559,24 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_to_client_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_to_client_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_to_client_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_to_client_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_to_client_martian_destination);
+#line 1578 "relay.bpf.c"
+		}
+
 		/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_to_client_not_udp); /* ipv4.protocol */
@@ -1519,11 +1598,11 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1523 "relay.bpf.c"
+#line 1602 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
-#line 1527 "relay.bpf.c"
+#line 1606 "relay.bpf.c"
 			enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1544,7 +1623,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 32 "spec.cue"
 				row_ch = NULL;
-#line 1548 "relay.bpf.c"
+#line 1627 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1576,20 +1655,18 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1580 "relay.bpf.c"
+#line 1659 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write1(skb, data, now, v_payload_len, row_ch);
-#line 1586 "relay.bpf.c"
+#line 1665 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
 #line 33 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_client_super_packet);
-#line 33 "spec.cue"
-		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_to_client_ipv4_checksum);
 #line 33 "spec.cue"
 		v_payload_len_2 = v_udp_end - 42;
 #line 33 "spec.cue"
@@ -1614,13 +1691,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1618 "relay.bpf.c"
+#line 1695 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write2(skb, data, now, v_payload_len_2, row_ch);
-#line 1624 "relay.bpf.c"
+#line 1701 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1648,6 +1725,19 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_to_client_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_to_client_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_to_client_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_to_client_martian_destination);
+#line 1739 "relay.bpf.c"
+		}
+
 		/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_to_client_not_udp); /* ipv6.next_header */
@@ -1669,11 +1759,11 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1673 "relay.bpf.c"
+#line 1763 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
-#line 1677 "relay.bpf.c"
+#line 1767 "relay.bpf.c"
 			enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1702,7 +1792,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 32 "spec.cue"
 				row_ch_2 = NULL;
-#line 1706 "relay.bpf.c"
+#line 1796 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1740,13 +1830,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1744 "relay.bpf.c"
+#line 1834 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write3(skb, data, now, v_payload_len_3, row_ch_2);
-#line 1750 "relay.bpf.c"
+#line 1840 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1776,17 +1866,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1780 "relay.bpf.c"
+#line 1870 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write4(skb, data, now, v_payload_len_4, row_ch_2);
-#line 1786 "relay.bpf.c"
+#line 1876 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_to_client_not_ip);
-#line 1792 "relay.bpf.c"
+#line 1882 "relay.bpf.c"
 }

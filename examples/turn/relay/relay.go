@@ -36,6 +36,10 @@ type Options struct {
 	Linger   time.Duration // how long the kernel forwards after Close, for a successor
 	Clsact   bool          // attach by clsact filters even where the kernel has TCX
 	Logger   *slog.Logger  // nil: slog.Default
+
+	// AttachmentChanged is told when an interface that a program is attached to goes away, and when the program is attached to the
+	// next one of that name.
+	AttachmentChanged func(program string, now runtime.Attachment)
 }
 
 // Relay is the relay in the kernel.
@@ -58,6 +62,8 @@ func Load(opt Options) (*Relay, error) {
 		Linger:   opt.Linger,
 		Clsact:   opt.Clsact,
 		Logger:   opt.Logger,
+
+		AttachmentChanged: opt.AttachmentChanged,
 	})
 	if err != nil {
 		return nil, err
@@ -87,39 +93,45 @@ type ToPeerReason int
 
 // The reasons of to_peer.
 const (
-	ToPeerSent              ToPeerReason = iota // rewritten and sent
-	ToPeerPass                                  // passed on, as the spec says
-	ToPeerInactive                              // the relay's lease has lapsed
-	ToPeerVLANTag                               // a VLAN tag that the stack doesn't have
-	ToPeerTruncated                             // the packet ends inside a header
-	ToPeerIPv4Version                           // ipv4: version has another value
-	ToPeerIPOptions                             // ipv4: ihl has another value
-	ToPeerIPv4Reserved                          // ipv4: reserved has another value
-	ToPeerFragment                              // ipv4: mf has another value
-	ToPeerIPv4TotalLength                       // ipv4: total_length disagrees with the packet
-	ToPeerNotUDP                                // no udp header here
-	ToPeerUDPLength                             // udp: length disagrees with the packet
-	ToPeerSuperPacket                           // several datagrams in one buffer (GSO, GRO)
-	ToPeerChannelDataNumber                     // channel_data: number has another value
-	ToPeerChannelDataLength                     // channel_data: length disagrees with the packet
-	ToPeerNoByChannel                           // no row in by_channel
-	ToPeerChanging                              // user space changed rows at each attempt to read one
-	ToPeerAddressFamily                         // an address of the other family
-	ToPeerPartialChecksum                       // a checksum is left to a device, of a header that the stack doesn't name
-	ToPeerNoMemory                              // the kernel has no memory to change the packet
-	ToPeerFault                                 // dropped: the kernel failed after the first change
-	ToPeerTooBig                                // larger than the MTU of the way out
-	ToPeerNoRoute                               // no way out is known
-	ToPeerLocal                                 // the destination is this host
-	ToPeerUnreachable                           // the route says unreachable
-	ToPeerBlackhole                             // the route says blackhole
-	ToPeerProhibit                              // the route says prohibit
-	ToPeerIPv4Checksum                          // ipv4: checksum is wrong
-	ToPeerUDPChecksum                           // udp: checksum is 0 where that is invalid
-	ToPeerIPv6Version                           // ipv6: version has another value
-	ToPeerMappedAddress                         // an IPv4-mapped address in an IPv6 header
-	ToPeerIPv6PayloadLength                     // ipv6: payload_length disagrees with the packet
-	ToPeerNotIP                                 // no ip header here
+	ToPeerSent               ToPeerReason = iota // rewritten and sent
+	ToPeerPass                                   // passed on, as the spec says
+	ToPeerInactive                               // the relay's lease has lapsed
+	ToPeerVLANTag                                // a VLAN tag that the stack doesn't have
+	ToPeerOtherHost                              // a frame for another host
+	ToPeerLinkBroadcast                          // a link-layer broadcast
+	ToPeerLinkMulticast                          // a link-layer multicast
+	ToPeerTruncated                              // the packet ends inside a header
+	ToPeerIPv4Version                            // ipv4.version is not 4
+	ToPeerIPOptions                              // ipv4.ihl is not 5
+	ToPeerIPv4Reserved                           // ipv4.reserved is not 0
+	ToPeerFragment                               // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	ToPeerIPv4TotalLength                        // ipv4.total_length disagrees with the packet
+	ToPeerIPv4Checksum                           // ipv4: checksum is wrong
+	ToPeerMartianSource                          // a source that no other host has: unspecified, loopback, multicast or broadcast
+	ToPeerMulticast                              // a multicast or broadcast destination
+	ToPeerMartianDestination                     // a destination that no other host has: unspecified or loopback
+	ToPeerNotUDP                                 // no udp header here
+	ToPeerUDPLength                              // udp.length disagrees with the packet
+	ToPeerSuperPacket                            // several datagrams in one buffer (GSO, GRO)
+	ToPeerChannelDataNumber                      // channel_data.number is not 0x4000 to 0x7FFF
+	ToPeerChannelDataLength                      // channel_data.length disagrees with the packet
+	ToPeerNoByChannel                            // no row in by_channel
+	ToPeerChanging                               // user space changed rows at each attempt to read one
+	ToPeerAddressFamily                          // an address of the other family
+	ToPeerPartialChecksum                        // a checksum is left to a device, of a header that the stack doesn't name
+	ToPeerNoMemory                               // the kernel has no memory to change the packet
+	ToPeerFault                                  // dropped: the kernel failed after the first change
+	ToPeerTooBig                                 // larger than the MTU of the way out
+	ToPeerNoRoute                                // no route to the destination
+	ToPeerLocal                                  // the destination is this host
+	ToPeerUnreachable                            // the route says unreachable
+	ToPeerBlackhole                              // the route says blackhole
+	ToPeerProhibit                               // the route says prohibit
+	ToPeerUDPChecksum                            // udp.checksum is 0, which stands for none and is not valid here
+	ToPeerIPv6Version                            // ipv6.version is not 6
+	ToPeerMappedAddress                          // an IPv4-mapped address in an IPv6 header
+	ToPeerIPv6PayloadLength                      // ipv6.payload_length disagrees with the packet
+	ToPeerNotIP                                  // no ip header here
 )
 
 // Desc says what the reason means.
@@ -154,33 +166,39 @@ const (
 	ToClientPass                                         // passed on, as the spec says
 	ToClientInactive                                     // the relay's lease has lapsed
 	ToClientVLANTag                                      // a VLAN tag that the stack doesn't have
+	ToClientOtherHost                                    // a frame for another host
+	ToClientLinkBroadcast                                // a link-layer broadcast
+	ToClientLinkMulticast                                // a link-layer multicast
 	ToClientTruncated                                    // the packet ends inside a header
-	ToClientIPv4Version                                  // ipv4: version has another value
-	ToClientIPOptions                                    // ipv4: ihl has another value
-	ToClientIPv4Reserved                                 // ipv4: reserved has another value
-	ToClientFragment                                     // ipv4: mf has another value
-	ToClientIPv4TotalLength                              // ipv4: total_length disagrees with the packet
+	ToClientIPv4Version                                  // ipv4.version is not 4
+	ToClientIPOptions                                    // ipv4.ihl is not 5
+	ToClientIPv4Reserved                                 // ipv4.reserved is not 0
+	ToClientFragment                                     // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	ToClientIPv4TotalLength                              // ipv4.total_length disagrees with the packet
+	ToClientIPv4Checksum                                 // ipv4: checksum is wrong
+	ToClientMartianSource                                // a source that no other host has: unspecified, loopback, multicast or broadcast
+	ToClientMulticast                                    // a multicast or broadcast destination
+	ToClientMartianDestination                           // a destination that no other host has: unspecified or loopback
 	ToClientNotUDP                                       // no udp header here
-	ToClientUDPLength                                    // udp: length disagrees with the packet
+	ToClientUDPLength                                    // udp.length disagrees with the packet
 	ToClientSuperPacket                                  // several datagrams in one buffer (GSO, GRO)
 	ToClientNoByPeer                                     // no row in by_peer
 	ToClientChanging                                     // user space changed rows at each attempt to read one
-	ToClientUnfitChannelDataNumber                       // a value that channel_data.number can't have
+	ToClientUnfitChannelDataNumber                       // channel_data.number would get a value that it can't have
 	ToClientAddressFamily                                // an address of the other family
 	ToClientPartialChecksum                              // a checksum is left to a device, of a header that the stack doesn't name
 	ToClientNoMemory                                     // the kernel has no memory to change the packet
 	ToClientFault                                        // dropped: the kernel failed after the first change
 	ToClientTooBig                                       // larger than the MTU of the way out
-	ToClientNoRoute                                      // no way out is known
+	ToClientNoRoute                                      // no route to the destination
 	ToClientLocal                                        // the destination is this host
 	ToClientUnreachable                                  // the route says unreachable
 	ToClientBlackhole                                    // the route says blackhole
 	ToClientProhibit                                     // the route says prohibit
-	ToClientIPv4Checksum                                 // ipv4: checksum is wrong
-	ToClientUDPChecksum                                  // udp: checksum is 0 where that is invalid
-	ToClientIPv6Version                                  // ipv6: version has another value
+	ToClientUDPChecksum                                  // udp.checksum is 0, which stands for none and is not valid here
+	ToClientIPv6Version                                  // ipv6.version is not 6
 	ToClientMappedAddress                                // an IPv4-mapped address in an IPv6 header
-	ToClientIPv6PayloadLength                            // ipv6: payload_length disagrees with the packet
+	ToClientIPv6PayloadLength                            // ipv6.payload_length disagrees with the packet
 	ToClientNotIP                                        // no ip header here
 )
 
@@ -324,17 +342,24 @@ var desc = runtime.Desc{
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
 			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
 			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4: version has another value"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4: ihl has another value"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4: reserved has another value"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4: mf has another value"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
+			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
-			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
-			{Name: "channel_data_number", Kind: "up", Doc: "channel_data: number has another value"},
-			{Name: "channel_data_length", Kind: "up", Doc: "channel_data: length disagrees with the packet"},
+			{Name: "channel_data_number", Kind: "up", Doc: "channel_data.number is not 0x4000 to 0x7FFF"},
+			{Name: "channel_data_length", Kind: "up", Doc: "channel_data.length disagrees with the packet"},
 			{Name: "no_by_channel", Kind: "up", Doc: "no row in by_channel"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "address_family", Kind: "up", Doc: "an address of the other family"},
@@ -342,50 +367,55 @@ var desc = runtime.Desc{
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: "up", Doc: "larger than the MTU of the way out"},
-			{Name: "no_route", Kind: "up", Doc: "no way out is known"},
+			{Name: "no_route", Kind: "up", Doc: "no route to the destination"},
 			{Name: "local", Kind: "up", Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: "up", Doc: "the route says unreachable"},
 			{Name: "blackhole", Kind: "up", Doc: "the route says blackhole"},
 			{Name: "prohibit", Kind: "up", Doc: "the route says prohibit"},
-			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
-			{Name: "udp_checksum", Kind: "up", Doc: "udp: checksum is 0 where that is invalid"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6: version has another value"},
+			{Name: "udp_checksum", Kind: "up", Doc: "udp.checksum is 0, which stands for none and is not valid here"},
+			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6: payload_length disagrees with the packet"},
+			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
-		{Name: "to_client", Hook: "tc/ingress", L2: true, Base: 33, Reasons: []runtime.ReasonDesc{
+		{Name: "to_client", Hook: "tc/ingress", L2: true, Base: 39, Reasons: []runtime.ReasonDesc{
 			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
 			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
 			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4: version has another value"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4: ihl has another value"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4: reserved has another value"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4: mf has another value"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
+			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
-			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "no_by_peer", Kind: "up", Doc: "no row in by_peer"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
-			{Name: "unfit_channel_data_number", Kind: "up", Doc: "a value that channel_data.number can't have"},
+			{Name: "unfit_channel_data_number", Kind: "up", Doc: "channel_data.number would get a value that it can't have"},
 			{Name: "address_family", Kind: "up", Doc: "an address of the other family"},
 			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: "up", Doc: "larger than the MTU of the way out"},
-			{Name: "no_route", Kind: "up", Doc: "no way out is known"},
+			{Name: "no_route", Kind: "up", Doc: "no route to the destination"},
 			{Name: "local", Kind: "up", Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: "up", Doc: "the route says unreachable"},
 			{Name: "blackhole", Kind: "up", Doc: "the route says blackhole"},
 			{Name: "prohibit", Kind: "up", Doc: "the route says prohibit"},
-			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
-			{Name: "udp_checksum", Kind: "up", Doc: "udp: checksum is 0 where that is invalid"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6: version has another value"},
+			{Name: "udp_checksum", Kind: "up", Doc: "udp.checksum is 0, which stands for none and is not valid here"},
+			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6: payload_length disagrees with the packet"},
+			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
 	},

@@ -7,7 +7,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 33
+#define FR_REASONS 40
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 513
 #define FR_NEEDS_FRONT 80
@@ -89,35 +89,42 @@ enum {
 	reason_deliver_pass = 1, /* passed on, as the spec says */
 	reason_deliver_inactive = 2, /* the relay's lease has lapsed */
 	reason_deliver_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_deliver_truncated = 4, /* the packet ends inside a header */
-	reason_deliver_ipv4_version = 5, /* ipv4: version has another value */
-	reason_deliver_ip_options = 6, /* ipv4: ihl has another value */
-	reason_deliver_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_deliver_fragment = 8, /* ipv4: mf has another value */
-	reason_deliver_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_deliver_not_udp = 10, /* no udp header here */
-	reason_deliver_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_deliver_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_deliver_partial_checksum = 13, /* a checksum is left to a device, of a header that the stack doesn't name */
-	reason_deliver_no_receivers = 14, /* no group in receivers */
-	reason_deliver_no_memory = 15, /* the kernel has no memory to change the packet */
-	reason_deliver_fault = 16, /* dropped: the kernel failed after the first change */
-	reason_deliver_delivered = 17, /* dropped, as the spec says */
-	reason_deliver_address_family = 18, /* an address of the other family */
-	reason_deliver_too_big = 19, /* larger than the MTU of the way out */
-	reason_deliver_no_route = 20, /* no way out is known */
-	reason_deliver_local = 21, /* the destination is this host */
-	reason_deliver_unreachable = 22, /* the route says unreachable */
-	reason_deliver_blackhole = 23, /* the route says blackhole */
-	reason_deliver_prohibit = 24, /* the route says prohibit */
-	reason_deliver_no_neighbour = 25, /* the neighbour's link-layer address isn't known yet */
-	reason_deliver_copy = 26, /* a copy was sent */
-	reason_deliver_refused_by_device = 27, /* the device takes no more */
-	reason_deliver_ipv6_version = 28, /* ipv6: version has another value */
-	reason_deliver_mapped_address = 29, /* an IPv4-mapped address in an IPv6 header */
-	reason_deliver_ipv6_payload_length = 30, /* ipv6: payload_length disagrees with the packet */
-	reason_deliver_udp_checksum = 31, /* udp: checksum is 0 where that is invalid */
-	reason_deliver_not_ip = 32, /* no ip header here */
+	reason_deliver_other_host = 4, /* a frame for another host */
+	reason_deliver_link_broadcast = 5, /* a link-layer broadcast */
+	reason_deliver_link_multicast = 6, /* a link-layer multicast */
+	reason_deliver_truncated = 7, /* the packet ends inside a header */
+	reason_deliver_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_deliver_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_deliver_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_deliver_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_deliver_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_deliver_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_deliver_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_deliver_multicast = 15, /* a multicast or broadcast destination */
+	reason_deliver_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_deliver_not_udp = 17, /* no udp header here */
+	reason_deliver_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_deliver_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_deliver_partial_checksum = 20, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_deliver_no_receivers = 21, /* no group in receivers */
+	reason_deliver_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_deliver_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_deliver_delivered = 24, /* dropped, as the spec says */
+	reason_deliver_address_family = 25, /* an address of the other family */
+	reason_deliver_too_big = 26, /* larger than the MTU of the way out */
+	reason_deliver_no_route = 27, /* no route to the destination */
+	reason_deliver_local = 28, /* the destination is this host */
+	reason_deliver_unreachable = 29, /* the route says unreachable */
+	reason_deliver_blackhole = 30, /* the route says blackhole */
+	reason_deliver_prohibit = 31, /* the route says prohibit */
+	reason_deliver_no_neighbour = 32, /* the neighbour's link-layer address isn't known yet */
+	reason_deliver_copy = 33, /* a copy was sent */
+	reason_deliver_refused_by_device = 34, /* the device takes no more */
+	reason_deliver_ipv6_version = 35, /* ipv6.version is not 6 */
+	reason_deliver_mapped_address = 36, /* an IPv4-mapped address in an IPv6 header */
+	reason_deliver_ipv6_payload_length = 37, /* ipv6.payload_length disagrees with the packet */
+	reason_deliver_udp_checksum = 38, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_deliver_not_ip = 39, /* no ip header here */
 };
 
 /* What is the same for all receivers. */
@@ -184,7 +191,7 @@ static __always_inline long prog_deliver_copy1(struct prog_deliver_same1 *same, 
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 188 "relay.bpf.c"
+#line 195 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -225,13 +232,13 @@ static __noinline long prog_deliver_turn1(__u32 i, struct prog_deliver_fan1 *fan
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_deliver_prohibit);
 #line 27 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_deliver_no_route);
-#line 229 "relay.bpf.c"
+#line 236 "relay.bpf.c"
 	}
 #line 27 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_deliver_too_big);
 #line 27 "spec.cue"
 	return prog_deliver_copy1(same, skb, front, row_r);
-#line 235 "relay.bpf.c"
+#line 242 "relay.bpf.c"
 }
 
 static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
@@ -241,7 +248,7 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 	/* spec.cue:19: do: [{fan_out: { */
 #line 19 "spec.cue"
 	struct group_receivers key __attribute__((aligned(8))) = {};
-#line 245 "relay.bpf.c"
+#line 252 "relay.bpf.c"
 	struct list_receivers *list;
 
 #line 19 "spec.cue"
@@ -257,18 +264,18 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_deliver_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 261 "relay.bpf.c"
+#line 268 "relay.bpf.c"
 	void *front = fr_save_front(skb, 54);
 #line 19 "spec.cue"
 	if (!front) return fr_up(skb, reason_deliver_no_memory);
-#line 265 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 	struct prog_deliver_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_deliver_no_memory);
-#line 272 "relay.bpf.c"
+#line 279 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -291,7 +298,7 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 	bpf_loop(list->count, prog_deliver_turn1, &fan, 0);
 
 
-#line 295 "relay.bpf.c"
+#line 302 "relay.bpf.c"
 	fr_count_copies(reason_deliver_copy, same->copies0, skb->len);
 	fr_count(reason_deliver_delivered, len);
 	return TC_ACT_SHOT;
@@ -354,7 +361,7 @@ static __always_inline long prog_deliver_copy2(struct prog_deliver_same2 *same, 
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 358 "relay.bpf.c"
+#line 365 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -401,13 +408,13 @@ static __noinline long prog_deliver_turn2(__u32 i, struct prog_deliver_fan2 *fan
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_prohibit);
 #line 27 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_no_route);
-#line 405 "relay.bpf.c"
+#line 412 "relay.bpf.c"
 	}
 #line 27 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_too_big);
 #line 27 "spec.cue"
 	return prog_deliver_copy2(same, skb, front, row_r_2);
-#line 411 "relay.bpf.c"
+#line 418 "relay.bpf.c"
 }
 
 static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
@@ -417,7 +424,7 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	/* spec.cue:19: do: [{fan_out: { */
 #line 19 "spec.cue"
 	struct group_receivers key __attribute__((aligned(8))) = {};
-#line 421 "relay.bpf.c"
+#line 428 "relay.bpf.c"
 	struct list_receivers *list;
 
 #line 19 "spec.cue"
@@ -435,18 +442,18 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_deliver_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 439 "relay.bpf.c"
+#line 446 "relay.bpf.c"
 	void *front = fr_save_front(skb, 74);
 #line 19 "spec.cue"
 	if (!front) return fr_up(skb, reason_deliver_no_memory);
-#line 443 "relay.bpf.c"
+#line 450 "relay.bpf.c"
 	struct prog_deliver_same2 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_deliver_no_memory);
-#line 450 "relay.bpf.c"
+#line 457 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 
@@ -466,7 +473,7 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	bpf_loop(list->count, prog_deliver_turn2, &fan, 0);
 
 
-#line 470 "relay.bpf.c"
+#line 477 "relay.bpf.c"
 	fr_count_copies(reason_deliver_copy, same->copies0, skb->len);
 	fr_count(reason_deliver_delivered, len);
 	return TC_ACT_SHOT;
@@ -494,6 +501,16 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 	/* spec.cue:17: hook: "tc/ingress" */
 #line 17 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_deliver_vlan_tag);
+#line 17 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 17 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_deliver_other_host);
+#line 17 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_deliver_link_broadcast);
+#line 17 "spec.cue"
+		return fr_up(skb, reason_deliver_link_multicast);
+#line 513 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -534,6 +551,24 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_deliver_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_deliver_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_deliver_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_deliver_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_deliver_martian_destination);
+#line 570 "relay.bpf.c"
+		}
+
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
 #line 18 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_deliver_not_udp); /* ipv4.protocol */
@@ -571,7 +606,7 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 54))) return fr_up(skb, reason_deliver_partial_checksum);
 #line 19 "spec.cue"
 		return prog_deliver_fan1(skb, data, v_ip_end);
-#line 575 "relay.bpf.c"
+#line 610 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
@@ -598,6 +633,19 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_deliver_ipv6_payload_length);
+
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_deliver_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_deliver_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_deliver_martian_destination);
+#line 648 "relay.bpf.c"
+		}
 
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
 #line 18 "spec.cue"
@@ -636,11 +684,11 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 74))) return fr_up(skb, reason_deliver_partial_checksum);
 #line 19 "spec.cue"
 		return prog_deliver_fan2(skb, data, v_ip_end_2);
-#line 640 "relay.bpf.c"
+#line 688 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_deliver_not_ip);
-#line 646 "relay.bpf.c"
+#line 694 "relay.bpf.c"
 }

@@ -36,6 +36,10 @@ type Options struct {
 	Linger   time.Duration // how long the kernel forwards after Close, for a successor
 	Clsact   bool          // attach by clsact filters even where the kernel has TCX
 	Logger   *slog.Logger  // nil: slog.Default
+
+	// AttachmentChanged is told when an interface that a program is attached to goes away, and when the program is attached to the
+	// next one of that name.
+	AttachmentChanged func(program string, now runtime.Attachment)
 }
 
 // Relay is the relay in the kernel.
@@ -59,6 +63,8 @@ func Load(opt Options) (*Relay, error) {
 		Linger:   opt.Linger,
 		Clsact:   opt.Clsact,
 		Logger:   opt.Logger,
+
+		AttachmentChanged: opt.AttachmentChanged,
 	})
 	if err != nil {
 		return nil, err
@@ -92,14 +98,21 @@ const (
 	DeliverPass                                         // passed on, as the spec says
 	DeliverInactive                                     // the relay's lease has lapsed
 	DeliverVLANTag                                      // a VLAN tag that the stack doesn't have
+	DeliverOtherHost                                    // a frame for another host
+	DeliverLinkBroadcast                                // a link-layer broadcast
+	DeliverLinkMulticast                                // a link-layer multicast
 	DeliverTruncated                                    // the packet ends inside a header
-	DeliverIPv4Version                                  // ipv4: version has another value
-	DeliverIPOptions                                    // ipv4: ihl has another value
-	DeliverIPv4Reserved                                 // ipv4: reserved has another value
-	DeliverFragment                                     // ipv4: mf has another value
-	DeliverIPv4TotalLength                              // ipv4: total_length disagrees with the packet
+	DeliverIPv4Version                                  // ipv4.version is not 4
+	DeliverIPOptions                                    // ipv4.ihl is not 5
+	DeliverIPv4Reserved                                 // ipv4.reserved is not 0
+	DeliverFragment                                     // ipv4.mf is not 0; or: ipv4.fragment_offset is not 0
+	DeliverIPv4TotalLength                              // ipv4.total_length disagrees with the packet
+	DeliverIPv4Checksum                                 // ipv4: checksum is wrong
+	DeliverMartianSource                                // a source that no other host has: unspecified, loopback, multicast or broadcast
+	DeliverMulticast                                    // a multicast or broadcast destination
+	DeliverMartianDestination                           // a destination that no other host has: unspecified or loopback
 	DeliverNotUDP                                       // no udp header here
-	DeliverUDPLength                                    // udp: length disagrees with the packet
+	DeliverUDPLength                                    // udp.length disagrees with the packet
 	DeliverSuperPacket                                  // several datagrams in one buffer (GSO, GRO)
 	DeliverPartialChecksum                              // a checksum is left to a device, of a header that the stack doesn't name
 	DeliverNoReceivers                                  // no group in receivers
@@ -108,7 +121,7 @@ const (
 	DeliverDropDelivered                                // dropped, as the spec says
 	DeliverDeclinedAddressFamily                        // an address of the other family
 	DeliverDeclinedTooBig                               // larger than the MTU of the way out
-	DeliverDeclinedNoRoute                              // no way out is known
+	DeliverDeclinedNoRoute                              // no route to the destination
 	DeliverDeclinedLocal                                // the destination is this host
 	DeliverDeclinedUnreachable                          // the route says unreachable
 	DeliverDeclinedBlackhole                            // the route says blackhole
@@ -116,10 +129,10 @@ const (
 	DeliverDeclinedNoNeighbour                          // the neighbour's link-layer address isn't known yet
 	DeliverCopy                                         // a copy was sent
 	DeliverDeclinedRefusedByDevice                      // the device takes no more
-	DeliverIPv6Version                                  // ipv6: version has another value
+	DeliverIPv6Version                                  // ipv6.version is not 6
 	DeliverMappedAddress                                // an IPv4-mapped address in an IPv6 header
-	DeliverIPv6PayloadLength                            // ipv6: payload_length disagrees with the packet
-	DeliverDeclinedUDPChecksum                          // udp: checksum is 0 where that is invalid
+	DeliverIPv6PayloadLength                            // ipv6.payload_length disagrees with the packet
+	DeliverDeclinedUDPChecksum                          // udp.checksum is 0, which stands for none and is not valid here
 	DeliverNotIP                                        // no ip header here
 )
 
@@ -343,14 +356,21 @@ var desc = runtime.Desc{
 			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
 			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
 			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
 			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4: version has another value"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4: ihl has another value"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4: reserved has another value"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4: mf has another value"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4: total_length disagrees with the packet"},
+			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
-			{Name: "udp_length", Kind: "up", Doc: "udp: length disagrees with the packet"},
+			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
 			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
 			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_receivers", Kind: "up", Doc: "no group in receivers"},
@@ -359,7 +379,7 @@ var desc = runtime.Desc{
 			{Name: "delivered", Kind: "drop", Doc: "dropped, as the spec says"},
 			{Name: "address_family", Kind: "declined", Doc: "an address of the other family"},
 			{Name: "too_big", Kind: "declined", Doc: "larger than the MTU of the way out"},
-			{Name: "no_route", Kind: "declined", Doc: "no way out is known"},
+			{Name: "no_route", Kind: "declined", Doc: "no route to the destination"},
 			{Name: "local", Kind: "declined", Doc: "the destination is this host"},
 			{Name: "unreachable", Kind: "declined", Doc: "the route says unreachable"},
 			{Name: "blackhole", Kind: "declined", Doc: "the route says blackhole"},
@@ -367,10 +387,10 @@ var desc = runtime.Desc{
 			{Name: "no_neighbour", Kind: "declined", Doc: "the neighbour's link-layer address isn't known yet"},
 			{Name: "copy", Kind: "copy", Doc: "a copy was sent"},
 			{Name: "refused_by_device", Kind: "declined", Doc: "the device takes no more"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6: version has another value"},
+			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6: payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: "declined", Doc: "udp: checksum is 0 where that is invalid"},
+			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "udp_checksum", Kind: "declined", Doc: "udp.checksum is 0, which stands for none and is not valid here"},
 			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
 		}},
 	},
