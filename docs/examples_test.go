@@ -130,6 +130,7 @@ var frames = map[diag.Code]string{
 
 // What an example can't show as it happens: a fault of this program, and what a machine refuses.
 var toldOnly = map[diag.Code]string{
+	"FR0504": "a plan that contradicts itself is a fault of the compiler",
 	"FR0299": "a plan that the compiler can't vouch for is a fault of its own",
 	"FR0518": "a disk that is full",
 	"FR0901": "C that clang refuses is a fault of the compiler",

@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 23
+#define FR_REASONS 30
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /* Settings: read-only data, chosen when the relay is loaded. */
@@ -25,25 +26,32 @@ enum {
 	reason_filter_pass = 1, /* passed on, as the spec says */
 	reason_filter_inactive = 2, /* the relay's lease has lapsed */
 	reason_filter_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_filter_truncated = 4, /* the packet ends inside a header */
-	reason_filter_ipv4_version = 5, /* ipv4: version has another value */
-	reason_filter_ip_options = 6, /* ipv4: ihl has another value */
-	reason_filter_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_filter_fragment = 8, /* ipv4: mf has another value */
-	reason_filter_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_filter_not_udp = 10, /* no udp header here */
-	reason_filter_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_filter_odd_version = 12, /* odd: version has another value */
-	reason_filter_super_packet = 13, /* several datagrams in one buffer (GSO, GRO) */
-	reason_filter_no_match = 14, /* not what the program is for */
-	reason_filter_no_memory = 15, /* the kernel has no memory to change the packet */
-	reason_filter_fault = 16, /* dropped: the kernel failed after the first change */
-	reason_filter_negative = 17, /* dropped, as the spec says */
-	reason_filter_ipv6_version = 18, /* ipv6: version has another value */
-	reason_filter_mapped_address = 19, /* an IPv4-mapped address in an IPv6 header */
-	reason_filter_ipv6_payload_length = 20, /* ipv6: payload_length disagrees with the packet */
-	reason_filter_udp_checksum = 21, /* udp: checksum is 0 where that is invalid */
-	reason_filter_not_ip = 22, /* no ip header here */
+	reason_filter_other_host = 4, /* a frame for another host */
+	reason_filter_link_broadcast = 5, /* a link-layer broadcast */
+	reason_filter_link_multicast = 6, /* a link-layer multicast */
+	reason_filter_truncated = 7, /* the packet ends inside a header */
+	reason_filter_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_filter_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_filter_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_filter_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_filter_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_filter_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_filter_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_filter_multicast = 15, /* a multicast or broadcast destination */
+	reason_filter_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_filter_not_udp = 17, /* no udp header here */
+	reason_filter_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_filter_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_filter_odd_version = 20, /* odd.version is not 5 */
+	reason_filter_no_match = 21, /* not what the program is for */
+	reason_filter_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_filter_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_filter_negative = 24, /* dropped, as the spec says */
+	reason_filter_ipv6_version = 25, /* ipv6.version is not 6 */
+	reason_filter_mapped_address = 26, /* an IPv4-mapped address in an IPv6 header */
+	reason_filter_ipv6_payload_length = 27, /* ipv6.payload_length disagrees with the packet */
+	reason_filter_udp_checksum = 28, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_filter_not_ip = 29, /* no ip header here */
 };
 
 static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
@@ -66,10 +74,11 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	__u32 x4 = ld32(data + 30);
 #line 17 "spec.cue"
 	__u16 x5 = ld16(data + 38);
-#line 70 "relay.bpf.c"
+#line 78 "relay.bpf.c"
 	__u64 was0 = (__u64)x3 + x4 + x5 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x5 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 17 "spec.cue"
 	__u8 x6 = ld8(data + 42);
 #line 17 "spec.cue"
@@ -84,7 +93,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	__u8 x11 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 16) & 255;
 #line 17 "spec.cue"
 	__u8 x12 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 24) & 255;
-#line 88 "relay.bpf.c"
+#line 97 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x6 + ((__u64)x7 << 8) + ((__u64)x8 << 8) + was0) + (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x9 << 8) + x10 + ((__u64)x11 << 8) + x12 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -103,9 +112,9 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 #line 17 "spec.cue"
 	st32(data + 45, x2);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
-#line 108 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 117 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 40, 9);
@@ -147,10 +156,11 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 	__u64 x6 = ld64(data + 46);
 #line 17 "spec.cue"
 	__u16 x7 = ld16(data + 58);
-#line 151 "relay.bpf.c"
+#line 160 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x7 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x7 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 17 "spec.cue"
 	__u8 x8 = ld8(data + 62);
 #line 17 "spec.cue"
@@ -165,7 +175,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 	__u8 x13 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 16) & 255;
 #line 17 "spec.cue"
 	__u8 x14 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 24) & 255;
-#line 169 "relay.bpf.c"
+#line 179 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + ((__u64)x9 << 8) + ((__u64)x10 << 8) + was0) + (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x11 << 8) + x12 + ((__u64)x13 << 8) + x14 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -182,9 +192,9 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 #line 17 "spec.cue"
 	st32(data + 65, x2);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 187 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 197 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 60, 9);
@@ -222,6 +232,16 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:13: hook: "tc/ingress" */
 #line 13 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_filter_vlan_tag);
+#line 13 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 13 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_filter_other_host);
+#line 13 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_filter_link_broadcast);
+#line 13 "spec.cue"
+		return fr_up(skb, reason_filter_link_multicast);
+#line 244 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -262,6 +282,24 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_filter_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_filter_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_filter_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_filter_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_filter_martian_destination);
+#line 301 "relay.bpf.c"
+		}
+
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
 #line 14 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv4.protocol */
@@ -277,6 +315,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_filter_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_filter_udp_length);
 
@@ -303,7 +343,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (((((be16(data + 42) << 8 | be8(data + 44)) >> 1) & 0xfffff) == 0xabcde) && ((be8(data + 44) & 1) == 1)) { /* rule */
 #line 17 "spec.cue"
 			return prog_filter_write1(skb, data);
-#line 307 "relay.bpf.c"
+#line 347 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
@@ -311,13 +351,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((be64(data + 49) >> 63) == 1) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_filter_negative);
-#line 315 "relay.bpf.c"
+#line 355 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {do: ["pass"]}, */
 #line 19 "spec.cue"
 		return prog_filter_write2(skb);
-#line 321 "relay.bpf.c"
+#line 361 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
@@ -345,6 +385,19 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_filter_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_filter_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_filter_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_filter_martian_destination);
+#line 399 "relay.bpf.c"
+		}
+
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
 #line 14 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv6.next_header */
@@ -360,6 +413,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_filter_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_filter_udp_length);
 
@@ -391,7 +446,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			/* spec.cue:17: {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.wide, 20)", "odd.offset": "low(odd.offset + 1, 32)"}}, "pass"]}, */
 #line 17 "spec.cue"
 			return prog_filter_write3(skb, data);
-#line 395 "relay.bpf.c"
+#line 450 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
@@ -399,17 +454,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((be64(data + 69) >> 63) == 1) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_filter_negative);
-#line 403 "relay.bpf.c"
+#line 458 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {do: ["pass"]}, */
 #line 19 "spec.cue"
 		return prog_filter_write4(skb);
-#line 409 "relay.bpf.c"
+#line 464 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 415 "relay.bpf.c"
+#line 470 "relay.bpf.c"
 }

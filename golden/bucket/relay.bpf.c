@@ -7,7 +7,8 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 34
+#define FR_REASONS 42
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_CREDITS 3073
 #define FR_NEEDS_FRONT 64
@@ -88,36 +89,44 @@ enum {
 	reason_tap_pass = 1, /* passed on, as the spec says */
 	reason_tap_inactive = 2, /* the relay's lease has lapsed */
 	reason_tap_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_tap_truncated = 4, /* the packet ends inside a header */
-	reason_tap_ipv4_version = 5, /* ipv4: version has another value */
-	reason_tap_ip_options = 6, /* ipv4: ihl has another value */
-	reason_tap_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_tap_fragment = 8, /* ipv4: mf has another value */
-	reason_tap_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_tap_not_udp = 10, /* no udp header here */
-	reason_tap_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_tap_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_tap_no_taps = 13, /* no group in taps */
-	reason_tap_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_tap_fault = 15, /* dropped: the kernel failed after the first change */
-	reason_tap_refused_rate = 16, /* no rate left */
-	reason_tap_contended = 17, /* too many processors spend one credit at once */
-	reason_tap_refused_all = 18, /* no all left */
-	reason_tap_address_family = 19, /* an address of the other family */
-	reason_tap_too_big = 20, /* larger than the MTU of the way out */
-	reason_tap_no_route = 21, /* no way out is known */
-	reason_tap_local = 22, /* the destination is this host */
-	reason_tap_unreachable = 23, /* the route says unreachable */
-	reason_tap_blackhole = 24, /* the route says blackhole */
-	reason_tap_prohibit = 25, /* the route says prohibit */
-	reason_tap_no_neighbour = 26, /* the neighbour's link-layer address isn't known yet */
-	reason_tap_copy = 27, /* a copy was sent */
-	reason_tap_refused_by_device = 28, /* the device takes no more */
-	reason_tap_ipv6_version = 29, /* ipv6: version has another value */
-	reason_tap_mapped_address = 30, /* an IPv4-mapped address in an IPv6 header */
-	reason_tap_ipv6_payload_length = 31, /* ipv6: payload_length disagrees with the packet */
-	reason_tap_udp_checksum = 32, /* udp: checksum is 0 where that is invalid */
-	reason_tap_not_ip = 33, /* no ip header here */
+	reason_tap_other_host = 4, /* a frame for another host */
+	reason_tap_link_broadcast = 5, /* a link-layer broadcast */
+	reason_tap_link_multicast = 6, /* a link-layer multicast */
+	reason_tap_truncated = 7, /* the packet ends inside a header */
+	reason_tap_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_tap_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_tap_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_tap_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_tap_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_tap_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_tap_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_tap_multicast = 15, /* a multicast or broadcast destination */
+	reason_tap_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_tap_not_udp = 17, /* no udp header here */
+	reason_tap_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_tap_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_tap_partial_checksum = 20, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_tap_no_taps = 21, /* no group in taps */
+	reason_tap_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_tap_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_tap_refused_rate = 24, /* no rate left */
+	reason_tap_contended = 25, /* too many processors spend one credit at once */
+	reason_tap_refused_all = 26, /* no all left */
+	reason_tap_address_family = 27, /* an address of the other family */
+	reason_tap_too_big = 28, /* larger than the MTU of the way out */
+	reason_tap_no_route = 29, /* no route to the destination */
+	reason_tap_local = 30, /* the destination is this host */
+	reason_tap_unreachable = 31, /* the route says unreachable */
+	reason_tap_blackhole = 32, /* the route says blackhole */
+	reason_tap_prohibit = 33, /* the route says prohibit */
+	reason_tap_no_neighbour = 34, /* the neighbour's link-layer address isn't known yet */
+	reason_tap_copy = 35, /* a copy was sent */
+	reason_tap_refused_by_device = 36, /* the device takes no more */
+	reason_tap_ipv6_version = 37, /* ipv6.version is not 6 */
+	reason_tap_mapped_address = 38, /* an IPv4-mapped address in an IPv6 header */
+	reason_tap_ipv6_payload_length = 39, /* ipv6.payload_length disagrees with the packet */
+	reason_tap_udp_checksum = 40, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_tap_not_ip = 41, /* no ip header here */
 };
 
 /* What is the same for all receivers. */
@@ -157,7 +166,7 @@ static __always_inline long prog_tap_copy1(struct prog_tap_same1 *same, struct _
 		fr_refused(credit0, level0);
 #line 16 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_tap_refused_rate);
-#line 161 "relay.bpf.c"
+#line 170 "relay.bpf.c"
 	}
 #line 16 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_tap_contended);
@@ -175,19 +184,19 @@ static __always_inline long prog_tap_copy1(struct prog_tap_same1 *same, struct _
 	if (admitted1 == FR_REFUSED) {
 #line 17 "spec.cue"
 		fr_refused(credit1, level1);
-#line 179 "relay.bpf.c"
+#line 188 "relay.bpf.c"
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 #line 17 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_tap_refused_all);
-#line 183 "relay.bpf.c"
+#line 192 "relay.bpf.c"
 	}
 #line 17 "spec.cue"
 	if (unlikely(admitted1 == FR_CONTENDED)) {
-#line 187 "relay.bpf.c"
+#line 196 "relay.bpf.c"
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 #line 17 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_tap_contended);
-#line 191 "relay.bpf.c"
+#line 200 "relay.bpf.c"
 	}
 
 	/* udp.checksum */
@@ -231,7 +240,7 @@ static __always_inline long prog_tap_copy1(struct prog_tap_same1 *same, struct _
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 235 "relay.bpf.c"
+#line 244 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
@@ -278,21 +287,23 @@ static __noinline long prog_tap_turn1(__u32 i, struct prog_tap_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_tap_prohibit);
 #line 18 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_tap_no_route);
-#line 282 "relay.bpf.c"
+#line 291 "relay.bpf.c"
 	}
 #line 18 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_tap_too_big);
 #line 18 "spec.cue"
 	return prog_tap_copy1(same, skb, front, v_ip_end, v_priority, row_r);
-#line 288 "relay.bpf.c"
+#line 297 "relay.bpf.c"
 }
 
 static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_priority)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:13: do: [{fan_out: { */
 #line 13 "spec.cue"
 	struct group_taps key __attribute__((aligned(8))) = {};
-#line 296 "relay.bpf.c"
+#line 307 "relay.bpf.c"
 	struct list_taps *list;
 
 #line 13 "spec.cue"
@@ -302,12 +313,15 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 #line 13 "spec.cue"
 	if (!list) return fr_up(skb, reason_tap_no_taps);
 
+#line 13 "spec.cue"
+	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_tap_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 307 "relay.bpf.c"
+#line 321 "relay.bpf.c"
 	void *front = fr_save_front(skb, 42);
 #line 13 "spec.cue"
 	if (!front) return fr_up(skb, reason_tap_no_memory);
-#line 311 "relay.bpf.c"
+#line 325 "relay.bpf.c"
 	struct prog_tap_same1 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -315,7 +329,7 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_tap_no_memory);
-#line 319 "relay.bpf.c"
+#line 333 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -338,13 +352,12 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 #line 13 "spec.cue"
 	bpf_loop(list->count, prog_tap_turn1, &fan, 0);
 
-#line 342 "relay.bpf.c"
-	__u32 len = skb->len;
+#line 356 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0)) return fr_drop(len, reason_tap_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
-	fr_count_copies(reason_tap_copy, same->copies0, len);
+	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
 	fr_count(reason_tap_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -385,7 +398,7 @@ static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct _
 		fr_refused(credit0, level0);
 #line 16 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_refused_rate);
-#line 389 "relay.bpf.c"
+#line 402 "relay.bpf.c"
 	}
 #line 16 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_contended);
@@ -403,19 +416,19 @@ static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct _
 	if (admitted1 == FR_REFUSED) {
 #line 17 "spec.cue"
 		fr_refused(credit1, level1);
-#line 407 "relay.bpf.c"
+#line 420 "relay.bpf.c"
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 #line 17 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_refused_all);
-#line 411 "relay.bpf.c"
+#line 424 "relay.bpf.c"
 	}
 #line 17 "spec.cue"
 	if (unlikely(admitted1 == FR_CONTENDED)) {
-#line 415 "relay.bpf.c"
+#line 428 "relay.bpf.c"
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 #line 17 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_contended);
-#line 419 "relay.bpf.c"
+#line 432 "relay.bpf.c"
 	}
 
 	/* udp.checksum */
@@ -453,7 +466,7 @@ static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct _
 	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 457 "relay.bpf.c"
+#line 470 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 48);
 
@@ -506,21 +519,23 @@ static __noinline long prog_tap_turn2(__u32 i, struct prog_tap_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_prohibit);
 #line 18 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_no_route);
-#line 510 "relay.bpf.c"
+#line 523 "relay.bpf.c"
 	}
 #line 18 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_tap_too_big);
 #line 18 "spec.cue"
 	return prog_tap_copy2(same, skb, front, v_ip_end_2, v_priority_2, row_r_2);
-#line 516 "relay.bpf.c"
+#line 529 "relay.bpf.c"
 }
 
 static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_priority_2)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:13: do: [{fan_out: { */
 #line 13 "spec.cue"
 	struct group_taps key __attribute__((aligned(8))) = {};
-#line 524 "relay.bpf.c"
+#line 539 "relay.bpf.c"
 	struct list_taps *list;
 
 #line 13 "spec.cue"
@@ -530,12 +545,15 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 #line 13 "spec.cue"
 	if (!list) return fr_up(skb, reason_tap_no_taps);
 
+#line 13 "spec.cue"
+	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_tap_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 535 "relay.bpf.c"
+#line 553 "relay.bpf.c"
 	void *front = fr_save_front(skb, 62);
 #line 13 "spec.cue"
 	if (!front) return fr_up(skb, reason_tap_no_memory);
-#line 539 "relay.bpf.c"
+#line 557 "relay.bpf.c"
 	struct prog_tap_same2 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -543,7 +561,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_tap_no_memory);
-#line 547 "relay.bpf.c"
+#line 565 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 	same->v_priority_2 = v_priority_2;
@@ -563,13 +581,12 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 #line 13 "spec.cue"
 	bpf_loop(list->count, prog_tap_turn2, &fan, 0);
 
-#line 567 "relay.bpf.c"
-	__u32 len = skb->len;
+#line 585 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0)) return fr_drop(len, reason_tap_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 48);
 
-	fr_count_copies(reason_tap_copy, same->copies0, len);
+	fr_count_copies(reason_tap_copy, same->copies0, skb->len);
 	fr_count(reason_tap_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -581,9 +598,11 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	__u64 v_ip_end;
 	__u64 v_udp_end;
 	__u64 v_priority;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_priority_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
@@ -596,6 +615,16 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_tap_vlan_tag);
+#line 11 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 11 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_tap_other_host);
+#line 11 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_tap_link_broadcast);
+#line 11 "spec.cue"
+		return fr_up(skb, reason_tap_link_multicast);
+#line 627 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -636,6 +665,24 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_tap_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_tap_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_tap_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_tap_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_tap_martian_destination);
+#line 684 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_tap_not_udp); /* ipv4.protocol */
@@ -652,6 +699,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_tap_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_tap_udp_length);
 
 		/* spec.cue:4: priority: {levels: 2, from: "ip.dscp >> 5"} */
@@ -662,8 +711,12 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_tap_super_packet);
 #line 13 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_tap_partial_checksum);
+#line 13 "spec.cue"
 		return prog_tap_fan1(skb, data, v_ip_end, v_priority);
-#line 667 "relay.bpf.c"
+#line 720 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -691,6 +744,19 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_tap_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_tap_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_tap_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_tap_martian_destination);
+#line 758 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_tap_not_udp); /* ipv6.next_header */
@@ -707,6 +773,8 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_tap_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_tap_udp_length);
 
 		/* spec.cue:4: priority: {levels: 2, from: "ip.dscp >> 5"} */
@@ -717,12 +785,16 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_tap_super_packet);
 #line 13 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_tap_partial_checksum);
+#line 13 "spec.cue"
 		return prog_tap_fan2(skb, data, v_ip_end_2, v_priority_2);
-#line 722 "relay.bpf.c"
+#line 794 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_tap_not_ip);
-#line 728 "relay.bpf.c"
+#line 800 "relay.bpf.c"
 }

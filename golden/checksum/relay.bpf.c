@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 21
+#define FR_REASONS 28
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /*
@@ -22,23 +23,30 @@ enum {
 	reason_hop_pass = 1, /* passed on, as the spec says */
 	reason_hop_inactive = 2, /* the relay's lease has lapsed */
 	reason_hop_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_hop_truncated = 4, /* the packet ends inside a header */
-	reason_hop_ipv4_version = 5, /* ipv4: version has another value */
-	reason_hop_ip_options = 6, /* ipv4: ihl has another value */
-	reason_hop_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_hop_fragment = 8, /* ipv4: mf has another value */
-	reason_hop_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_hop_not_udp = 10, /* no udp header here */
-	reason_hop_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_hop_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_hop_no_match = 13, /* not what the program is for */
-	reason_hop_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_hop_fault = 15, /* dropped: the kernel failed after the first change */
-	reason_hop_ipv6_version = 16, /* ipv6: version has another value */
-	reason_hop_mapped_address = 17, /* an IPv4-mapped address in an IPv6 header */
-	reason_hop_ipv6_payload_length = 18, /* ipv6: payload_length disagrees with the packet */
-	reason_hop_udp_checksum = 19, /* udp: checksum is 0 where that is invalid */
-	reason_hop_not_ip = 20, /* no ip header here */
+	reason_hop_other_host = 4, /* a frame for another host */
+	reason_hop_link_broadcast = 5, /* a link-layer broadcast */
+	reason_hop_link_multicast = 6, /* a link-layer multicast */
+	reason_hop_truncated = 7, /* the packet ends inside a header */
+	reason_hop_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_hop_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_hop_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_hop_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_hop_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_hop_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_hop_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_hop_multicast = 15, /* a multicast or broadcast destination */
+	reason_hop_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_hop_not_udp = 17, /* no udp header here */
+	reason_hop_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_hop_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_hop_no_match = 20, /* not what the program is for */
+	reason_hop_no_memory = 21, /* the kernel has no memory to change the packet */
+	reason_hop_fault = 22, /* dropped: the kernel failed after the first change */
+	reason_hop_ipv6_version = 23, /* ipv6.version is not 6 */
+	reason_hop_mapped_address = 24, /* an IPv4-mapped address in an IPv6 header */
+	reason_hop_ipv6_payload_length = 25, /* ipv6.payload_length disagrees with the packet */
+	reason_hop_udp_checksum = 26, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_hop_not_ip = 27, /* no ip header here */
 };
 
 static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
@@ -57,7 +65,7 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 	__u16 x2 = ld16(data + 42);
 #line 16 "spec.cue"
 	__u32 x3 = ld32(data + 46);
-#line 61 "relay.bpf.c"
+#line 69 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 
 	/* udp.checksum */
@@ -69,13 +77,14 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 	__u32 x5 = ld32(data + 30);
 #line 16 "spec.cue"
 	__u16 x6 = ld16(data + 38);
-#line 73 "relay.bpf.c"
+#line 81 "relay.bpf.c"
 	__u64 was1 = (__u64)x4 + x5 + x6 + 0x1100;
 	__u64 now1 = (__u64)x4 + x5 + x6 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	__u32 partial = fr_partial(skb);
+	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
 #line 16 "spec.cue"
 	__u16 x7 = ld16(data + 44);
-#line 79 "relay.bpf.c"
+#line 88 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x7 + x3 + was1) + (__u64)x0 + sum0 + x1 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -94,9 +103,9 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 #line 8 "spec.cue"
 	st16(data + 44, sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 99 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
+#line 108 "relay.bpf.c"
+	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_hop_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 40, 10);
@@ -122,7 +131,7 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 	__u16 x2 = ld16(data + 62);
 #line 16 "spec.cue"
 	__u32 x3 = ld32(data + 66);
-#line 126 "relay.bpf.c"
+#line 135 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 
 	/* udp.checksum */
@@ -138,13 +147,14 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 	__u64 x7 = ld64(data + 46);
 #line 16 "spec.cue"
 	__u16 x8 = ld16(data + 58);
-#line 142 "relay.bpf.c"
+#line 151 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	__u32 partial = fr_partial(skb);
+	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
 #line 16 "spec.cue"
 	__u16 x9 = ld16(data + 64);
-#line 148 "relay.bpf.c"
+#line 158 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x9 + x3 + was1) + (__u64)x0 + sum0 + x1 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -161,9 +171,9 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 #line 8 "spec.cue"
 	st16(data + 64, sum0);
 #line 14 "transport.cue"
-	st16(data + 60, pending1 ? old1 : sum1);
-#line 166 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
+#line 176 "relay.bpf.c"
+	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_hop_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 60, 10);
@@ -193,6 +203,16 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 	/* spec.cue:13: hook: "tc/ingress" */
 #line 13 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_hop_vlan_tag);
+#line 13 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 13 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_hop_other_host);
+#line 13 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_hop_link_broadcast);
+#line 13 "spec.cue"
+		return fr_up(skb, reason_hop_link_multicast);
+#line 215 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -233,6 +253,24 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_hop_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_hop_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_hop_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_hop_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_hop_martian_destination);
+#line 272 "relay.bpf.c"
+		}
+
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
 #line 14 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_hop_not_udp); /* ipv4.protocol */
@@ -248,6 +286,8 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_hop_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_hop_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_hop_udp_length);
 
@@ -268,7 +308,7 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 		/* spec.cue:16: do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"}}, "pass"] */
 #line 16 "spec.cue"
 		return prog_hop_write1(skb, data);
-#line 272 "relay.bpf.c"
+#line 312 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
@@ -296,6 +336,19 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_hop_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_hop_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_hop_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_hop_martian_destination);
+#line 350 "relay.bpf.c"
+		}
+
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
 #line 14 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_hop_not_udp); /* ipv6.next_header */
@@ -311,6 +364,8 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_hop_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_hop_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_hop_udp_length);
 
@@ -335,11 +390,11 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 		/* spec.cue:16: do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"}}, "pass"] */
 #line 16 "spec.cue"
 		return prog_hop_write2(skb, data);
-#line 339 "relay.bpf.c"
+#line 394 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_hop_not_ip);
-#line 345 "relay.bpf.c"
+#line 400 "relay.bpf.c"
 }

@@ -7,9 +7,11 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 35
+#define FR_REASONS 43
+#define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SLOTS 64
 #define FR_USAGES 1
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
@@ -39,11 +41,11 @@ struct {
 	__type(value, struct val_by_ssrc);
 } tbl_by_ssrc SEC(".maps");
 
-static __always_inline struct val_by_ssrc *find_by_ssrc(const struct key_by_ssrc *key, __u64 now)
+static __always_inline enum fr_found find_by_ssrc(const struct key_by_ssrc *key, struct val_by_ssrc *row, __u64 now)
 {
-	struct val_by_ssrc *row = bpf_map_lookup_elem(&tbl_by_ssrc, key);
+	enum fr_found found = fr_find(&tbl_by_ssrc, key, row, sizeof(*row), FR_CHANGES, NULL);
 
-	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
+	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -58,37 +60,45 @@ enum {
 	reason_wrap_pass = 1, /* passed on, as the spec says */
 	reason_wrap_inactive = 2, /* the relay's lease has lapsed */
 	reason_wrap_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_wrap_truncated = 4, /* the packet ends inside a header */
-	reason_wrap_ipv4_version = 5, /* ipv4: version has another value */
-	reason_wrap_ip_options = 6, /* ipv4: ihl has another value */
-	reason_wrap_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_wrap_fragment = 8, /* ipv4: mf has another value */
-	reason_wrap_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_wrap_not_udp = 10, /* no udp header here */
-	reason_wrap_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_wrap_rtcp_version = 12, /* rtcp: version has another value */
-	reason_wrap_rtcp_padding = 13, /* rtcp: padding has another value */
-	reason_wrap_rtcp_type = 14, /* rtcp: type has another value */
-	reason_wrap_rtcp_length = 15, /* rtcp: length disagrees with the packet */
-	reason_wrap_super_packet = 16, /* several datagrams in one buffer (GSO, GRO) */
-	reason_wrap_no_match = 17, /* not what the program is for */
-	reason_wrap_no_by_ssrc = 18, /* no row in by_ssrc */
-	reason_wrap_address_family = 19, /* an address of the other family */
-	reason_wrap_length = 20, /* a length that doesn't fit its field */
-	reason_wrap_no_memory = 21, /* the kernel has no memory to change the packet */
-	reason_wrap_fault = 22, /* dropped: the kernel failed after the first change */
-	reason_wrap_too_big = 23, /* larger than the MTU of the way out */
-	reason_wrap_no_route = 24, /* no way out is known */
-	reason_wrap_local = 25, /* the destination is this host */
-	reason_wrap_unreachable = 26, /* the route says unreachable */
-	reason_wrap_blackhole = 27, /* the route says blackhole */
-	reason_wrap_prohibit = 28, /* the route says prohibit */
-	reason_wrap_ipv4_checksum = 29, /* ipv4: checksum is wrong */
-	reason_wrap_udp_checksum = 30, /* udp: checksum is 0 where that is invalid */
-	reason_wrap_ipv6_version = 31, /* ipv6: version has another value */
-	reason_wrap_mapped_address = 32, /* an IPv4-mapped address in an IPv6 header */
-	reason_wrap_ipv6_payload_length = 33, /* ipv6: payload_length disagrees with the packet */
-	reason_wrap_not_ip = 34, /* no ip header here */
+	reason_wrap_other_host = 4, /* a frame for another host */
+	reason_wrap_link_broadcast = 5, /* a link-layer broadcast */
+	reason_wrap_link_multicast = 6, /* a link-layer multicast */
+	reason_wrap_truncated = 7, /* the packet ends inside a header */
+	reason_wrap_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_wrap_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_wrap_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_wrap_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_wrap_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_wrap_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_wrap_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_wrap_multicast = 15, /* a multicast or broadcast destination */
+	reason_wrap_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_wrap_not_udp = 17, /* no udp header here */
+	reason_wrap_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_wrap_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_wrap_rtcp_version = 20, /* rtcp.version is not 2 */
+	reason_wrap_rtcp_padding = 21, /* rtcp.padding is not 0 */
+	reason_wrap_rtcp_type = 22, /* rtcp.type is not 200 to 201 */
+	reason_wrap_rtcp_length = 23, /* rtcp.length disagrees with the packet */
+	reason_wrap_no_match = 24, /* not what the program is for */
+	reason_wrap_no_by_ssrc = 25, /* no row in by_ssrc */
+	reason_wrap_changing = 26, /* user space changed rows at each attempt to read one */
+	reason_wrap_address_family = 27, /* an address of the other family */
+	reason_wrap_length = 28, /* a length that doesn't fit its field */
+	reason_wrap_partial_checksum = 29, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_wrap_no_memory = 30, /* the kernel has no memory to change the packet */
+	reason_wrap_fault = 31, /* dropped: the kernel failed after the first change */
+	reason_wrap_too_big = 32, /* larger than the MTU of the way out */
+	reason_wrap_no_route = 33, /* no route to the destination */
+	reason_wrap_local = 34, /* the destination is this host */
+	reason_wrap_unreachable = 35, /* the route says unreachable */
+	reason_wrap_blackhole = 36, /* the route says blackhole */
+	reason_wrap_prohibit = 37, /* the route says prohibit */
+	reason_wrap_udp_checksum = 38, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_wrap_ipv6_version = 39, /* ipv6.version is not 6 */
+	reason_wrap_mapped_address = 40, /* an IPv4-mapped address in an IPv6 header */
+	reason_wrap_ipv6_payload_length = 41, /* ipv6.payload_length disagrees with the packet */
+	reason_wrap_not_ip = 42, /* no ip header here */
 };
 
 static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, struct val_by_ssrc *row_s)
@@ -125,15 +135,16 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x13 = ld32(data + 30);
 #line 28 "spec.cue"
 	__u16 x14 = ld16(data + 38);
-#line 129 "relay.bpf.c"
+#line 139 "relay.bpf.c"
 	__u64 was0 = (__u64)x12 + x13 + x14 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 28 "spec.cue"
 	__u32 x15 = ld32(data + 34);
 #line 28 "spec.cue"
 	__u16 x16 = ld16(data + 44);
-#line 137 "relay.bpf.c"
+#line 148 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0) + (__u64)x5 + x6 + x7 + x8 + x10 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -147,13 +158,13 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x17 = ld32(data + 16);
 #line 28 "spec.cue"
 	__u32 x18 = ld32(data + 20);
-#line 151 "relay.bpf.c"
+#line 162 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x17 + x18 + x12 + x13) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_s->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 50, 54, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 157 "relay.bpf.c"
+#line 168 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -195,11 +206,11 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	st16(data + 48, x10);
 	st32(data + 50, x11);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 202 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 213 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 40);
@@ -247,15 +258,16 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	__u32 x13 = ld32(data + 30);
 #line 28 "spec.cue"
 	__u16 x14 = ld16(data + 38);
-#line 251 "relay.bpf.c"
+#line 262 "relay.bpf.c"
 	__u64 was0 = (__u64)x12 + x13 + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 28 "spec.cue"
 	__u32 x15 = ld32(data + 34);
 #line 28 "spec.cue"
 	__u16 x16 = ld16(data + 44);
-#line 259 "relay.bpf.c"
+#line 271 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0) + (__u64)x6 + x7 + x1 + x8 + x10 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -263,7 +275,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 50, 74, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 267 "relay.bpf.c"
+#line 279 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -307,9 +319,9 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	st16(data + 68, x10);
 	st32(data + 70, x11);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 312 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 324 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 60);
@@ -363,15 +375,16 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	__u64 x17 = ld64(data + 46);
 #line 28 "spec.cue"
 	__u16 x18 = ld16(data + 58);
-#line 367 "relay.bpf.c"
+#line 379 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x14) + fr_add64(x15) + fr_add64(x16) + fr_add64(x17) + x18 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 28 "spec.cue"
 	__u32 x19 = ld32(data + 54);
 #line 28 "spec.cue"
 	__u16 x20 = ld16(data + 64);
-#line 375 "relay.bpf.c"
+#line 388 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x19 + x18 + x20 + was0) + (__u64)x8 + x9 + x2 + x10 + x12 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -379,7 +392,7 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 70, 74, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 383 "relay.bpf.c"
+#line 396 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -422,9 +435,9 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	st16(data + 68, x12);
 	st32(data + 70, x13);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 427 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 440 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 60);
@@ -473,15 +486,16 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	__u64 x14 = ld64(data + 46);
 #line 28 "spec.cue"
 	__u16 x15 = ld16(data + 58);
-#line 477 "relay.bpf.c"
+#line 490 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + x15 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 28 "spec.cue"
 	__u32 x16 = ld32(data + 54);
 #line 28 "spec.cue"
 	__u16 x17 = ld16(data + 64);
-#line 485 "relay.bpf.c"
+#line 499 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x16 + x15 + x17 + was0) + (__u64)x4 + x5 + x6 + x7 + x9 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -492,7 +506,7 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 70, 54, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 496 "relay.bpf.c"
+#line 510 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -535,11 +549,11 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	st16(data + 48, x9);
 	st32(data + 50, x10);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 542 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 556 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 40);
@@ -560,15 +574,21 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	__u64 v_udp_end;
 	__u64 v_rtcp_end;
 	__u64 v_payload_len;
+	__u64 v_partial;
 	__u64 v_payload_len_2;
+	__u64 v_partial_2;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_rtcp_end_2;
 	__u64 v_payload_len_3;
+	__u64 v_partial_3;
 	__u64 v_payload_len_4;
+	__u64 v_partial_4;
 	struct val_by_ssrc *row_s;
 	struct val_by_ssrc *row_s_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -580,6 +600,16 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* spec.cue:24: hook: "tc/ingress" */
 #line 24 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_wrap_vlan_tag);
+#line 24 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 24 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_wrap_other_host);
+#line 24 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_wrap_link_broadcast);
+#line 24 "spec.cue"
+		return fr_up(skb, reason_wrap_link_multicast);
+#line 612 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -620,6 +650,24 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_wrap_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_wrap_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_wrap_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_wrap_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_wrap_martian_destination);
+#line 669 "relay.bpf.c"
+		}
+
 		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_wrap_not_udp); /* ipv4.protocol */
@@ -635,6 +683,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_wrap_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_wrap_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_wrap_udp_length);
 
@@ -662,6 +712,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 10 "spec.cue"
 		v_rtcp_end = 42ULL + ((be16(data + 44) + 1) * 4); /* rtcp.length */
 #line 10 "spec.cue"
+		if (!((v_rtcp_end == v_udp_end) || (skb->gso_size == 0))) return fr_up(skb, reason_wrap_super_packet);
+#line 10 "spec.cue"
 		if (v_rtcp_end != v_udp_end) return fr_up(skb, reason_wrap_rtcp_length);
 
 		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
@@ -673,10 +725,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (be16(data + 36) != 0x138d) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 677 "relay.bpf.c"
+#line 729 "relay.bpf.c"
 		{
 #line 27 "spec.cue"
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
+#line 733 "relay.bpf.c"
+			enum fr_found found;
 
 #line 27 "spec.cue"
 			fr_put_v4(key.m_client.addr, ld32(data + 26));
@@ -685,8 +739,16 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 27 "spec.cue"
 			key.m_ssrc = be32(data + 46);
 #line 27 "spec.cue"
-			row_s = find_by_ssrc(&key, now);
-#line 690 "relay.bpf.c"
+			row_s = rows + 0;
+#line 27 "spec.cue"
+			found = find_by_ssrc(&key, row_s, now);
+#line 27 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_wrap_changing);
+#line 27 "spec.cue"
+			if (found == FR_MISSING)
+#line 27 "spec.cue"
+				row_s = NULL;
+#line 752 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s) return fr_up(skb, reason_wrap_no_by_ssrc);
@@ -701,6 +763,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 28 "spec.cue"
 			if (((v_payload_len + 8) % 4) != 0) return fr_up(skb, reason_wrap_length);
 #line 28 "spec.cue"
+			v_partial = fr_partial(skb);
+#line 28 "spec.cue"
+			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_wrap_partial_checksum);
+#line 28 "spec.cue"
 			if (unlikely(row_s->h_hop_peer.state != FR_HOP_DIRECT && row_s->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 28 "spec.cue"
 				if (row_s->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_wrap_local);
@@ -712,22 +778,24 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 716 "relay.bpf.c"
+#line 782 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (40ULL + v_payload_len > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write1(skb, data, now, v_payload_len, row_s);
-#line 722 "relay.bpf.c"
+#line 788 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
 #line 28 "spec.cue"
-		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_wrap_ipv4_checksum);
-#line 28 "spec.cue"
 		v_payload_len_2 = v_rtcp_end - 50;
 #line 28 "spec.cue"
 		if (((v_payload_len_2 + 8) % 4) != 0) return fr_up(skb, reason_wrap_length);
+#line 28 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 28 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 50))) return fr_up(skb, reason_wrap_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -746,13 +814,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 750 "relay.bpf.c"
+#line 818 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (60ULL + v_payload_len_2 > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write2(skb, data, now, v_payload_len_2, row_s);
-#line 756 "relay.bpf.c"
+#line 824 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
@@ -780,6 +848,19 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_wrap_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_wrap_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_wrap_martian_destination);
+#line 862 "relay.bpf.c"
+		}
+
 		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_wrap_not_udp); /* ipv6.next_header */
@@ -795,6 +876,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_wrap_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_wrap_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_wrap_udp_length);
 
@@ -822,6 +905,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 10 "spec.cue"
 		v_rtcp_end_2 = 62ULL + ((be16(data + 64) + 1) * 4); /* rtcp.length */
 #line 10 "spec.cue"
+		if (!((v_rtcp_end_2 == v_udp_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_wrap_super_packet);
+#line 10 "spec.cue"
 		if (v_rtcp_end_2 != v_udp_end_2) return fr_up(skb, reason_wrap_rtcp_length);
 
 		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
@@ -833,10 +918,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (be16(data + 56) != 0x138d) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 837 "relay.bpf.c"
+#line 922 "relay.bpf.c"
 		{
 #line 27 "spec.cue"
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
+#line 926 "relay.bpf.c"
+			enum fr_found found;
 
 #line 27 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
@@ -847,8 +934,16 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 27 "spec.cue"
 			key.m_ssrc = be32(data + 66);
 #line 27 "spec.cue"
-			row_s_2 = find_by_ssrc(&key, now);
-#line 852 "relay.bpf.c"
+			row_s_2 = rows + 0;
+#line 27 "spec.cue"
+			found = find_by_ssrc(&key, row_s_2, now);
+#line 27 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_wrap_changing);
+#line 27 "spec.cue"
+			if (found == FR_MISSING)
+#line 27 "spec.cue"
+				row_s_2 = NULL;
+#line 947 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_wrap_no_by_ssrc);
@@ -862,6 +957,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			v_payload_len_3 = v_rtcp_end_2 - 70;
 #line 28 "spec.cue"
 			if (((v_payload_len_3 + 8) % 4) != 0) return fr_up(skb, reason_wrap_length);
+#line 28 "spec.cue"
+			v_partial_3 = fr_partial(skb);
+#line 28 "spec.cue"
+			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 70))) return fr_up(skb, reason_wrap_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -880,13 +979,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 884 "relay.bpf.c"
+#line 983 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (60ULL + v_payload_len_3 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write3(skb, data, now, v_payload_len_3, row_s_2);
-#line 890 "relay.bpf.c"
+#line 989 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -894,6 +993,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		v_payload_len_4 = v_rtcp_end_2 - 70;
 #line 28 "spec.cue"
 		if (((v_payload_len_4 + 8) % 4) != 0) return fr_up(skb, reason_wrap_length);
+#line 28 "spec.cue"
+		v_partial_4 = fr_partial(skb);
+#line 28 "spec.cue"
+		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 70))) return fr_up(skb, reason_wrap_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -912,17 +1015,17 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 916 "relay.bpf.c"
+#line 1019 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (40ULL + v_payload_len_4 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write4(skb, data, now, v_payload_len_4, row_s_2);
-#line 922 "relay.bpf.c"
+#line 1025 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
 	return fr_up(skb, reason_wrap_not_ip);
-#line 928 "relay.bpf.c"
+#line 1031 "relay.bpf.c"
 }

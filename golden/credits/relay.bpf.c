@@ -7,8 +7,9 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 35
+#define FR_REASONS 43
 #define FR_NEEDS_SHARED 2049
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_CREDITS 4097
 #define FR_NEEDS_RING 65536
@@ -106,37 +107,45 @@ enum {
 	reason_downstream_pass = 1, /* passed on, as the spec says */
 	reason_downstream_inactive = 2, /* the relay's lease has lapsed */
 	reason_downstream_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_downstream_truncated = 4, /* the packet ends inside a header */
-	reason_downstream_ipv4_version = 5, /* ipv4: version has another value */
-	reason_downstream_ip_options = 6, /* ipv4: ihl has another value */
-	reason_downstream_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_downstream_fragment = 8, /* ipv4: mf has another value */
-	reason_downstream_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_downstream_not_udp = 10, /* no udp header here */
-	reason_downstream_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_downstream_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_downstream_no_clients = 13, /* no group in clients */
-	reason_downstream_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_downstream_fault = 15, /* dropped: the kernel failed after the first change */
-	reason_downstream_refused_window = 16, /* no window left */
-	reason_downstream_contended = 17, /* too many processors spend one credit at once */
-	reason_downstream_refused_share = 18, /* no share left */
-	reason_downstream_ring_full = 19, /* the ring of events is full */
-	reason_downstream_address_family = 20, /* an address of the other family */
-	reason_downstream_too_big = 21, /* larger than the MTU of the way out */
-	reason_downstream_no_route = 22, /* no way out is known */
-	reason_downstream_local = 23, /* the destination is this host */
-	reason_downstream_unreachable = 24, /* the route says unreachable */
-	reason_downstream_blackhole = 25, /* the route says blackhole */
-	reason_downstream_prohibit = 26, /* the route says prohibit */
-	reason_downstream_no_neighbour = 27, /* the neighbour's link-layer address isn't known yet */
-	reason_downstream_copy = 28, /* a copy was sent */
-	reason_downstream_refused_by_device = 29, /* the device takes no more */
-	reason_downstream_ipv6_version = 30, /* ipv6: version has another value */
-	reason_downstream_mapped_address = 31, /* an IPv4-mapped address in an IPv6 header */
-	reason_downstream_ipv6_payload_length = 32, /* ipv6: payload_length disagrees with the packet */
-	reason_downstream_udp_checksum = 33, /* udp: checksum is 0 where that is invalid */
-	reason_downstream_not_ip = 34, /* no ip header here */
+	reason_downstream_other_host = 4, /* a frame for another host */
+	reason_downstream_link_broadcast = 5, /* a link-layer broadcast */
+	reason_downstream_link_multicast = 6, /* a link-layer multicast */
+	reason_downstream_truncated = 7, /* the packet ends inside a header */
+	reason_downstream_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_downstream_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_downstream_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_downstream_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_downstream_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_downstream_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_downstream_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_downstream_multicast = 15, /* a multicast or broadcast destination */
+	reason_downstream_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_downstream_not_udp = 17, /* no udp header here */
+	reason_downstream_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_downstream_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_downstream_partial_checksum = 20, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_downstream_no_clients = 21, /* no group in clients */
+	reason_downstream_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_downstream_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_downstream_refused_window = 24, /* no window left */
+	reason_downstream_contended = 25, /* too many processors spend one credit at once */
+	reason_downstream_refused_share = 26, /* no share left */
+	reason_downstream_ring_full = 27, /* the ring of events is full */
+	reason_downstream_address_family = 28, /* an address of the other family */
+	reason_downstream_too_big = 29, /* larger than the MTU of the way out */
+	reason_downstream_no_route = 30, /* no route to the destination */
+	reason_downstream_local = 31, /* the destination is this host */
+	reason_downstream_unreachable = 32, /* the route says unreachable */
+	reason_downstream_blackhole = 33, /* the route says blackhole */
+	reason_downstream_prohibit = 34, /* the route says prohibit */
+	reason_downstream_no_neighbour = 35, /* the neighbour's link-layer address isn't known yet */
+	reason_downstream_copy = 36, /* a copy was sent */
+	reason_downstream_refused_by_device = 37, /* the device takes no more */
+	reason_downstream_ipv6_version = 38, /* ipv6.version is not 6 */
+	reason_downstream_mapped_address = 39, /* an IPv4-mapped address in an IPv6 header */
+	reason_downstream_ipv6_payload_length = 40, /* ipv6.payload_length disagrees with the packet */
+	reason_downstream_udp_checksum = 41, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_downstream_not_ip = 42, /* no ip header here */
 };
 
 /* What is the same for all receivers. */
@@ -187,19 +196,19 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 		fr_refused(credit0, level0);
 #line 21 "spec.cue"
 		fr_shared_add(row_r->m_skipped, 1);
-#line 191 "relay.bpf.c"
+#line 200 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 #line 21 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_refused_window);
-#line 195 "relay.bpf.c"
+#line 204 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) {
-#line 199 "relay.bpf.c"
+#line 208 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 #line 21 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_contended);
-#line 203 "relay.bpf.c"
+#line 212 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: {admit: {credit: "r.share[priority]", cost: 1}}, */
@@ -215,21 +224,21 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 	if (admitted1 == FR_REFUSED) {
 #line 22 "spec.cue"
 		fr_refused(credit1, level1);
-#line 219 "relay.bpf.c"
-		bpf_ringbuf_discard(event0, 0);
-		fr_refund(credit0, spent0);
-#line 22 "spec.cue"
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_refused_share);
-#line 224 "relay.bpf.c"
-	}
-#line 22 "spec.cue"
-	if (unlikely(admitted1 == FR_CONTENDED)) {
 #line 228 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 #line 22 "spec.cue"
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_contended);
+		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_refused_share);
 #line 233 "relay.bpf.c"
+	}
+#line 22 "spec.cue"
+	if (unlikely(admitted1 == FR_CONTENDED)) {
+#line 237 "relay.bpf.c"
+		bpf_ringbuf_discard(event0, 0);
+		fr_refund(credit0, spent0);
+#line 22 "spec.cue"
+		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_contended);
+#line 242 "relay.bpf.c"
 	}
 
 	/* spec.cue:23: {let: number: "low(alloc(r.next), 32)"}, */
@@ -239,7 +248,7 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 	v_number = v_next & 0xffffffffULL;
 
 	/* udp.checksum */
-#line 243 "relay.bpf.c"
+#line 252 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -285,7 +294,7 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 289 "relay.bpf.c"
+#line 298 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 37);
 
@@ -317,7 +326,7 @@ static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *
 	st16((void *)event0 + 28, ld16(front + 43 + 6));
 #line 25 "spec.cue"
 	same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 321 "relay.bpf.c"
+#line 330 "relay.bpf.c"
 	return 0;
 }
 
@@ -355,21 +364,23 @@ static __noinline long prog_downstream_turn1(__u32 i, struct prog_downstream_fan
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_downstream_prohibit);
 #line 26 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_no_route);
-#line 359 "relay.bpf.c"
+#line 368 "relay.bpf.c"
 	}
 #line 26 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_downstream_too_big);
 #line 26 "spec.cue"
 	return prog_downstream_copy1(same, skb, front, v_udp_end, v_priority, row_r);
-#line 365 "relay.bpf.c"
+#line 374 "relay.bpf.c"
 }
 
 static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_priority)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:18: do: [{fan_out: { */
 #line 18 "spec.cue"
 	struct group_clients key __attribute__((aligned(8))) = {};
-#line 373 "relay.bpf.c"
+#line 384 "relay.bpf.c"
 	struct list_clients *list;
 
 #line 18 "spec.cue"
@@ -381,19 +392,22 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 #line 18 "spec.cue"
 	if (!list) return fr_up(skb, reason_downstream_no_clients);
 
+#line 18 "spec.cue"
+	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_downstream_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 386 "relay.bpf.c"
+#line 400 "relay.bpf.c"
 	void *front = fr_save_front(skb, 55);
 #line 18 "spec.cue"
 	if (!front) return fr_up(skb, reason_downstream_no_memory);
-#line 390 "relay.bpf.c"
+#line 404 "relay.bpf.c"
 	struct prog_downstream_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_downstream_no_memory);
-#line 397 "relay.bpf.c"
+#line 411 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + fr_odd64(ld64(front + 43)) + ((__u64)ld32(front + 51) << 8) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -419,15 +433,14 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 #line 18 "spec.cue"
 	bpf_loop(list->count, prog_downstream_turn1, &fan, 0);
 
-#line 423 "relay.bpf.c"
+#line 437 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
-	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 55, 0)) return fr_drop(len, reason_downstream_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 37);
 
-	fr_count_copies(reason_downstream_copy, same->copies0, len);
+	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
 	fr_count(reason_downstream_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -479,19 +492,19 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 		fr_refused(credit0, level0);
 #line 21 "spec.cue"
 		fr_shared_add(row_r_2->m_skipped, 1);
-#line 483 "relay.bpf.c"
+#line 496 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 #line 21 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_refused_window);
-#line 487 "relay.bpf.c"
+#line 500 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) {
-#line 491 "relay.bpf.c"
+#line 504 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 #line 21 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_contended);
-#line 495 "relay.bpf.c"
+#line 508 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: {admit: {credit: "r.share[priority]", cost: 1}}, */
@@ -507,21 +520,21 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 	if (admitted1 == FR_REFUSED) {
 #line 22 "spec.cue"
 		fr_refused(credit1, level1);
-#line 511 "relay.bpf.c"
+#line 524 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 #line 22 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_refused_share);
-#line 516 "relay.bpf.c"
+#line 529 "relay.bpf.c"
 	}
 #line 22 "spec.cue"
 	if (unlikely(admitted1 == FR_CONTENDED)) {
-#line 520 "relay.bpf.c"
+#line 533 "relay.bpf.c"
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 #line 22 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_contended);
-#line 525 "relay.bpf.c"
+#line 538 "relay.bpf.c"
 	}
 
 	/* spec.cue:23: {let: number: "low(alloc(r.next), 32)"}, */
@@ -531,7 +544,7 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 	v_number_2 = v_next_2 & 0xffffffffULL;
 
 	/* udp.checksum */
-#line 535 "relay.bpf.c"
+#line 548 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -571,7 +584,7 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 	st32(data + 71, bpf_htonl(v_number_2)); /* short: number */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 575 "relay.bpf.c"
+#line 588 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 61);
 
@@ -603,7 +616,7 @@ static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *
 	st16((void *)event0 + 28, ld16(front + 63 + 6));
 #line 25 "spec.cue"
 	same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 607 "relay.bpf.c"
+#line 620 "relay.bpf.c"
 	return 0;
 }
 
@@ -647,21 +660,23 @@ static __noinline long prog_downstream_turn2(__u32 i, struct prog_downstream_fan
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_prohibit);
 #line 26 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_no_route);
-#line 651 "relay.bpf.c"
+#line 664 "relay.bpf.c"
 	}
 #line 26 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_too_big);
 #line 26 "spec.cue"
 	return prog_downstream_copy2(same, skb, front, v_udp_end_2, v_priority_2, row_r_2);
-#line 657 "relay.bpf.c"
+#line 670 "relay.bpf.c"
 }
 
 static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_priority_2)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:18: do: [{fan_out: { */
 #line 18 "spec.cue"
 	struct group_clients key __attribute__((aligned(8))) = {};
-#line 665 "relay.bpf.c"
+#line 680 "relay.bpf.c"
 	struct list_clients *list;
 
 #line 18 "spec.cue"
@@ -675,19 +690,22 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 #line 18 "spec.cue"
 	if (!list) return fr_up(skb, reason_downstream_no_clients);
 
+#line 18 "spec.cue"
+	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_downstream_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 680 "relay.bpf.c"
+#line 698 "relay.bpf.c"
 	void *front = fr_save_front(skb, 75);
 #line 18 "spec.cue"
 	if (!front) return fr_up(skb, reason_downstream_no_memory);
-#line 684 "relay.bpf.c"
+#line 702 "relay.bpf.c"
 	struct prog_downstream_same2 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_downstream_no_memory);
-#line 691 "relay.bpf.c"
+#line 709 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_odd64(ld64(front + 63)) + ((__u64)ld32(front + 71) << 8) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->clock = 0;
@@ -710,15 +728,14 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 #line 18 "spec.cue"
 	bpf_loop(list->count, prog_downstream_turn2, &fan, 0);
 
-#line 714 "relay.bpf.c"
+#line 732 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
-	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 75, 0)) return fr_drop(len, reason_downstream_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 61);
 
-	fr_count_copies(reason_downstream_copy, same->copies0, len);
+	fr_count_copies(reason_downstream_copy, same->copies0, skb->len);
 	fr_count(reason_downstream_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -731,10 +748,12 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 	__u64 v_udp_end;
 	__u64 v_priority_value;
 	__u64 v_priority;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_priority_value_2;
 	__u64 v_priority_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 75);
 	data = (void *)(long)skb->data;
@@ -747,6 +766,16 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 	/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_downstream_vlan_tag);
+#line 16 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 16 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_downstream_other_host);
+#line 16 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_downstream_link_broadcast);
+#line 16 "spec.cue"
+		return fr_up(skb, reason_downstream_link_multicast);
+#line 778 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -787,6 +816,24 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_downstream_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_downstream_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_downstream_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_downstream_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_downstream_martian_destination);
+#line 835 "relay.bpf.c"
+		}
+
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
 #line 17 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_downstream_not_udp); /* ipv4.protocol */
@@ -802,6 +849,8 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_downstream_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_downstream_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_downstream_udp_length);
 
@@ -823,8 +872,12 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 		/* spec.cue:18: do: [{fan_out: { */
 #line 18 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 18 "spec.cue"
+		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 55))) return fr_up(skb, reason_downstream_partial_checksum);
+#line 18 "spec.cue"
 		return prog_downstream_fan1(skb, data, v_ip_end, v_udp_end, v_priority);
-#line 828 "relay.bpf.c"
+#line 881 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
@@ -852,6 +905,19 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_downstream_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_downstream_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_downstream_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_downstream_martian_destination);
+#line 919 "relay.bpf.c"
+		}
+
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
 #line 17 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_downstream_not_udp); /* ipv6.next_header */
@@ -867,6 +933,8 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_downstream_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_downstream_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_downstream_udp_length);
 
@@ -888,12 +956,16 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 		/* spec.cue:18: do: [{fan_out: { */
 #line 18 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 18 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 75))) return fr_up(skb, reason_downstream_partial_checksum);
+#line 18 "spec.cue"
 		return prog_downstream_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_priority_2);
-#line 893 "relay.bpf.c"
+#line 965 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_downstream_not_ip);
-#line 899 "relay.bpf.c"
+#line 971 "relay.bpf.c"
 }

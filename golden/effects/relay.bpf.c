@@ -7,8 +7,10 @@
  * Needs Linux 5.12 or newer.
  */
 
-#define FR_REASONS 34
+#define FR_REASONS 42
+#define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SHARED 2049
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_CREDITS 1025
 #define FR_NEEDS_TRANSLATIONS 65536
 #define FR_NEEDS_RING 1048576
@@ -64,9 +66,9 @@ struct {
 	__type(value, struct val_peers);
 } tbl_peers SEC(".maps");
 
-static __always_inline struct val_peers *find_peers(const struct key_peers *key)
+static __always_inline enum fr_found find_peers(const struct key_peers *key, struct val_peers *row)
 {
-	return bpf_map_lookup_elem(&tbl_peers, key);
+	return fr_find(&tbl_peers, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 /*
@@ -81,39 +83,47 @@ enum {
 	reason_forward_pass = 1, /* passed on, as the spec says */
 	reason_forward_inactive = 2, /* the relay's lease has lapsed */
 	reason_forward_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_forward_truncated = 4, /* the packet ends inside a header */
-	reason_forward_ipv4_version = 5, /* ipv4: version has another value */
-	reason_forward_ip_options = 6, /* ipv4: ihl has another value */
-	reason_forward_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_forward_fragment = 8, /* ipv4: mf has another value */
-	reason_forward_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_forward_not_udp = 10, /* no udp header here */
-	reason_forward_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_forward_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_forward_no_peers = 13, /* no row in peers */
-	reason_forward_unwanted = 14, /* dropped, as the spec says */
-	reason_forward_refused_quota = 15, /* no quota left */
-	reason_forward_contended = 16, /* too many processors spend one credit at once */
-	reason_forward_translating = 17, /* another processor is making the translation */
-	reason_forward_translations_full = 18, /* the table of translations is full */
-	reason_forward_address_family = 19, /* an address of the other family */
-	reason_forward_no_memory = 20, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 21, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 22, /* larger than the MTU of the way out */
-	reason_forward_no_route = 23, /* no way out is known */
-	reason_forward_local = 24, /* the destination is this host */
-	reason_forward_unreachable = 25, /* the route says unreachable */
-	reason_forward_blackhole = 26, /* the route says blackhole */
-	reason_forward_prohibit = 27, /* the route says prohibit */
-	reason_forward_ipv4_checksum = 28, /* ipv4: checksum is wrong */
-	reason_forward_udp_checksum = 29, /* udp: checksum is 0 where that is invalid */
-	reason_forward_ipv6_version = 30, /* ipv6: version has another value */
-	reason_forward_mapped_address = 31, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 32, /* ipv6: payload_length disagrees with the packet */
-	reason_forward_not_ip = 33, /* no ip header here */
+	reason_forward_other_host = 4, /* a frame for another host */
+	reason_forward_link_broadcast = 5, /* a link-layer broadcast */
+	reason_forward_link_multicast = 6, /* a link-layer multicast */
+	reason_forward_truncated = 7, /* the packet ends inside a header */
+	reason_forward_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_forward_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_forward_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_forward_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_forward_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_forward_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_forward_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_forward_multicast = 15, /* a multicast or broadcast destination */
+	reason_forward_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_forward_not_udp = 17, /* no udp header here */
+	reason_forward_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_forward_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_forward_no_peers = 20, /* no row in peers */
+	reason_forward_changing = 21, /* user space changed rows at each attempt to read one */
+	reason_forward_unwanted = 22, /* dropped, as the spec says */
+	reason_forward_refused_quota = 23, /* no quota left */
+	reason_forward_contended = 24, /* too many processors spend one credit at once */
+	reason_forward_translating = 25, /* another processor is making the translation */
+	reason_forward_translations_full = 26, /* the table of translations is full */
+	reason_forward_address_family = 27, /* an address of the other family */
+	reason_forward_partial_checksum = 28, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_forward_no_memory = 29, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 30, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 31, /* larger than the MTU of the way out */
+	reason_forward_no_route = 32, /* no route to the destination */
+	reason_forward_local = 33, /* the destination is this host */
+	reason_forward_unreachable = 34, /* the route says unreachable */
+	reason_forward_blackhole = 35, /* the route says blackhole */
+	reason_forward_prohibit = 36, /* the route says prohibit */
+	reason_forward_udp_checksum = 37, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_forward_ipv6_version = 38, /* ipv6.version is not 6 */
+	reason_forward_mapped_address = 39, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 40, /* ipv6.payload_length disagrees with the packet */
+	reason_forward_not_ip = 41, /* no ip header here */
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_udp_end, __u64 v_topic, struct val_peers *row_p)
+static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_topic, struct val_peers *row_p)
 {
 	__u64 v_next;
 	__u64 v_number;
@@ -137,7 +147,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 		fr_shared_add(row_p->m_refused, 1);
 #line 21 "spec.cue"
 		return fr_up(skb, reason_forward_refused_quota);
-#line 141 "relay.bpf.c"
+#line 151 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_up(skb, reason_forward_contended);
@@ -179,17 +189,18 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x8 = ld32(data + 30);
 #line 25 "spec.cue"
 	__u16 x9 = ld16(data + 38);
-#line 183 "relay.bpf.c"
+#line 193 "relay.bpf.c"
 	__u64 was0 = (__u64)x7 + x8 + x9 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x9 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 25 "spec.cue"
 	__u32 x10 = ld32(data + 34);
 #line 25 "spec.cue"
 	__u32 x11 = ld32(data + 42);
 #line 25 "spec.cue"
 	__u16 x12 = ld16(data + 46);
-#line 193 "relay.bpf.c"
+#line 204 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + x12 + was0) + (__u64)x3 + x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -203,9 +214,24 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x13 = ld32(data + 18);
 #line 25 "spec.cue"
 	__u16 x14 = ld16(data + 22);
-#line 207 "relay.bpf.c"
+#line 218 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x14 + x7 + x8) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
+
+#line 25 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 224 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0)) {
+			fr_refund(credit0, spent0);
+			return fr_up(skb, reason_forward_no_memory);
+		}
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 48 > (void *)(long)skb->data_end)) {
+			fr_refund(credit0, spent0);
+			return fr_drop(len, reason_forward_fault);
+		}
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -233,11 +259,11 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 #line 23 "spec.cue"
 	st16(data + 46, x6);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 240 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
+#line 266 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
@@ -248,7 +274,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	fr_count(reason_forward_sent, len);
 #line 24 "spec.cue"
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
-#line 252 "relay.bpf.c"
+#line 278 "relay.bpf.c"
 	if (event0) {
 #line 24 "spec.cue"
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
@@ -276,7 +302,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 		event0->m_urgent = v_said0_5;
 #line 24 "spec.cue"
 		fr_submit(&event0->head, clock);
-#line 280 "relay.bpf.c"
+#line 306 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -309,7 +335,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 		fr_shared_add(row_p->m_refused, 1);
 #line 21 "spec.cue"
 		return fr_up(skb, reason_forward_refused_quota);
-#line 313 "relay.bpf.c"
+#line 339 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_up(skb, reason_forward_contended);
@@ -359,17 +385,18 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 x12 = ld32(data + 30);
 #line 25 "spec.cue"
 	__u16 x13 = ld16(data + 38);
-#line 363 "relay.bpf.c"
+#line 389 "relay.bpf.c"
 	__u64 was0 = (__u64)x11 + x12 + x13 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 25 "spec.cue"
 	__u32 x14 = ld32(data + 34);
 #line 25 "spec.cue"
 	__u32 x15 = ld32(data + 42);
 #line 25 "spec.cue"
 	__u16 x16 = ld16(data + 46);
-#line 373 "relay.bpf.c"
+#line 400 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + x15 + x16 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -377,7 +404,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 
 #line 25 "spec.cue"
 	int err = fr_resize(skb, 50, 70, v_payload_len, FR_TO_IPV6);
-#line 381 "relay.bpf.c"
+#line 408 "relay.bpf.c"
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
@@ -423,9 +450,9 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 #line 4 "spec.cue"
 	st16(data + 68, x10);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 428 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 455 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
@@ -436,7 +463,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	fr_count(reason_forward_sent, len);
 #line 24 "spec.cue"
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
-#line 440 "relay.bpf.c"
+#line 467 "relay.bpf.c"
 	if (event0) {
 #line 24 "spec.cue"
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
@@ -464,7 +491,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 		event0->m_urgent = v_said0_5;
 #line 24 "spec.cue"
 		fr_submit(&event0->head, clock);
-#line 468 "relay.bpf.c"
+#line 495 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -473,7 +500,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_udp_end_2, __u64 v_topic_2, struct val_peers *row_p_2)
+static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_topic_2, struct val_peers *row_p_2)
 {
 	__u64 v_next_2;
 	__u64 v_number_2;
@@ -497,7 +524,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 		fr_shared_add(row_p_2->m_refused, 1);
 #line 21 "spec.cue"
 		return fr_up(skb, reason_forward_refused_quota);
-#line 501 "relay.bpf.c"
+#line 528 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_up(skb, reason_forward_contended);
@@ -548,21 +575,37 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u64 x13 = ld64(data + 46);
 #line 25 "spec.cue"
 	__u16 x14 = ld16(data + 58);
-#line 552 "relay.bpf.c"
+#line 579 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x14 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 25 "spec.cue"
 	__u32 x15 = ld32(data + 54);
 #line 25 "spec.cue"
 	__u32 x16 = ld32(data + 62);
 #line 25 "spec.cue"
 	__u16 x17 = ld16(data + 66);
-#line 562 "relay.bpf.c"
+#line 590 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x16 + x17 + was0) + (__u64)x6 + x7 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
+
+#line 25 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 598 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0)) {
+			fr_refund(credit0, spent0);
+			return fr_up(skb, reason_forward_no_memory);
+		}
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 68 > (void *)(long)skb->data_end)) {
+			fr_refund(credit0, spent0);
+			return fr_drop(len, reason_forward_fault);
+		}
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -591,9 +634,9 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 #line 23 "spec.cue"
 	st16(data + 66, x9);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 596 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 639 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
@@ -604,7 +647,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	fr_count(reason_forward_sent, len);
 #line 24 "spec.cue"
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
-#line 608 "relay.bpf.c"
+#line 651 "relay.bpf.c"
 	if (event0) {
 #line 24 "spec.cue"
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
@@ -632,7 +675,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 		event0->m_urgent = v_said0_5;
 #line 24 "spec.cue"
 		fr_submit(&event0->head, clock);
-#line 636 "relay.bpf.c"
+#line 679 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -665,7 +708,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 		fr_shared_add(row_p_2->m_refused, 1);
 #line 21 "spec.cue"
 		return fr_up(skb, reason_forward_refused_quota);
-#line 669 "relay.bpf.c"
+#line 712 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_up(skb, reason_forward_contended);
@@ -716,17 +759,18 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u64 x13 = ld64(data + 46);
 #line 25 "spec.cue"
 	__u16 x14 = ld16(data + 58);
-#line 720 "relay.bpf.c"
+#line 763 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 25 "spec.cue"
 	__u32 x15 = ld32(data + 54);
 #line 25 "spec.cue"
 	__u32 x16 = ld32(data + 62);
 #line 25 "spec.cue"
 	__u16 x17 = ld16(data + 66);
-#line 730 "relay.bpf.c"
+#line 774 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + x17 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -737,7 +781,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 25 "spec.cue"
 	int err = fr_resize(skb, 70, 50, v_payload_len_2, FR_TO_IPV4);
-#line 741 "relay.bpf.c"
+#line 785 "relay.bpf.c"
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
@@ -782,11 +826,11 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 #line 4 "spec.cue"
 	st16(data + 48, x9);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 789 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
+#line 833 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
@@ -797,7 +841,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	fr_count(reason_forward_sent, len);
 #line 24 "spec.cue"
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
-#line 801 "relay.bpf.c"
+#line 845 "relay.bpf.c"
 	if (event0) {
 #line 24 "spec.cue"
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
@@ -825,7 +869,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 		event0->m_urgent = v_said0_5;
 #line 24 "spec.cue"
 		fr_submit(&event0->head, clock);
-#line 829 "relay.bpf.c"
+#line 873 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -842,15 +886,21 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	__u64 v_udp_end;
 	__u64 v_topics;
 	__u64 v_topic;
+	__u64 v_partial;
 	__u64 v_payload_len;
+	__u64 v_partial_2;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_topics_2;
 	__u64 v_topic_2;
+	__u64 v_partial_3;
 	__u64 v_payload_len_2;
+	__u64 v_partial_4;
 	struct val_peers *row_p;
 	struct val_peers *row_p_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -862,6 +912,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* spec.cue:15: hook: "tc/ingress" */
 #line 15 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_forward_vlan_tag);
+#line 15 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 15 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_forward_other_host);
+#line 15 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
+#line 15 "spec.cue"
+		return fr_up(skb, reason_forward_link_multicast);
+#line 924 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -902,6 +962,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_forward_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_forward_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_forward_martian_destination);
+#line 981 "relay.bpf.c"
+		}
+
 		/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
 #line 16 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
@@ -918,6 +996,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:4: headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16}, {name: "urgent", bits: 16}] */
@@ -931,18 +1011,28 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 		/* spec.cue:17: lookup: p: peers: ["udp.src"] */
-#line 935 "relay.bpf.c"
+#line 1015 "relay.bpf.c"
 		{
 #line 17 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
+#line 1019 "relay.bpf.c"
+			enum fr_found found;
 
 #line 17 "spec.cue"
 			fr_put_v4(key.m_who.addr, ld32(data + 26));
 #line 17 "spec.cue"
 			key.m_who.port = be16(data + 34);
 #line 17 "spec.cue"
-			row_p = find_peers(&key);
-#line 946 "relay.bpf.c"
+			row_p = rows + 0;
+#line 17 "spec.cue"
+			found = find_peers(&key, row_p);
+#line 17 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 17 "spec.cue"
+			if (found == FR_MISSING)
+#line 17 "spec.cue"
+				row_p = NULL;
+#line 1036 "relay.bpf.c"
 		}
 #line 17 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_forward_no_peers);
@@ -952,7 +1042,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (be16(data + 48) == 0xffff) { /* rule */
 #line 19 "spec.cue"
 			struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_gone), 0);
-#line 956 "relay.bpf.c"
+#line 1046 "relay.bpf.c"
 			if (event0) {
 #line 19 "spec.cue"
 				fr_head(&event0->head, 0, 2, sizeof(*event0));
@@ -964,13 +1054,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(event0->m_who, ld32(data + 26));
 #line 19 "spec.cue"
 				fr_submit(&event0->head, bpf_ktime_get_ns());
-#line 968 "relay.bpf.c"
+#line 1058 "relay.bpf.c"
 			} else {
 				fr_lose(2);
 			}
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_forward_unwanted);
-#line 974 "relay.bpf.c"
+#line 1064 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
@@ -978,6 +1068,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if ((fr_is_v4(row_p->m_local.addr)) != (fr_is_v4(row_p->m_peer.addr))) return fr_up(skb, reason_forward_address_family);
 #line 25 "spec.cue"
 		if (fr_is_v4(row_p->m_peer.addr)) { /* ipv4 stays */
+#line 25 "spec.cue"
+			v_partial = fr_partial(skb);
+#line 25 "spec.cue"
+			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_forward_partial_checksum);
 #line 25 "spec.cue"
 			if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT && row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 25 "spec.cue"
@@ -990,17 +1084,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 994 "relay.bpf.c"
+#line 1088 "relay.bpf.c"
 			}
 #line 25 "spec.cue"
 			if (v_ip_end - 14 > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 			/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1000 "relay.bpf.c"
+#line 1094 "relay.bpf.c"
 			{
 #line 22 "spec.cue"
 				struct fr_translation_key key = { .key = be16(data + 46), .space = row_p->m_topics };
-#line 1004 "relay.bpf.c"
+#line 1098 "relay.bpf.c"
 				struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 				int how = fr_translation(&key, &translation);
@@ -1013,25 +1107,27 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 					fr_translated(translation, 7);
-#line 1017 "relay.bpf.c"
+#line 1111 "relay.bpf.c"
 				}
 #line 22 "spec.cue"
 				v_topics = translation->value;
-#line 1021 "relay.bpf.c"
+#line 1115 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topic = v_topics;
 
 			/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
-			return prog_forward_write1(skb, data, v_udp_end, v_topic, row_p);
-#line 1028 "relay.bpf.c"
+			return prog_forward_write1(skb, data, v_ip_end, v_udp_end, v_topic, row_p);
+#line 1122 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
 #line 25 "spec.cue"
-		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_forward_ipv4_checksum);
-#line 25 "spec.cue"
 		v_payload_len = v_udp_end - 50;
+#line 25 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 25 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 50))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1050,17 +1146,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1054 "relay.bpf.c"
+#line 1150 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (56ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 		/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1060 "relay.bpf.c"
+#line 1156 "relay.bpf.c"
 		{
 #line 22 "spec.cue"
 			struct fr_translation_key key = { .key = be16(data + 46), .space = row_p->m_topics };
-#line 1064 "relay.bpf.c"
+#line 1160 "relay.bpf.c"
 			struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 			int how = fr_translation(&key, &translation);
@@ -1073,18 +1169,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 				fr_translated(translation, 7);
-#line 1077 "relay.bpf.c"
+#line 1173 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topics = translation->value;
-#line 1081 "relay.bpf.c"
+#line 1177 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		v_topic = v_topics;
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
 		return prog_forward_write2(skb, data, v_udp_end, v_topic, v_payload_len, row_p);
-#line 1088 "relay.bpf.c"
+#line 1184 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
@@ -1112,6 +1208,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_forward_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_forward_martian_destination);
+#line 1222 "relay.bpf.c"
+		}
+
 		/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
 #line 16 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
@@ -1128,6 +1237,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:4: headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16}, {name: "urgent", bits: 16}] */
@@ -1141,10 +1252,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 		/* spec.cue:17: lookup: p: peers: ["udp.src"] */
-#line 1145 "relay.bpf.c"
+#line 1256 "relay.bpf.c"
 		{
 #line 17 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
+#line 1260 "relay.bpf.c"
+			enum fr_found found;
 
 #line 17 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
@@ -1153,8 +1266,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "spec.cue"
 			key.m_who.port = be16(data + 54);
 #line 17 "spec.cue"
-			row_p_2 = find_peers(&key);
-#line 1158 "relay.bpf.c"
+			row_p_2 = rows + 0;
+#line 17 "spec.cue"
+			found = find_peers(&key, row_p_2);
+#line 17 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 17 "spec.cue"
+			if (found == FR_MISSING)
+#line 17 "spec.cue"
+				row_p_2 = NULL;
+#line 1279 "relay.bpf.c"
 		}
 #line 17 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_peers);
@@ -1164,7 +1285,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (be16(data + 68) == 0xffff) { /* rule */
 #line 19 "spec.cue"
 			struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_gone), 0);
-#line 1168 "relay.bpf.c"
+#line 1289 "relay.bpf.c"
 			if (event0) {
 #line 19 "spec.cue"
 				fr_head(&event0->head, 0, 2, sizeof(*event0));
@@ -1174,13 +1295,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st64((void *)event0 + 24, ld64(data + 22 + 8));
 #line 19 "spec.cue"
 				fr_submit(&event0->head, bpf_ktime_get_ns());
-#line 1178 "relay.bpf.c"
+#line 1299 "relay.bpf.c"
 			} else {
 				fr_lose(2);
 			}
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_forward_unwanted);
-#line 1184 "relay.bpf.c"
+#line 1305 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
@@ -1188,6 +1309,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if ((fr_is_v4(row_p_2->m_local.addr)) != (fr_is_v4(row_p_2->m_peer.addr))) return fr_up(skb, reason_forward_address_family);
 #line 25 "spec.cue"
 		if (!(fr_is_v4(row_p_2->m_peer.addr))) { /* ipv6 stays */
+#line 25 "spec.cue"
+			v_partial_3 = fr_partial(skb);
+#line 25 "spec.cue"
+			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 70))) return fr_up(skb, reason_forward_partial_checksum);
+
 			/* transport.cue:14 */
 #line 14 "transport.cue"
 			if (be16(data + 60) == 0) return fr_up(skb, reason_forward_udp_checksum); /* udp.checksum */
@@ -1205,17 +1331,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1209 "relay.bpf.c"
+#line 1335 "relay.bpf.c"
 			}
 #line 25 "spec.cue"
 			if (v_ip_end_2 - 14 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 			/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1215 "relay.bpf.c"
+#line 1341 "relay.bpf.c"
 			{
 #line 22 "spec.cue"
 				struct fr_translation_key key = { .key = be16(data + 66), .space = row_p_2->m_topics };
-#line 1219 "relay.bpf.c"
+#line 1345 "relay.bpf.c"
 				struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 				int how = fr_translation(&key, &translation);
@@ -1228,23 +1354,27 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 					fr_translated(translation, 7);
-#line 1232 "relay.bpf.c"
+#line 1358 "relay.bpf.c"
 				}
 #line 22 "spec.cue"
 				v_topics_2 = translation->value;
-#line 1236 "relay.bpf.c"
+#line 1362 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topic_2 = v_topics_2;
 
 			/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
-			return prog_forward_write3(skb, data, v_udp_end_2, v_topic_2, row_p_2);
-#line 1243 "relay.bpf.c"
+			return prog_forward_write3(skb, data, v_ip_end_2, v_udp_end_2, v_topic_2, row_p_2);
+#line 1369 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
 #line 25 "spec.cue"
 		v_payload_len_2 = v_udp_end_2 - 70;
+#line 25 "spec.cue"
+		v_partial_4 = fr_partial(skb);
+#line 25 "spec.cue"
+		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 70))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1263,17 +1393,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1267 "relay.bpf.c"
+#line 1397 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (36ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 		/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1273 "relay.bpf.c"
+#line 1403 "relay.bpf.c"
 		{
 #line 22 "spec.cue"
 			struct fr_translation_key key = { .key = be16(data + 66), .space = row_p_2->m_topics };
-#line 1277 "relay.bpf.c"
+#line 1407 "relay.bpf.c"
 			struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 			int how = fr_translation(&key, &translation);
@@ -1286,22 +1416,22 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 				fr_translated(translation, 7);
-#line 1290 "relay.bpf.c"
+#line 1420 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topics_2 = translation->value;
-#line 1294 "relay.bpf.c"
+#line 1424 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		v_topic_2 = v_topics_2;
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
 		return prog_forward_write4(skb, data, v_udp_end_2, v_topic_2, v_payload_len_2, row_p_2);
-#line 1301 "relay.bpf.c"
+#line 1431 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1307 "relay.bpf.c"
+#line 1437 "relay.bpf.c"
 }

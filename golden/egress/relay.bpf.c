@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 21
+#define FR_REASONS 22
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
@@ -26,22 +26,23 @@ enum {
 	reason_leaving_inactive = 2, /* the relay's lease has lapsed */
 	reason_leaving_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
 	reason_leaving_truncated = 4, /* the packet ends inside a header */
-	reason_leaving_ipv4_version = 5, /* ipv4: version has another value */
-	reason_leaving_ip_options = 6, /* ipv4: ihl has another value */
-	reason_leaving_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_leaving_fragment = 8, /* ipv4: mf has another value */
-	reason_leaving_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_leaving_udp_length = 10, /* udp: length disagrees with the packet */
-	reason_leaving_mail = 11, /* dropped, as the spec says */
-	reason_leaving_no_memory = 12, /* the kernel has no memory to change the packet */
-	reason_leaving_fault = 13, /* dropped: the kernel failed after the first change */
-	reason_leaving_tcp_data_offset = 14, /* tcp: data_offset disagrees with the packet */
-	reason_leaving_tcp_options = 15, /* options is longer than the spec allows */
-	reason_leaving_not_l4 = 16, /* no l4 header here */
-	reason_leaving_ipv6_version = 17, /* ipv6: version has another value */
-	reason_leaving_mapped_address = 18, /* an IPv4-mapped address in an IPv6 header */
-	reason_leaving_ipv6_payload_length = 19, /* ipv6: payload_length disagrees with the packet */
-	reason_leaving_not_ip = 20, /* no ip header here */
+	reason_leaving_ipv4_version = 5, /* ipv4.version is not 4 */
+	reason_leaving_ip_options = 6, /* ipv4.ihl is not 5 */
+	reason_leaving_ipv4_reserved = 7, /* ipv4.reserved is not 0 */
+	reason_leaving_fragment = 8, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_leaving_ipv4_total_length = 9, /* ipv4.total_length disagrees with the packet */
+	reason_leaving_udp_length = 10, /* udp.length disagrees with the packet */
+	reason_leaving_super_packet = 11, /* several datagrams in one buffer (GSO, GRO) */
+	reason_leaving_mail = 12, /* dropped, as the spec says */
+	reason_leaving_no_memory = 13, /* the kernel has no memory to change the packet */
+	reason_leaving_fault = 14, /* dropped: the kernel failed after the first change */
+	reason_leaving_tcp_data_offset = 15, /* tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet */
+	reason_leaving_tcp_options = 16, /* tcp.options is longer than the spec allows */
+	reason_leaving_not_l4 = 17, /* no l4 header here */
+	reason_leaving_ipv6_version = 18, /* ipv6.version is not 6 */
+	reason_leaving_mapped_address = 19, /* an IPv4-mapped address in an IPv6 header */
+	reason_leaving_ipv6_payload_length = 20, /* ipv6.payload_length disagrees with the packet */
+	reason_leaving_not_ip = 21, /* no ip header here */
 };
 
 static __always_inline int prog_leaving_write1(struct __sk_buff *skb, void *data)
@@ -54,7 +55,7 @@ static __always_inline int prog_leaving_write1(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 9 "spec.cue"
 	__u16 x0 = ld16(data + 14);
-#line 58 "relay.bpf.c"
+#line 59 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x0) + 0x6045);
 	__u32 priority = 6;
 
@@ -67,7 +68,7 @@ static __always_inline int prog_leaving_write1(struct __sk_buff *skb, void *data
 	st16(data + 14, bpf_htons(0x4560));
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 71 "relay.bpf.c"
+#line 72 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -95,7 +96,7 @@ static __always_inline int prog_leaving_write3(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 9 "spec.cue"
 	__u16 x0 = ld16(data + 14);
-#line 99 "relay.bpf.c"
+#line 100 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x0) + 0x6045);
 	__u32 priority = 6;
 
@@ -108,7 +109,7 @@ static __always_inline int prog_leaving_write3(struct __sk_buff *skb, void *data
 	st16(data + 14, bpf_htons(0x4560));
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 112 "relay.bpf.c"
+#line 113 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -132,7 +133,7 @@ static __always_inline int prog_leaving_write5(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 9 "spec.cue"
 	__u32 x0 = bpf_htonl(0x66000000ULL | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
-#line 136 "relay.bpf.c"
+#line 137 "relay.bpf.c"
 	__u32 priority = 6;
 
 	csum = bpf_csum_update(skb, 0);
@@ -142,7 +143,7 @@ static __always_inline int prog_leaving_write5(struct __sk_buff *skb, void *data
 
 #line 9 "spec.cue"
 	st32(data + 14, x0);
-#line 146 "relay.bpf.c"
+#line 147 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 4);
 	}
@@ -166,7 +167,7 @@ static __always_inline int prog_leaving_write7(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 9 "spec.cue"
 	__u32 x0 = bpf_htonl(0x66000000ULL | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
-#line 170 "relay.bpf.c"
+#line 171 "relay.bpf.c"
 	__u32 priority = 6;
 
 	csum = bpf_csum_update(skb, 0);
@@ -176,7 +177,7 @@ static __always_inline int prog_leaving_write7(struct __sk_buff *skb, void *data
 
 #line 9 "spec.cue"
 	st32(data + 14, x0);
-#line 180 "relay.bpf.c"
+#line 181 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 4);
 	}
@@ -275,6 +276,8 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 #line 13 "transport.cue"
 			v_l4_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+			if (!((v_l4_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_leaving_super_packet);
+#line 13 "transport.cue"
 			if (v_l4_end != v_ip_end) return fr_up(skb, reason_leaving_udp_length);
 
 			/* spec.cue:8: {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
@@ -282,7 +285,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 36) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 286 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -292,13 +295,13 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write1(skb, data);
-#line 296 "relay.bpf.c"
+#line 299 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write2(skb);
-#line 302 "relay.bpf.c"
+#line 305 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -337,7 +340,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 36) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 341 "relay.bpf.c"
+#line 344 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -347,19 +350,19 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write3(skb, data);
-#line 351 "relay.bpf.c"
+#line 354 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write4(skb);
-#line 357 "relay.bpf.c"
+#line 360 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		return fr_up(skb, reason_leaving_not_l4);
-#line 363 "relay.bpf.c"
+#line 366 "relay.bpf.c"
 	}
 
 	/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -402,6 +405,8 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 #line 13 "transport.cue"
 			v_l4_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+			if (!((v_l4_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_leaving_super_packet);
+#line 13 "transport.cue"
 			if (v_l4_end_2 != v_ip_end_2) return fr_up(skb, reason_leaving_udp_length);
 
 			/* spec.cue:8: {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
@@ -409,7 +414,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 56) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 413 "relay.bpf.c"
+#line 418 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -419,13 +424,13 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write5(skb, data);
-#line 423 "relay.bpf.c"
+#line 428 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write6(skb);
-#line 429 "relay.bpf.c"
+#line 434 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -464,7 +469,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 56) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 468 "relay.bpf.c"
+#line 473 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -474,23 +479,23 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write7(skb, data);
-#line 478 "relay.bpf.c"
+#line 483 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write8(skb);
-#line 484 "relay.bpf.c"
+#line 489 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		return fr_up(skb, reason_leaving_not_l4);
-#line 490 "relay.bpf.c"
+#line 495 "relay.bpf.c"
 	}
 
 	/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 	return fr_up(skb, reason_leaving_not_ip);
-#line 496 "relay.bpf.c"
+#line 501 "relay.bpf.c"
 }

@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 23
+#define FR_REASONS 30
 #define FR_NEEDS_NAMED 1
 #define FR_NEEDS_ELEMENTS
 #include "fastrelay.h"
@@ -24,25 +24,32 @@ enum {
 	reason_sort_pass = 1, /* passed on, as the spec says */
 	reason_sort_inactive = 2, /* the relay's lease has lapsed */
 	reason_sort_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_sort_truncated = 4, /* the packet ends inside a header */
-	reason_sort_ipv4_version = 5, /* ipv4: version has another value */
-	reason_sort_ip_options = 6, /* ipv4: ihl has another value */
-	reason_sort_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_sort_fragment = 8, /* ipv4: mf has another value */
-	reason_sort_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_sort_not_udp = 10, /* no udp header here */
-	reason_sort_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_sort_media_list = 12, /* list is longer than the spec allows */
-	reason_sort_super_packet = 13, /* several datagrams in one buffer (GSO, GRO) */
-	reason_sort_no_match = 14, /* not what the program is for */
-	reason_sort_marked = 15, /* dropped, as the spec says */
-	reason_sort_late = 16, /* dropped, as the spec says */
-	reason_sort_no_memory = 17, /* the kernel has no memory to change the packet */
-	reason_sort_fault = 18, /* dropped: the kernel failed after the first change */
-	reason_sort_ipv6_version = 19, /* ipv6: version has another value */
-	reason_sort_mapped_address = 20, /* an IPv4-mapped address in an IPv6 header */
-	reason_sort_ipv6_payload_length = 21, /* ipv6: payload_length disagrees with the packet */
-	reason_sort_not_ip = 22, /* no ip header here */
+	reason_sort_other_host = 4, /* a frame for another host */
+	reason_sort_link_broadcast = 5, /* a link-layer broadcast */
+	reason_sort_link_multicast = 6, /* a link-layer multicast */
+	reason_sort_truncated = 7, /* the packet ends inside a header */
+	reason_sort_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_sort_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_sort_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_sort_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_sort_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_sort_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_sort_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_sort_multicast = 15, /* a multicast or broadcast destination */
+	reason_sort_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_sort_not_udp = 17, /* no udp header here */
+	reason_sort_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_sort_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_sort_media_list = 20, /* media.list is longer than the spec allows */
+	reason_sort_no_match = 21, /* not what the program is for */
+	reason_sort_marked = 22, /* dropped, as the spec says */
+	reason_sort_late = 23, /* dropped, as the spec says */
+	reason_sort_no_memory = 24, /* the kernel has no memory to change the packet */
+	reason_sort_fault = 25, /* dropped: the kernel failed after the first change */
+	reason_sort_ipv6_version = 26, /* ipv6.version is not 6 */
+	reason_sort_mapped_address = 27, /* an IPv4-mapped address in an IPv6 header */
+	reason_sort_ipv6_payload_length = 28, /* ipv6.payload_length disagrees with the packet */
+	reason_sort_not_ip = 29, /* no ip header here */
 };
 
 static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data, __u64 v_priority)
@@ -57,7 +64,7 @@ static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data, _
 	__u16 old0 = ld16(data + 24);
 #line 21 "spec.cue"
 	__u16 x1 = ld16(data + 14);
-#line 61 "relay.bpf.c"
+#line 68 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	__u32 priority = v_priority;
 
@@ -70,7 +77,7 @@ static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data, _
 	st16(data + 14, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 74 "relay.bpf.c"
+#line 81 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -86,7 +93,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, _
 	__u32 len = skb->len;
 #line 21 "spec.cue"
 	__u32 x0 = bpf_htonl(((0x60000000ULL | (((v_priority_2 == 0) ? 46ULL : 10ULL) << 22)) | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
-#line 90 "relay.bpf.c"
+#line 97 "relay.bpf.c"
 	__u32 priority = v_priority_2;
 
 	csum = bpf_csum_update(skb, 0);
@@ -96,7 +103,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, _
 
 #line 21 "spec.cue"
 	st32(data + 14, x0);
-#line 100 "relay.bpf.c"
+#line 107 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 4);
 	}
@@ -140,6 +147,16 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	/* spec.cue:15: hook: "tc/ingress" */
 #line 15 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_sort_vlan_tag);
+#line 15 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 15 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_sort_other_host);
+#line 15 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_sort_link_broadcast);
+#line 15 "spec.cue"
+		return fr_up(skb, reason_sort_link_multicast);
+#line 159 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -180,6 +197,24 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_sort_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_sort_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_sort_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_sort_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_sort_martian_destination);
+#line 216 "relay.bpf.c"
+		}
+
 		/* spec.cue:16: stack: ["eth", "ip", "udp", "media"] */
 #line 16 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_sort_not_udp); /* ipv4.protocol */
@@ -195,6 +230,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_sort_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_sort_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_sort_udp_length);
 
@@ -221,7 +258,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_sort_super_packet);
 
 		/* spec.cue:13: priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-#line 225 "relay.bpf.c"
+#line 262 "relay.bpf.c"
 		{
 #line 13 "spec.cue"
 			__u64 form = (be16(data + 44) == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((be16(data + 44) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -230,7 +267,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 #line 13 "spec.cue"
 			v_media_list_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 234 "relay.bpf.c"
+#line 271 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{drop: "marked"}]}, */
@@ -244,7 +281,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_media_list_found_2 = element != 0;
 #line 19 "spec.cue"
 			v_media_list_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 248 "relay.bpf.c"
+#line 285 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: match: "udp.dst_port": 5004 */
@@ -260,7 +297,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_media_list_found_2 && (((v_media_list_element_2 >> 48) & 255) == 255)) { /* rule */
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_sort_marked);
-#line 264 "relay.bpf.c"
+#line 301 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "priority > 2", do: [{drop: "late"}]}, */
@@ -268,7 +305,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_priority > 2) { /* rule */
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_sort_late);
-#line 272 "relay.bpf.c"
+#line 309 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: "kept"}, "pass"]}, */
@@ -276,7 +313,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 21 "spec.cue"
 		return prog_sort_write1(skb, data, v_priority);
-#line 280 "relay.bpf.c"
+#line 317 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "media"] */
@@ -304,6 +341,19 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_sort_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_sort_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_sort_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_sort_martian_destination);
+#line 355 "relay.bpf.c"
+		}
+
 		/* spec.cue:16: stack: ["eth", "ip", "udp", "media"] */
 #line 16 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_sort_not_udp); /* ipv6.next_header */
@@ -319,6 +369,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_sort_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_sort_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_sort_udp_length);
 
@@ -345,7 +397,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_sort_super_packet);
 
 		/* spec.cue:13: priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-#line 349 "relay.bpf.c"
+#line 401 "relay.bpf.c"
 		{
 #line 13 "spec.cue"
 			__u64 form = (be16(data + 64) == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((be16(data + 64) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -354,7 +406,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 #line 13 "spec.cue"
 			v_media_list_element_3 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 358 "relay.bpf.c"
+#line 410 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{drop: "marked"}]}, */
@@ -368,7 +420,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_media_list_found_4 = element != 0;
 #line 19 "spec.cue"
 			v_media_list_element_4 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 372 "relay.bpf.c"
+#line 424 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: match: "udp.dst_port": 5004 */
@@ -384,7 +436,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_media_list_found_4 && (((v_media_list_element_4 >> 48) & 255) == 255)) { /* rule */
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_sort_marked);
-#line 388 "relay.bpf.c"
+#line 440 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "priority > 2", do: [{drop: "late"}]}, */
@@ -392,7 +444,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_priority_2 > 2) { /* rule */
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_sort_late);
-#line 396 "relay.bpf.c"
+#line 448 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: "kept"}, "pass"]}, */
@@ -400,11 +452,11 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 21 "spec.cue"
 		return prog_sort_write2(skb, data, v_priority_2);
-#line 404 "relay.bpf.c"
+#line 456 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "media"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 410 "relay.bpf.c"
+#line 462 "relay.bpf.c"
 }

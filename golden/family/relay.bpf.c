@@ -7,9 +7,11 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 29
+#define FR_REASONS 37
+#define FR_NEEDS_ROWS 64
 #define FR_NEEDS_SLOTS 1024
 #define FR_USAGES 1
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /* table by_client */
@@ -37,11 +39,11 @@ struct {
 	__type(value, struct val_by_client);
 } tbl_by_client SEC(".maps");
 
-static __always_inline struct val_by_client *find_by_client(const struct key_by_client *key, __u64 now)
+static __always_inline enum fr_found find_by_client(const struct key_by_client *key, struct val_by_client *row, __u64 now)
 {
-	struct val_by_client *row = bpf_map_lookup_elem(&tbl_by_client, key);
+	enum fr_found found = fr_find(&tbl_by_client, key, row, sizeof(*row), FR_CHANGES, NULL);
 
-	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
+	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -56,34 +58,42 @@ enum {
 	reason_forward_pass = 1, /* passed on, as the spec says */
 	reason_forward_inactive = 2, /* the relay's lease has lapsed */
 	reason_forward_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_forward_truncated = 4, /* the packet ends inside a header */
-	reason_forward_ipv4_version = 5, /* ipv4: version has another value */
-	reason_forward_ip_options = 6, /* ipv4: ihl has another value */
-	reason_forward_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_forward_fragment = 8, /* ipv4: mf has another value */
-	reason_forward_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_forward_not_udp = 10, /* no udp header here */
-	reason_forward_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_forward_no_by_client = 12, /* no row in by_client */
-	reason_forward_address_family = 13, /* an address of the other family */
-	reason_forward_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 15, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 16, /* larger than the MTU of the way out */
-	reason_forward_no_route = 17, /* no way out is known */
-	reason_forward_local = 18, /* the destination is this host */
-	reason_forward_unreachable = 19, /* the route says unreachable */
-	reason_forward_blackhole = 20, /* the route says blackhole */
-	reason_forward_prohibit = 21, /* the route says prohibit */
-	reason_forward_ipv4_checksum = 22, /* ipv4: checksum is wrong */
-	reason_forward_super_packet = 23, /* several datagrams in one buffer (GSO, GRO) */
-	reason_forward_udp_checksum = 24, /* udp: checksum is 0 where that is invalid */
-	reason_forward_ipv6_version = 25, /* ipv6: version has another value */
-	reason_forward_mapped_address = 26, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 27, /* ipv6: payload_length disagrees with the packet */
-	reason_forward_not_ip = 28, /* no ip header here */
+	reason_forward_other_host = 4, /* a frame for another host */
+	reason_forward_link_broadcast = 5, /* a link-layer broadcast */
+	reason_forward_link_multicast = 6, /* a link-layer multicast */
+	reason_forward_truncated = 7, /* the packet ends inside a header */
+	reason_forward_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_forward_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_forward_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_forward_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_forward_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_forward_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_forward_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_forward_multicast = 15, /* a multicast or broadcast destination */
+	reason_forward_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_forward_not_udp = 17, /* no udp header here */
+	reason_forward_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_forward_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_forward_no_by_client = 20, /* no row in by_client */
+	reason_forward_changing = 21, /* user space changed rows at each attempt to read one */
+	reason_forward_address_family = 22, /* an address of the other family */
+	reason_forward_partial_checksum = 23, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_forward_no_memory = 24, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 25, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 26, /* larger than the MTU of the way out */
+	reason_forward_no_route = 27, /* no route to the destination */
+	reason_forward_local = 28, /* the destination is this host */
+	reason_forward_unreachable = 29, /* the route says unreachable */
+	reason_forward_blackhole = 30, /* the route says blackhole */
+	reason_forward_prohibit = 31, /* the route says prohibit */
+	reason_forward_udp_checksum = 32, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_forward_ipv6_version = 33, /* ipv6.version is not 6 */
+	reason_forward_mapped_address = 34, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 35, /* ipv6.payload_length disagrees with the packet */
+	reason_forward_not_ip = 36, /* no ip header here */
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 now, struct val_by_client *row_p)
+static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end, struct val_by_client *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -105,13 +115,14 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x6 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 109 "relay.bpf.c"
+#line 119 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 40);
 #line 13 "spec.cue"
 	__u32 x8 = ld32(data + 34);
-#line 115 "relay.bpf.c"
+#line 126 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -125,9 +136,20 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 18);
 #line 13 "spec.cue"
 	__u16 x10 = ld16(data + 22);
-#line 129 "relay.bpf.c"
+#line 140 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
+
+#line 13 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 146 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -151,11 +173,11 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 34, x3);
 	st16(data + 36, x4);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 158 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 180 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 18, 24);
@@ -196,13 +218,14 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 200 "relay.bpf.c"
+#line 222 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 13 "spec.cue"
 	__u32 x11 = ld32(data + 34);
-#line 206 "relay.bpf.c"
+#line 229 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -210,7 +233,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len, FR_TO_IPV6);
-#line 214 "relay.bpf.c"
+#line 237 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -245,9 +268,9 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 54, x6);
 	st16(data + 56, x7);
 	st16(data + 58, x1);
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 250 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 273 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 48);
@@ -260,7 +283,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 now, struct val_by_client *row_p_2)
+static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end_2, struct val_by_client *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -291,17 +314,29 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u64 x11 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 295 "relay.bpf.c"
+#line 318 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
-	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 60);
 #line 13 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 301 "relay.bpf.c"
+#line 325 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
+
+#line 13 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 333 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -326,9 +361,9 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 54, x6);
 	st16(data + 56, x7);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 331 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 366 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 48);
@@ -370,13 +405,14 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 374 "relay.bpf.c"
+#line 409 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 13 "spec.cue"
 	__u32 x12 = ld32(data + 54);
-#line 380 "relay.bpf.c"
+#line 416 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -387,7 +423,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_2, FR_TO_IPV4);
-#line 391 "relay.bpf.c"
+#line 427 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -421,11 +457,11 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 34, x4);
 	st16(data + 36, x5);
 	st16(data + 38, x6);
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 428 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 464 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 28);
@@ -444,13 +480,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
+	__u64 v_partial;
 	__u64 v_payload_len;
+	__u64 v_partial_2;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
+	__u64 v_partial_3;
 	__u64 v_payload_len_2;
+	__u64 v_partial_4;
 	struct val_by_client *row_p;
 	struct val_by_client *row_p_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -462,6 +504,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_forward_vlan_tag);
+#line 10 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 10 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_forward_other_host);
+#line 10 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
+#line 10 "spec.cue"
+		return fr_up(skb, reason_forward_link_multicast);
+#line 516 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -502,6 +554,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_forward_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_forward_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_forward_martian_destination);
+#line 573 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
@@ -518,13 +588,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 525 "relay.bpf.c"
+#line 597 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_by_client key __attribute__((aligned(8))) = {};
+#line 601 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			fr_put_v4(key.m_client.addr, ld32(data + 26));
@@ -535,8 +609,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			key.m_server.port = be16(data + 36);
 #line 12 "spec.cue"
-			row_p = find_by_client(&key, now);
-#line 540 "relay.bpf.c"
+			row_p = rows + 0;
+#line 12 "spec.cue"
+			found = find_by_client(&key, row_p, now);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_p = NULL;
+#line 622 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_forward_no_by_client);
@@ -546,6 +628,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if ((fr_is_v4(row_p->m_local.addr)) != (fr_is_v4(row_p->m_peer.addr))) return fr_up(skb, reason_forward_address_family);
 #line 13 "spec.cue"
 		if (fr_is_v4(row_p->m_peer.addr)) { /* ipv4 stays */
+#line 13 "spec.cue"
+			v_partial = fr_partial(skb);
+#line 13 "spec.cue"
+			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
+#line 13 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 13 "spec.cue"
 			if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT && row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 13 "spec.cue"
@@ -558,22 +646,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 562 "relay.bpf.c"
+#line 650 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
-			return prog_forward_write1(skb, data, now, row_p);
-#line 568 "relay.bpf.c"
+			return prog_forward_write1(skb, data, now, v_ip_end, row_p);
+#line 656 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
 #line 13 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 #line 13 "spec.cue"
-		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_forward_ipv4_checksum);
-#line 13 "spec.cue"
 		v_payload_len = v_udp_end - 42;
+#line 13 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -592,13 +682,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 596 "relay.bpf.c"
+#line 686 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write2(skb, data, now, v_payload_len, row_p);
-#line 602 "relay.bpf.c"
+#line 692 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -626,6 +716,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_forward_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_forward_martian_destination);
+#line 730 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
@@ -642,13 +745,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 649 "relay.bpf.c"
+#line 754 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_by_client key __attribute__((aligned(8))) = {};
+#line 758 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
@@ -667,8 +774,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			key.m_server.port = be16(data + 56);
 #line 12 "spec.cue"
-			row_p_2 = find_by_client(&key, now);
-#line 672 "relay.bpf.c"
+			row_p_2 = rows + 0;
+#line 12 "spec.cue"
+			found = find_by_client(&key, row_p_2, now);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_p_2 = NULL;
+#line 787 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_by_client);
@@ -678,11 +793,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if ((fr_is_v4(row_p_2->m_local.addr)) != (fr_is_v4(row_p_2->m_peer.addr))) return fr_up(skb, reason_forward_address_family);
 #line 13 "spec.cue"
 		if (!(fr_is_v4(row_p_2->m_peer.addr))) { /* ipv6 stays */
+#line 13 "spec.cue"
+			v_partial_3 = fr_partial(skb);
+#line 13 "spec.cue"
+			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
+
 			/* transport.cue:14 */
 #line 14 "transport.cue"
 			if (be16(data + 60) == 0) return fr_up(skb, reason_forward_udp_checksum); /* udp.checksum */
 
 			/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
+#line 13 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 13 "spec.cue"
 			if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT && row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 13 "spec.cue"
@@ -695,13 +817,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 699 "relay.bpf.c"
+#line 821 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
-			return prog_forward_write3(skb, data, now, row_p_2);
-#line 705 "relay.bpf.c"
+			return prog_forward_write3(skb, data, now, v_ip_end_2, row_p_2);
+#line 827 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -709,6 +831,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 #line 13 "spec.cue"
 		v_payload_len_2 = v_udp_end_2 - 62;
+#line 13 "spec.cue"
+		v_partial_4 = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -727,17 +853,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 731 "relay.bpf.c"
+#line 857 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (28ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write4(skb, data, now, v_payload_len_2, row_p_2);
-#line 737 "relay.bpf.c"
+#line 863 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 743 "relay.bpf.c"
+#line 869 "relay.bpf.c"
 }

@@ -7,7 +7,8 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 32
+#define FR_REASONS 40
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_FRONT 72
 #define FR_NEEDS_SAME 8
@@ -90,34 +91,42 @@ enum {
 	reason_spread_pass = 1, /* passed on, as the spec says */
 	reason_spread_inactive = 2, /* the relay's lease has lapsed */
 	reason_spread_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_spread_truncated = 4, /* the packet ends inside a header */
-	reason_spread_ipv4_version = 5, /* ipv4: version has another value */
-	reason_spread_ip_options = 6, /* ipv4: ihl has another value */
-	reason_spread_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_spread_fragment = 8, /* ipv4: mf has another value */
-	reason_spread_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_spread_not_udp = 10, /* no udp header here */
-	reason_spread_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_spread_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_spread_no_match = 13, /* not what the program is for */
-	reason_spread_no_viewers = 14, /* no group in viewers */
-	reason_spread_no_memory = 15, /* the kernel has no memory to change the packet */
-	reason_spread_fault = 16, /* dropped: the kernel failed after the first change */
-	reason_spread_address_family = 17, /* an address of the other family */
-	reason_spread_too_big = 18, /* larger than the MTU of the way out */
-	reason_spread_no_route = 19, /* no way out is known */
-	reason_spread_local = 20, /* the destination is this host */
-	reason_spread_unreachable = 21, /* the route says unreachable */
-	reason_spread_blackhole = 22, /* the route says blackhole */
-	reason_spread_prohibit = 23, /* the route says prohibit */
-	reason_spread_no_neighbour = 24, /* the neighbour's link-layer address isn't known yet */
-	reason_spread_copy = 25, /* a copy was sent */
-	reason_spread_refused_by_device = 26, /* the device takes no more */
-	reason_spread_ipv6_version = 27, /* ipv6: version has another value */
-	reason_spread_mapped_address = 28, /* an IPv4-mapped address in an IPv6 header */
-	reason_spread_ipv6_payload_length = 29, /* ipv6: payload_length disagrees with the packet */
-	reason_spread_udp_checksum = 30, /* udp: checksum is 0 where that is invalid */
-	reason_spread_not_ip = 31, /* no ip header here */
+	reason_spread_other_host = 4, /* a frame for another host */
+	reason_spread_link_broadcast = 5, /* a link-layer broadcast */
+	reason_spread_link_multicast = 6, /* a link-layer multicast */
+	reason_spread_truncated = 7, /* the packet ends inside a header */
+	reason_spread_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_spread_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_spread_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_spread_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_spread_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_spread_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_spread_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_spread_multicast = 15, /* a multicast or broadcast destination */
+	reason_spread_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_spread_not_udp = 17, /* no udp header here */
+	reason_spread_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_spread_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_spread_no_match = 20, /* not what the program is for */
+	reason_spread_partial_checksum = 21, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_spread_no_viewers = 22, /* no group in viewers */
+	reason_spread_no_memory = 23, /* the kernel has no memory to change the packet */
+	reason_spread_fault = 24, /* dropped: the kernel failed after the first change */
+	reason_spread_address_family = 25, /* an address of the other family */
+	reason_spread_too_big = 26, /* larger than the MTU of the way out */
+	reason_spread_no_route = 27, /* no route to the destination */
+	reason_spread_local = 28, /* the destination is this host */
+	reason_spread_unreachable = 29, /* the route says unreachable */
+	reason_spread_blackhole = 30, /* the route says blackhole */
+	reason_spread_prohibit = 31, /* the route says prohibit */
+	reason_spread_no_neighbour = 32, /* the neighbour's link-layer address isn't known yet */
+	reason_spread_copy = 33, /* a copy was sent */
+	reason_spread_refused_by_device = 34, /* the device takes no more */
+	reason_spread_ipv6_version = 35, /* ipv6.version is not 6 */
+	reason_spread_mapped_address = 36, /* an IPv4-mapped address in an IPv6 header */
+	reason_spread_ipv6_payload_length = 37, /* ipv6.payload_length disagrees with the packet */
+	reason_spread_udp_checksum = 38, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_spread_not_ip = 39, /* no ip header here */
 };
 
 /* What is the same for all receivers. */
@@ -182,7 +191,7 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 186 "relay.bpf.c"
+#line 195 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 30);
 
@@ -239,7 +248,7 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same1 *same, st
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 243 "relay.bpf.c"
+#line 252 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 30);
 
@@ -282,13 +291,13 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
 #line 18 "spec.cue"
 			return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-#line 286 "relay.bpf.c"
+#line 295 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
 #line 18 "spec.cue"
 		return prog_spread_copy1(same, skb, front, row_r);
-#line 292 "relay.bpf.c"
+#line 301 "relay.bpf.c"
 	}
 
 	/* spec.cue:21: {send: {from: "r.local", to: "r.remote"}}, */
@@ -310,21 +319,23 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
 #line 21 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-#line 314 "relay.bpf.c"
+#line 323 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
 #line 21 "spec.cue"
 	return prog_spread_copy2(same, skb, front, row_r);
-#line 320 "relay.bpf.c"
+#line 329 "relay.bpf.c"
 }
 
 static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:15: do: [{fan_out: { */
 #line 15 "spec.cue"
 	struct group_viewers key __attribute__((aligned(8))) = {};
-#line 328 "relay.bpf.c"
+#line 339 "relay.bpf.c"
 	struct list_viewers *list;
 
 #line 15 "spec.cue"
@@ -338,19 +349,22 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 #line 15 "spec.cue"
 	if (!list) return fr_up(skb, reason_spread_no_viewers);
 
+#line 15 "spec.cue"
+	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_spread_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 343 "relay.bpf.c"
+#line 357 "relay.bpf.c"
 	void *front = fr_save_front(skb, 48);
 #line 15 "spec.cue"
 	if (!front) return fr_up(skb, reason_spread_no_memory);
-#line 347 "relay.bpf.c"
+#line 361 "relay.bpf.c"
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 354 "relay.bpf.c"
+#line 368 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -360,7 +374,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	same->kind2 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind2 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 364 "relay.bpf.c"
+#line 378 "relay.bpf.c"
 	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld16(front + 46) + ld32(front + 26) + ld32(front + 30));
 	same->v_ip_end = v_ip_end;
 
@@ -379,13 +393,12 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 #line 15 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
 
-#line 383 "relay.bpf.c"
-	__u32 len = skb->len;
+#line 397 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 48, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 30);
 
-	fr_count_copies(reason_spread_copy, same->copies0, len);
+	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
 	fr_count(reason_spread_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -445,7 +458,7 @@ static __always_inline long prog_spread_copy3(struct prog_spread_same2 *same, st
 	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 449 "relay.bpf.c"
+#line 462 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 54);
 
@@ -496,7 +509,7 @@ static __always_inline long prog_spread_copy4(struct prog_spread_same2 *same, st
 	st16(data + 66, bpf_htons((be16(front + 66) + (__u64)row_r_2->m_offset) & 0xffff)); /* tag: sequence */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 500 "relay.bpf.c"
+#line 513 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 54);
 
@@ -545,13 +558,13 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 			if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_prohibit);
 #line 18 "spec.cue"
 			return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_no_route);
-#line 549 "relay.bpf.c"
+#line 562 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_too_big);
 #line 18 "spec.cue"
 		return prog_spread_copy3(same, skb, front, row_r_2);
-#line 555 "relay.bpf.c"
+#line 568 "relay.bpf.c"
 	}
 
 	/* spec.cue:21: {send: {from: "r.local", to: "r.remote"}}, */
@@ -579,21 +592,23 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_prohibit);
 #line 21 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_no_route);
-#line 583 "relay.bpf.c"
+#line 596 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_too_big);
 #line 21 "spec.cue"
 	return prog_spread_copy4(same, skb, front, row_r_2);
-#line 589 "relay.bpf.c"
+#line 602 "relay.bpf.c"
 }
 
 static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:15: do: [{fan_out: { */
 #line 15 "spec.cue"
 	struct group_viewers key __attribute__((aligned(8))) = {};
-#line 597 "relay.bpf.c"
+#line 612 "relay.bpf.c"
 	struct list_viewers *list;
 
 #line 15 "spec.cue"
@@ -609,26 +624,29 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 #line 15 "spec.cue"
 	if (!list) return fr_up(skb, reason_spread_no_viewers);
 
+#line 15 "spec.cue"
+	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_spread_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 614 "relay.bpf.c"
+#line 632 "relay.bpf.c"
 	void *front = fr_save_front(skb, 68);
 #line 15 "spec.cue"
 	if (!front) return fr_up(skb, reason_spread_no_memory);
-#line 618 "relay.bpf.c"
+#line 636 "relay.bpf.c"
 	struct prog_spread_same2 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 625 "relay.bpf.c"
+#line 643 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind1 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind1 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 632 "relay.bpf.c"
+#line 650 "relay.bpf.c"
 	same->rest1 = same->kind1 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld16(front + 66) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 
@@ -647,13 +665,12 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 #line 15 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn2, &fan, 0);
 
-#line 651 "relay.bpf.c"
-	__u32 len = skb->len;
+#line 669 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 68, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 54);
 
-	fr_count_copies(reason_spread_copy, same->copies0, len);
+	fr_count_copies(reason_spread_copy, same->copies0, skb->len);
 	fr_count(reason_spread_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -664,8 +681,10 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 68);
 	data = (void *)(long)skb->data;
@@ -678,6 +697,16 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	/* spec.cue:12: hook: "tc/ingress" */
 #line 12 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_spread_vlan_tag);
+#line 12 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 12 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_spread_other_host);
+#line 12 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_spread_link_broadcast);
+#line 12 "spec.cue"
+		return fr_up(skb, reason_spread_link_multicast);
+#line 709 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -718,6 +747,24 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_spread_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_spread_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_spread_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_spread_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_spread_martian_destination);
+#line 766 "relay.bpf.c"
+		}
+
 		/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
 #line 13 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_spread_not_udp); /* ipv4.protocol */
@@ -733,6 +780,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_spread_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_spread_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_spread_udp_length);
 
@@ -752,8 +801,12 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 		/* spec.cue:15: do: [{fan_out: { */
 #line 15 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 15 "spec.cue"
+		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 48))) return fr_up(skb, reason_spread_partial_checksum);
+#line 15 "spec.cue"
 		return prog_spread_fan1(skb, data, v_ip_end);
-#line 757 "relay.bpf.c"
+#line 810 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
@@ -781,6 +834,19 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_spread_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_spread_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_spread_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_spread_martian_destination);
+#line 848 "relay.bpf.c"
+		}
+
 		/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
 #line 13 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_spread_not_udp); /* ipv6.next_header */
@@ -796,6 +862,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_spread_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_spread_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_spread_udp_length);
 
@@ -815,12 +883,16 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 		/* spec.cue:15: do: [{fan_out: { */
 #line 15 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 15 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 68))) return fr_up(skb, reason_spread_partial_checksum);
+#line 15 "spec.cue"
 		return prog_spread_fan2(skb, data, v_ip_end_2);
-#line 820 "relay.bpf.c"
+#line 892 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
 #line 13 "spec.cue"
 	return fr_up(skb, reason_spread_not_ip);
-#line 826 "relay.bpf.c"
+#line 898 "relay.bpf.c"
 }

@@ -7,7 +7,9 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 29
+#define FR_REASONS 38
+#define FR_NEEDS_ROWS 40
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /* table ways */
@@ -31,9 +33,9 @@ struct {
 	__type(value, struct val_ways);
 } tbl_ways SEC(".maps");
 
-static __always_inline struct val_ways *find_ways(const struct key_ways *key)
+static __always_inline enum fr_found find_ways(const struct key_ways *key, struct val_ways *row)
 {
-	return bpf_map_lookup_elem(&tbl_ways, key);
+	return fr_find(&tbl_ways, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 /*
@@ -49,35 +51,44 @@ enum {
 	reason_forward_sent = 0, /* rewritten and sent */
 	reason_forward_pass = 1, /* passed on, as the spec says */
 	reason_forward_inactive = 2, /* the relay's lease has lapsed */
-	reason_forward_truncated = 3, /* the packet ends inside a header */
-	reason_forward_ipv4_version = 4, /* ipv4: version has another value */
-	reason_forward_ip_options = 5, /* ipv4: ihl has another value */
-	reason_forward_ipv4_reserved = 6, /* ipv4: reserved has another value */
-	reason_forward_fragment = 7, /* ipv4: mf has another value */
-	reason_forward_ipv4_total_length = 8, /* ipv4: total_length disagrees with the packet */
-	reason_forward_not_udp = 9, /* no udp header here */
-	reason_forward_udp_length = 10, /* udp: length disagrees with the packet */
-	reason_forward_unit_version = 11, /* unit: version has another value */
-	reason_forward_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_forward_no_ways = 13, /* no row in ways */
-	reason_forward_hop_limit = 14, /* the hop limit is used up */
-	reason_forward_no_memory = 15, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 16, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 17, /* larger than the MTU of the way out */
-	reason_forward_no_route = 18, /* no way out is known */
-	reason_forward_local = 19, /* the destination is this host */
-	reason_forward_unreachable = 20, /* the route says unreachable */
-	reason_forward_blackhole = 21, /* the route says blackhole */
-	reason_forward_prohibit = 22, /* the route says prohibit */
-	reason_forward_ipv6_version = 23, /* ipv6: version has another value */
-	reason_forward_mapped_address = 24, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 25, /* ipv6: payload_length disagrees with the packet */
-	reason_forward_not_ip = 26, /* no ip header here */
-	reason_forward_udp_checksum = 27, /* udp: checksum is 0 where that is invalid */
-	reason_forward_not_vlan = 28, /* no vlan header here */
+	reason_forward_other_host = 3, /* a frame for another host */
+	reason_forward_link_broadcast = 4, /* a link-layer broadcast */
+	reason_forward_link_multicast = 5, /* a link-layer multicast */
+	reason_forward_truncated = 6, /* the packet ends inside a header */
+	reason_forward_ipv4_version = 7, /* ipv4.version is not 4 */
+	reason_forward_ip_options = 8, /* ipv4.ihl is not 5 */
+	reason_forward_ipv4_reserved = 9, /* ipv4.reserved is not 0 */
+	reason_forward_fragment = 10, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_forward_ipv4_total_length = 11, /* ipv4.total_length disagrees with the packet */
+	reason_forward_ipv4_checksum = 12, /* ipv4: checksum is wrong */
+	reason_forward_martian_source = 13, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_forward_multicast = 14, /* a multicast or broadcast destination */
+	reason_forward_martian_destination = 15, /* a destination that no other host has: unspecified or loopback */
+	reason_forward_not_udp = 16, /* no udp header here */
+	reason_forward_udp_length = 17, /* udp.length disagrees with the packet */
+	reason_forward_super_packet = 18, /* several datagrams in one buffer (GSO, GRO) */
+	reason_forward_unit_version = 19, /* unit.version is not 1 */
+	reason_forward_no_ways = 20, /* no row in ways */
+	reason_forward_changing = 21, /* user space changed rows at each attempt to read one */
+	reason_forward_hop_limit = 22, /* the hop limit is used up */
+	reason_forward_no_memory = 23, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 24, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 25, /* larger than the MTU of the way out */
+	reason_forward_no_route = 26, /* no route to the destination */
+	reason_forward_local = 27, /* the destination is this host */
+	reason_forward_unreachable = 28, /* the route says unreachable */
+	reason_forward_blackhole = 29, /* the route says blackhole */
+	reason_forward_prohibit = 30, /* the route says prohibit */
+	reason_forward_ipv6_version = 31, /* ipv6.version is not 6 */
+	reason_forward_mapped_address = 32, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 33, /* ipv6.payload_length disagrees with the packet */
+	reason_forward_not_ip = 34, /* no ip header here */
+	reason_forward_partial_checksum = 35, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_forward_udp_checksum = 36, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_forward_not_vlan = 37, /* no vlan header here */
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, struct val_ways *row_w)
+static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_ways *row_w)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -89,9 +100,20 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 14 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 93 "relay.bpf.c"
+#line 104 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_w->m_way.hop.state == FR_HOP_DIRECT;
+
+#line 14 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 110 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -108,7 +130,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 112 "relay.bpf.c"
+#line 134 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -123,14 +145,25 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_w->m_way.hop.ifindex, AF_INET, row_w->m_way.addr + 12);
 }
 
-static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, struct val_ways *row_w_2)
+static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_ways *row_w_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 133 "relay.bpf.c"
+#line 155 "relay.bpf.c"
 	int direct = row_w_2->m_way.hop.state == FR_HOP_DIRECT;
+
+#line 14 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 160 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -145,7 +178,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 12, bpf_htons(0x86dd));
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 149 "relay.bpf.c"
+#line 182 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -189,10 +222,11 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 34);
 #line 14 "spec.cue"
 	__u16 x10 = ld16(data + 42);
-#line 193 "relay.bpf.c"
+#line 226 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x8 + x9 + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 44, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + was0) + (__u64)x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -206,13 +240,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x11 = ld16(data + 20);
 #line 14 "spec.cue"
 	__u16 x12 = ld16(data + 26);
-#line 210 "relay.bpf.c"
+#line 244 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x11 + x12) + (__u64)x1 + x3);
 	int direct = row_w_3->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 50, 46, v_payload_len, FR_POP_INNER);
-#line 216 "relay.bpf.c"
+#line 250 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -247,11 +281,11 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 #line 5 "spec.cue"
 	st32(data + 42, x7);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 254 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 288 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 32);
@@ -289,10 +323,11 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 64);
 #line 14 "spec.cue"
 	__u16 x9 = ld16(data + 62);
-#line 293 "relay.bpf.c"
+#line 327 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x9 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 64, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x9 + was0) + (__u64)x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -300,7 +335,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 70, 66, v_payload_len_2, FR_POP_INNER);
-#line 304 "relay.bpf.c"
+#line 339 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -338,9 +373,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 #line 5 "spec.cue"
 	st32(data + 62, x8);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 343 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 378 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 52);
@@ -363,14 +398,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	__u64 v_ip_end_3;
 	__u64 v_udp_end_3;
 	__u64 v_payload_len;
+	__u64 v_partial;
 	__u64 v_ip_end_4;
 	__u64 v_udp_end_4;
 	__u64 v_payload_len_2;
+	__u64 v_partial_2;
 	struct val_ways *row_w;
 	struct val_ways *row_w_2;
 	struct val_ways *row_w_3;
 	struct val_ways *row_w_4;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -378,6 +417,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* spec.cue:10: programs: forward: { */
 #line 10 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
+
+	/* spec.cue:11: hook: "tc/ingress" */
+#line 11 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 11 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_forward_other_host);
+#line 11 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
+#line 11 "spec.cue"
+		return fr_up(skb, reason_forward_link_multicast);
+#line 431 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -420,6 +471,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "ip.cue"
 			if (v_ip_end > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
+			/* ip.cue:25 */
+#line 25 "ip.cue"
+			if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_forward_ipv4_checksum);
+
+			/* ip.cue:26 */
+#line 26 "ip.cue"
+			if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_forward_martian_source); /* ipv4.src */
+
+			/* ip.cue:27 */
+#line 27 "ip.cue"
+			if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+				if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+				return fr_up(skb, reason_forward_martian_destination);
+#line 490 "relay.bpf.c"
+			}
+
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 			if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
@@ -435,6 +504,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be16(data + 38) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
 			v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+			if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 13 "transport.cue"
 			if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
@@ -453,16 +524,26 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 457 "relay.bpf.c"
+#line 528 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
+#line 532 "relay.bpf.c"
+				enum fr_found found;
 
 #line 13 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 30));
 #line 13 "spec.cue"
-				row_w = find_ways(&key);
-#line 466 "relay.bpf.c"
+				row_w = rows + 0;
+#line 13 "spec.cue"
+				found = find_ways(&key, row_w);
+#line 13 "spec.cue"
+				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 13 "spec.cue"
+				if (found == FR_MISSING)
+#line 13 "spec.cue"
+					row_w = NULL;
+#line 547 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w) return fr_up(skb, reason_forward_no_ways);
@@ -482,13 +563,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 486 "relay.bpf.c"
+#line 567 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (v_ip_end - 14 > row_w->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
-			return prog_forward_write1(skb, data, row_w);
-#line 492 "relay.bpf.c"
+			return prog_forward_write1(skb, data, v_ip_end, row_w);
+#line 573 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -516,6 +597,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 43 "ip.cue"
 			if (v_ip_end_2 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
+			/* ip.cue:46 */
+			if (!fr_unicast(data + 22)) return fr_up(skb, reason_forward_martian_source); /* ipv6.src */
+
+			/* ip.cue:47 */
+#line 47 "ip.cue"
+			if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+				if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+				return fr_up(skb, reason_forward_martian_destination);
+#line 611 "relay.bpf.c"
+			}
+
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 			if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
@@ -531,6 +625,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be16(data + 58) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
 			v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+			if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 13 "transport.cue"
 			if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
@@ -549,18 +645,28 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 553 "relay.bpf.c"
+#line 649 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
+#line 653 "relay.bpf.c"
+				enum fr_found found;
 
 #line 13 "spec.cue"
 				st64((void *)&key, ld64(data + 38));
 #line 13 "spec.cue"
 				st64((void *)&key + 8, ld64(data + 38 + 8));
 #line 13 "spec.cue"
-				row_w_2 = find_ways(&key);
-#line 564 "relay.bpf.c"
+				row_w_2 = rows + 0;
+#line 13 "spec.cue"
+				found = find_ways(&key, row_w_2);
+#line 13 "spec.cue"
+				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 13 "spec.cue"
+				if (found == FR_MISSING)
+#line 13 "spec.cue"
+					row_w_2 = NULL;
+#line 670 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_2) return fr_up(skb, reason_forward_no_ways);
@@ -580,19 +686,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 584 "relay.bpf.c"
+#line 690 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (v_ip_end_2 - 14 > row_w_2->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
-			return prog_forward_write2(skb, data, row_w_2);
-#line 590 "relay.bpf.c"
+			return prog_forward_write2(skb, data, v_ip_end_2, row_w_2);
+#line 696 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 596 "relay.bpf.c"
+#line 702 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -637,6 +743,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "ip.cue"
 			if (v_ip_end_3 > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
+			/* ip.cue:25 */
+#line 25 "ip.cue"
+			if (!fr_sum_ok((__u64)ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30) + ld32(data + 34))) return fr_up(skb, reason_forward_ipv4_checksum);
+
+			/* ip.cue:26 */
+#line 26 "ip.cue"
+			if (!fr_unicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_martian_source); /* ipv4.src */
+
+			/* ip.cue:27 */
+#line 27 "ip.cue"
+			if (!fr_unicast_v4(ld32(data + 34))) { /* not a host's */
+#line 27 "ip.cue"
+				if (fr_multicast_v4(ld32(data + 34))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+				return fr_up(skb, reason_forward_martian_destination);
+#line 762 "relay.bpf.c"
+			}
+
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 			if (be8(data + 27) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
@@ -652,6 +776,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be16(data + 42) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
 			v_udp_end_3 = 38ULL + be16(data + 42); /* udp.length */
+#line 13 "transport.cue"
+			if (!((v_udp_end_3 == v_ip_end_3) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 13 "transport.cue"
 			if (v_udp_end_3 != v_ip_end_3) return fr_up(skb, reason_forward_udp_length);
 
@@ -670,16 +796,26 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 674 "relay.bpf.c"
+#line 800 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
+#line 804 "relay.bpf.c"
+				enum fr_found found;
 
 #line 13 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 34));
 #line 13 "spec.cue"
-				row_w_3 = find_ways(&key);
-#line 683 "relay.bpf.c"
+				row_w_3 = rows + 0;
+#line 13 "spec.cue"
+				found = find_ways(&key, row_w_3);
+#line 13 "spec.cue"
+				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 13 "spec.cue"
+				if (found == FR_MISSING)
+#line 13 "spec.cue"
+					row_w_3 = NULL;
+#line 819 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_3) return fr_up(skb, reason_forward_no_ways);
@@ -689,6 +825,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be8(data + 26) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
 #line 14 "spec.cue"
 			v_payload_len = v_udp_end_3 - 50;
+#line 14 "spec.cue"
+			v_partial = fr_partial(skb);
+#line 14 "spec.cue"
+			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 44)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_forward_partial_checksum);
 #line 14 "spec.cue"
 			if (unlikely(row_w_3->m_way.hop.state != FR_HOP_DIRECT && row_w_3->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
@@ -701,13 +841,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 705 "relay.bpf.c"
+#line 845 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (32ULL + v_payload_len > row_w_3->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write3(skb, data, v_payload_len, row_w_3);
-#line 711 "relay.bpf.c"
+#line 851 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -735,6 +875,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 43 "ip.cue"
 			if (v_ip_end_4 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
+			/* ip.cue:46 */
+			if (!fr_unicast(data + 26)) return fr_up(skb, reason_forward_martian_source); /* ipv6.src */
+
+			/* ip.cue:47 */
+#line 47 "ip.cue"
+			if (!fr_unicast(data + 42)) { /* not a host's */
+#line 47 "ip.cue"
+				if (fr_multicast(data + 42)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+				return fr_up(skb, reason_forward_martian_destination);
+#line 889 "relay.bpf.c"
+			}
+
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 			if (be8(data + 24) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
@@ -750,6 +903,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be16(data + 62) < 8) return fr_up(skb, reason_forward_udp_length); /* udp.length */
 #line 13 "transport.cue"
 			v_udp_end_4 = 58ULL + be16(data + 62); /* udp.length */
+#line 13 "transport.cue"
+			if (!((v_udp_end_4 == v_ip_end_4) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 13 "transport.cue"
 			if (v_udp_end_4 != v_ip_end_4) return fr_up(skb, reason_forward_udp_length);
 
@@ -768,18 +923,28 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 772 "relay.bpf.c"
+#line 927 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
+#line 931 "relay.bpf.c"
+				enum fr_found found;
 
 #line 13 "spec.cue"
 				st64((void *)&key, ld64(data + 42));
 #line 13 "spec.cue"
 				st64((void *)&key + 8, ld64(data + 42 + 8));
 #line 13 "spec.cue"
-				row_w_4 = find_ways(&key);
-#line 783 "relay.bpf.c"
+				row_w_4 = rows + 0;
+#line 13 "spec.cue"
+				found = find_ways(&key, row_w_4);
+#line 13 "spec.cue"
+				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 13 "spec.cue"
+				if (found == FR_MISSING)
+#line 13 "spec.cue"
+					row_w_4 = NULL;
+#line 948 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_4) return fr_up(skb, reason_forward_no_ways);
@@ -789,6 +954,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be8(data + 25) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 14 "spec.cue"
 			v_payload_len_2 = v_udp_end_4 - 70;
+#line 14 "spec.cue"
+			v_partial_2 = fr_partial(skb);
+#line 14 "spec.cue"
+			if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 64)) || ((v_partial_2 >> 16) >= 70))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -807,23 +976,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 811 "relay.bpf.c"
+#line 980 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (52ULL + v_payload_len_2 > row_w_4->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write4(skb, data, v_payload_len_2, row_w_4);
-#line 817 "relay.bpf.c"
+#line 986 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 823 "relay.bpf.c"
+#line 992 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_forward_not_vlan);
-#line 829 "relay.bpf.c"
+#line 998 "relay.bpf.c"
 }

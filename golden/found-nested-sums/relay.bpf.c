@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 20
+#define FR_REASONS 27
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /*
@@ -22,22 +23,29 @@ enum {
 	reason_change_pass = 1, /* passed on, as the spec says */
 	reason_change_inactive = 2, /* the relay's lease has lapsed */
 	reason_change_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_change_truncated = 4, /* the packet ends inside a header */
-	reason_change_ipv4_version = 5, /* ipv4: version has another value */
-	reason_change_ip_options = 6, /* ipv4: ihl has another value */
-	reason_change_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_change_fragment = 8, /* ipv4: mf has another value */
-	reason_change_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_change_not_udp = 10, /* no udp header here */
-	reason_change_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_change_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_change_no_memory = 13, /* the kernel has no memory to change the packet */
-	reason_change_fault = 14, /* dropped: the kernel failed after the first change */
-	reason_change_ipv6_version = 15, /* ipv6: version has another value */
-	reason_change_mapped_address = 16, /* an IPv4-mapped address in an IPv6 header */
-	reason_change_ipv6_payload_length = 17, /* ipv6: payload_length disagrees with the packet */
-	reason_change_udp_checksum = 18, /* udp: checksum is 0 where that is invalid */
-	reason_change_not_ip = 19, /* no ip header here */
+	reason_change_other_host = 4, /* a frame for another host */
+	reason_change_link_broadcast = 5, /* a link-layer broadcast */
+	reason_change_link_multicast = 6, /* a link-layer multicast */
+	reason_change_truncated = 7, /* the packet ends inside a header */
+	reason_change_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_change_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_change_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_change_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_change_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_change_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_change_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_change_multicast = 15, /* a multicast or broadcast destination */
+	reason_change_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_change_not_udp = 17, /* no udp header here */
+	reason_change_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_change_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_change_no_memory = 20, /* the kernel has no memory to change the packet */
+	reason_change_fault = 21, /* dropped: the kernel failed after the first change */
+	reason_change_ipv6_version = 22, /* ipv6.version is not 6 */
+	reason_change_mapped_address = 23, /* an IPv4-mapped address in an IPv6 header */
+	reason_change_ipv6_payload_length = 24, /* ipv6.payload_length disagrees with the packet */
+	reason_change_udp_checksum = 25, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_change_not_ip = 26, /* no ip header here */
 };
 
 static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
@@ -56,7 +64,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
 	__u16 x2 = ld16(data + 42);
 #line 13 "spec.cue"
 	__u32 x3 = ld32(data + 46);
-#line 60 "relay.bpf.c"
+#line 68 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 
 	/* udp.checksum */
@@ -68,13 +76,14 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
 	__u32 x5 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x6 = ld16(data + 38);
-#line 72 "relay.bpf.c"
+#line 80 "relay.bpf.c"
 	__u64 was1 = (__u64)x4 + x5 + x6 + 0x1100;
 	__u64 now1 = (__u64)x4 + x5 + x6 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	__u32 partial = fr_partial(skb);
+	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
 #line 13 "spec.cue"
 	__u16 x7 = ld16(data + 44);
-#line 78 "relay.bpf.c"
+#line 87 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x7 + x3 + was1) + (__u64)x0 + sum0 + x1 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -93,9 +102,9 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
 #line 7 "spec.cue"
 	st16(data + 44, sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 98 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
+#line 107 "relay.bpf.c"
+	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 40, 10);
@@ -121,7 +130,7 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data)
 	__u16 x2 = ld16(data + 62);
 #line 13 "spec.cue"
 	__u32 x3 = ld32(data + 66);
-#line 125 "relay.bpf.c"
+#line 134 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 
 	/* udp.checksum */
@@ -137,13 +146,14 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data)
 	__u64 x7 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x8 = ld16(data + 58);
-#line 141 "relay.bpf.c"
+#line 150 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	__u32 partial = fr_partial(skb);
+	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
 #line 13 "spec.cue"
 	__u16 x9 = ld16(data + 64);
-#line 147 "relay.bpf.c"
+#line 157 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x9 + x3 + was1) + (__u64)x0 + sum0 + x1 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -160,9 +170,9 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data)
 #line 7 "spec.cue"
 	st16(data + 64, sum0);
 #line 14 "transport.cue"
-	st16(data + 60, pending1 ? old1 : sum1);
-#line 165 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
+#line 175 "relay.bpf.c"
+	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 60, 10);
@@ -192,6 +202,16 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_change_vlan_tag);
+#line 11 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 11 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_change_other_host);
+#line 11 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_change_link_broadcast);
+#line 11 "spec.cue"
+		return fr_up(skb, reason_change_link_multicast);
+#line 214 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -232,6 +252,24 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_change_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_change_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_change_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_change_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_change_martian_destination);
+#line 271 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_change_not_udp); /* ipv4.protocol */
@@ -248,6 +286,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_change_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_change_udp_length);
 
 		/* spec.cue:4: headers: unit: fields: [ */
@@ -263,7 +303,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{set: {"unit.hops": 1, "unit.id": "unit.id ^ 0x12345678 & 0xFFFFFFFF"}}, "pass"] */
 #line 13 "spec.cue"
 		return prog_change_write1(skb, data);
-#line 267 "relay.bpf.c"
+#line 307 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "unit"] */
@@ -291,6 +331,19 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_change_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_change_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_change_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_change_martian_destination);
+#line 345 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_change_not_udp); /* ipv6.next_header */
@@ -306,6 +359,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_change_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_change_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_change_udp_length);
 
@@ -326,11 +381,11 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{set: {"unit.hops": 1, "unit.id": "unit.id ^ 0x12345678 & 0xFFFFFFFF"}}, "pass"] */
 #line 13 "spec.cue"
 		return prog_change_write2(skb, data);
-#line 330 "relay.bpf.c"
+#line 385 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_change_not_ip);
-#line 336 "relay.bpf.c"
+#line 391 "relay.bpf.c"
 }

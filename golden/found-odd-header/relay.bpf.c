@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 45
+#define FR_REASONS 61
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
@@ -23,24 +24,32 @@ enum {
 	reason_in_pass = 1, /* passed on, as the spec says */
 	reason_in_inactive = 2, /* the relay's lease has lapsed */
 	reason_in_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_in_truncated = 4, /* the packet ends inside a header */
-	reason_in_ipv4_version = 5, /* ipv4: version has another value */
-	reason_in_ip_options = 6, /* ipv4: ihl has another value */
-	reason_in_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_in_fragment = 8, /* ipv4: mf has another value */
-	reason_in_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_in_not_udp = 10, /* no udp header here */
-	reason_in_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_in_no_match = 12, /* not what the program is for */
-	reason_in_super_packet = 13, /* several datagrams in one buffer (GSO, GRO) */
-	reason_in_length = 14, /* a length that doesn't fit its field */
-	reason_in_no_memory = 15, /* the kernel has no memory to change the packet */
-	reason_in_fault = 16, /* dropped: the kernel failed after the first change */
-	reason_in_ipv6_version = 17, /* ipv6: version has another value */
-	reason_in_mapped_address = 18, /* an IPv4-mapped address in an IPv6 header */
-	reason_in_ipv6_payload_length = 19, /* ipv6: payload_length disagrees with the packet */
-	reason_in_udp_checksum = 20, /* udp: checksum is 0 where that is invalid */
-	reason_in_not_ip = 21, /* no ip header here */
+	reason_in_other_host = 4, /* a frame for another host */
+	reason_in_link_broadcast = 5, /* a link-layer broadcast */
+	reason_in_link_multicast = 6, /* a link-layer multicast */
+	reason_in_truncated = 7, /* the packet ends inside a header */
+	reason_in_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_in_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_in_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_in_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_in_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_in_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_in_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_in_multicast = 15, /* a multicast or broadcast destination */
+	reason_in_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_in_not_udp = 17, /* no udp header here */
+	reason_in_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_in_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_in_no_match = 20, /* not what the program is for */
+	reason_in_length = 21, /* a length that doesn't fit its field */
+	reason_in_partial_checksum = 22, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_in_no_memory = 23, /* the kernel has no memory to change the packet */
+	reason_in_fault = 24, /* dropped: the kernel failed after the first change */
+	reason_in_ipv6_version = 25, /* ipv6.version is not 6 */
+	reason_in_mapped_address = 26, /* an IPv4-mapped address in an IPv6 header */
+	reason_in_ipv6_payload_length = 27, /* ipv6.payload_length disagrees with the packet */
+	reason_in_udp_checksum = 28, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_in_not_ip = 29, /* no ip header here */
 };
 
 static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len)
@@ -75,10 +84,11 @@ static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u
 	__u32 x11 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 79 "relay.bpf.c"
+#line 88 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x10 + x11 + x9 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x12 + was0));
 	if (1)
 		body0 = __builtin_bswap16(body0);
@@ -93,12 +103,12 @@ static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u
 	__u16 old1 = ld16(data + 24);
 #line 13 "spec.cue"
 	__u16 x13 = ld16(data + 16);
-#line 97 "relay.bpf.c"
+#line 107 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - (x13) + x4);
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 42, 45, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 102 "relay.bpf.c"
+#line 112 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_in_fault) : fr_up(skb, reason_in_no_memory);
 
@@ -136,11 +146,11 @@ static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u
 #line 13 "spec.cue"
 	st16(data + 43, bpf_htons(0x203));
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 143 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 153 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_in_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 31);
@@ -178,10 +188,11 @@ static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u
 	__u16 old0 = ld16(data + 60);
 #line 13 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 182 "relay.bpf.c"
+#line 192 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x11 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x4 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + was0));
 	if (1)
 		body0 = __builtin_bswap16(body0);
@@ -191,7 +202,7 @@ static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 62, 65, v_payload_len_2, (pending0 ? FR_PAYLOAD : 0));
-#line 195 "relay.bpf.c"
+#line 206 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_in_fault) : fr_up(skb, reason_in_no_memory);
 
@@ -232,9 +243,9 @@ static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u
 #line 13 "spec.cue"
 	st16(data + 63, bpf_htons(0x203));
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 237 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 248 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_in_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 51);
@@ -251,9 +262,11 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 	__u64 v_ip_end;
 	__u64 v_udp_end;
 	__u64 v_payload_len;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_payload_len_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
@@ -266,6 +279,16 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_in_vlan_tag);
+#line 10 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 10 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_in_other_host);
+#line 10 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_in_link_broadcast);
+#line 10 "spec.cue"
+		return fr_up(skb, reason_in_link_multicast);
+#line 291 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -306,6 +329,24 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_in_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_in_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_in_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_in_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_in_martian_destination);
+#line 348 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_in_not_udp); /* ipv4.protocol */
@@ -321,6 +362,8 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_in_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_in_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_in_udp_length);
 
@@ -338,8 +381,12 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if ((v_payload_len + 11) > 0xffff) return fr_up(skb, reason_in_length);
 #line 13 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_in_partial_checksum);
+#line 13 "spec.cue"
 		return prog_in_write1(skb, data, v_payload_len);
-#line 343 "relay.bpf.c"
+#line 390 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -367,6 +414,19 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_in_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_in_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_in_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_in_martian_destination);
+#line 428 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_in_not_udp); /* ipv6.next_header */
@@ -383,6 +443,8 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_in_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_in_udp_length);
 
 		/* spec.cue:12: match: "udp.dst_port": 7000 */
@@ -398,6 +460,10 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 		if ((v_payload_len_2 + 11) > 0xffff) return fr_up(skb, reason_in_length);
 #line 13 "spec.cue"
 		if ((v_payload_len_2 + 11) > 0xffff) return fr_up(skb, reason_in_length);
+#line 13 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_in_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -406,13 +472,13 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{push: tag: id: 0x010203}, "pass"] */
 #line 13 "spec.cue"
 		return prog_in_write2(skb, data, v_payload_len_2);
-#line 410 "relay.bpf.c"
+#line 476 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_in_not_ip);
-#line 416 "relay.bpf.c"
+#line 482 "relay.bpf.c"
 }
 
 /*
@@ -423,29 +489,37 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_out_sent = 22, /* rewritten and sent */
-	reason_out_pass = 23, /* passed on, as the spec says */
-	reason_out_inactive = 24, /* the relay's lease has lapsed */
-	reason_out_vlan_tag = 25, /* a VLAN tag that the stack doesn't have */
-	reason_out_truncated = 26, /* the packet ends inside a header */
-	reason_out_ipv4_version = 27, /* ipv4: version has another value */
-	reason_out_ip_options = 28, /* ipv4: ihl has another value */
-	reason_out_ipv4_reserved = 29, /* ipv4: reserved has another value */
-	reason_out_fragment = 30, /* ipv4: mf has another value */
-	reason_out_ipv4_total_length = 31, /* ipv4: total_length disagrees with the packet */
-	reason_out_not_udp = 32, /* no udp header here */
-	reason_out_udp_length = 33, /* udp: length disagrees with the packet */
-	reason_out_named_id = 34, /* id is longer than the spec allows */
-	reason_out_super_packet = 35, /* several datagrams in one buffer (GSO, GRO) */
-	reason_out_no_match = 36, /* not what the program is for */
-	reason_out_length = 37, /* a length that doesn't fit its field */
-	reason_out_no_memory = 38, /* the kernel has no memory to change the packet */
-	reason_out_fault = 39, /* dropped: the kernel failed after the first change */
-	reason_out_ipv6_version = 40, /* ipv6: version has another value */
-	reason_out_mapped_address = 41, /* an IPv4-mapped address in an IPv6 header */
-	reason_out_ipv6_payload_length = 42, /* ipv6: payload_length disagrees with the packet */
-	reason_out_udp_checksum = 43, /* udp: checksum is 0 where that is invalid */
-	reason_out_not_ip = 44, /* no ip header here */
+	reason_out_sent = 30, /* rewritten and sent */
+	reason_out_pass = 31, /* passed on, as the spec says */
+	reason_out_inactive = 32, /* the relay's lease has lapsed */
+	reason_out_vlan_tag = 33, /* a VLAN tag that the stack doesn't have */
+	reason_out_other_host = 34, /* a frame for another host */
+	reason_out_link_broadcast = 35, /* a link-layer broadcast */
+	reason_out_link_multicast = 36, /* a link-layer multicast */
+	reason_out_truncated = 37, /* the packet ends inside a header */
+	reason_out_ipv4_version = 38, /* ipv4.version is not 4 */
+	reason_out_ip_options = 39, /* ipv4.ihl is not 5 */
+	reason_out_ipv4_reserved = 40, /* ipv4.reserved is not 0 */
+	reason_out_fragment = 41, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_out_ipv4_total_length = 42, /* ipv4.total_length disagrees with the packet */
+	reason_out_ipv4_checksum = 43, /* ipv4: checksum is wrong */
+	reason_out_martian_source = 44, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_out_multicast = 45, /* a multicast or broadcast destination */
+	reason_out_martian_destination = 46, /* a destination that no other host has: unspecified or loopback */
+	reason_out_not_udp = 47, /* no udp header here */
+	reason_out_udp_length = 48, /* udp.length disagrees with the packet */
+	reason_out_super_packet = 49, /* several datagrams in one buffer (GSO, GRO) */
+	reason_out_named_id = 50, /* named.id is longer than the spec allows */
+	reason_out_no_match = 51, /* not what the program is for */
+	reason_out_length = 52, /* a length that doesn't fit its field */
+	reason_out_partial_checksum = 53, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_out_no_memory = 54, /* the kernel has no memory to change the packet */
+	reason_out_fault = 55, /* dropped: the kernel failed after the first change */
+	reason_out_ipv6_version = 56, /* ipv6.version is not 6 */
+	reason_out_mapped_address = 57, /* an IPv4-mapped address in an IPv6 header */
+	reason_out_ipv6_payload_length = 58, /* ipv6.payload_length disagrees with the packet */
+	reason_out_udp_checksum = 59, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_out_not_ip = 60, /* no ip header here */
 };
 
 static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __u64 v_named_id_size, __u64 v_named_id_end, void *p_named_id_end, __u64 v_payload_len)
@@ -460,17 +534,17 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
-#line 464 "relay.bpf.c"
+#line 538 "relay.bpf.c"
 	__u64 x2 = fr_sum64(skb, 43, v_named_id_size);
 #line 19 "spec.cue"
 	__u16 x4 = ld16(p_named_id_end);
-#line 468 "relay.bpf.c"
+#line 542 "relay.bpf.c"
 	__u64 x3 = x4;
 	if (((v_named_id_end - 34) & 1) != 0)
 		x3 <<= 8;
 #line 19 "spec.cue"
 	__u8 x6 = ld8(p_named_id_end + 2);
-#line 474 "relay.bpf.c"
+#line 548 "relay.bpf.c"
 	__u64 x5 = x6;
 	if ((((v_named_id_end + 2) - 34) & 1) != 0)
 		x5 <<= 8;
@@ -481,15 +555,16 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	__u32 x9 = ld32(data + 30);
 #line 19 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 485 "relay.bpf.c"
+#line 559 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x8 + x9 + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 19 "spec.cue"
 	__u32 x11 = ld32(data + 34);
 #line 19 "spec.cue"
 	__u8 x12 = ld8(data + 42);
-#line 493 "relay.bpf.c"
+#line 568 "relay.bpf.c"
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + ((__u64)x2 << 8) + x12 + x3 + x5 + was0));
 	if (((((v_named_id_end + 3) - 34) ^ (v_named_id_end - 34)) & 1) != 0)
 		body0 = __builtin_bswap16(body0);
@@ -504,12 +579,12 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	__u16 old1 = ld16(data + 24);
 #line 19 "spec.cue"
 	__u16 x13 = ld16(data + 16);
-#line 508 "relay.bpf.c"
+#line 583 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - (x13) + x0);
 
 #line 19 "spec.cue"
 	int err = fr_resize(skb, (v_named_id_end + 3), v_named_id_end, v_payload_len, FR_PAYLOAD);
-#line 513 "relay.bpf.c"
+#line 588 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_out_fault) : fr_up(skb, reason_out_no_memory);
 
@@ -526,11 +601,11 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	st16(data + 16, x0);
 #line 13 "transport.cue"
 	st16(data + 38, x1);
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 533 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 608 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 16, 26);
@@ -550,17 +625,17 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
-#line 554 "relay.bpf.c"
+#line 629 "relay.bpf.c"
 	__u64 x1 = fr_sum64(skb, 63, v_named_id_size_2);
 #line 19 "spec.cue"
 	__u16 x3 = ld16(p_named_id_end_2);
-#line 558 "relay.bpf.c"
+#line 633 "relay.bpf.c"
 	__u64 x2 = x3;
 	if (((v_named_id_end_2 - 54) & 1) != 0)
 		x2 <<= 8;
 #line 19 "spec.cue"
 	__u8 x5 = ld8(p_named_id_end_2 + 2);
-#line 564 "relay.bpf.c"
+#line 639 "relay.bpf.c"
 	__u64 x4 = x5;
 	if ((((v_named_id_end_2 + 2) - 54) & 1) != 0)
 		x4 <<= 8;
@@ -575,15 +650,16 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 	__u64 x10 = ld64(data + 46);
 #line 19 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 579 "relay.bpf.c"
+#line 654 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x0 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 19 "spec.cue"
 	__u32 x12 = ld32(data + 54);
 #line 19 "spec.cue"
 	__u8 x13 = ld8(data + 62);
-#line 587 "relay.bpf.c"
+#line 663 "relay.bpf.c"
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + ((__u64)x1 << 8) + x13 + x2 + x4 + was0));
 	if (((((v_named_id_end_2 + 3) - 54) ^ (v_named_id_end_2 - 54)) & 1) != 0)
 		body0 = __builtin_bswap16(body0);
@@ -593,7 +669,7 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 
 #line 19 "spec.cue"
 	int err = fr_resize(skb, (v_named_id_end_2 + 3), v_named_id_end_2, v_payload_len_2, FR_PAYLOAD);
-#line 597 "relay.bpf.c"
+#line 673 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_out_fault) : fr_up(skb, reason_out_no_memory);
 
@@ -610,9 +686,9 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 	st16(data + 18, x0);
 #line 13 "transport.cue"
 	st16(data + 58, x0);
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 615 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 691 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 18, 44);
@@ -632,12 +708,14 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 	__u64 v_named_id_end;
 	void *p_named_id_end;
 	__u64 v_payload_len;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_named_id_size_2;
 	__u64 v_named_id_end_2;
 	void *p_named_id_end_2;
 	__u64 v_payload_len_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 74);
 	data = (void *)(long)skb->data;
@@ -650,6 +728,16 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 	/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_out_vlan_tag);
+#line 16 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 16 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_out_other_host);
+#line 16 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_out_link_broadcast);
+#line 16 "spec.cue"
+		return fr_up(skb, reason_out_link_multicast);
+#line 740 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -690,6 +778,24 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_out_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_out_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_out_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_out_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_out_martian_destination);
+#line 797 "relay.bpf.c"
+		}
+
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
 #line 17 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_out_not_udp); /* ipv4.protocol */
@@ -705,6 +811,8 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_out_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_out_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_out_udp_length);
 
@@ -748,8 +856,12 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 #line 19 "spec.cue"
 		if ((v_payload_len + (v_named_id_end - 34)) > 0xffff) return fr_up(skb, reason_out_length);
 #line 19 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 19 "spec.cue"
+		if (!((v_partial == 0) || ((v_partial & 0xffff) == 40))) return fr_up(skb, reason_out_partial_checksum);
+#line 19 "spec.cue"
 		return prog_out_write1(skb, data, v_named_id_size, v_named_id_end, p_named_id_end, v_payload_len);
-#line 753 "relay.bpf.c"
+#line 865 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
@@ -777,6 +889,19 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_out_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_out_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_out_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_out_martian_destination);
+#line 903 "relay.bpf.c"
+		}
+
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
 #line 17 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_out_not_udp); /* ipv6.next_header */
@@ -792,6 +917,8 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_out_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_out_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_out_udp_length);
 
@@ -834,6 +961,10 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 		if ((v_payload_len_2 + (v_named_id_end_2 - 54)) > 0xffff) return fr_up(skb, reason_out_length);
 #line 19 "spec.cue"
 		if ((v_payload_len_2 + (v_named_id_end_2 - 54)) > 0xffff) return fr_up(skb, reason_out_length);
+#line 19 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 19 "spec.cue"
+		if (!((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60))) return fr_up(skb, reason_out_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -842,11 +973,11 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 		/* spec.cue:19: do: [{pop: "tag"}, "pass"] */
 #line 19 "spec.cue"
 		return prog_out_write2(skb, data, v_named_id_size_2, v_named_id_end_2, p_named_id_end_2, v_payload_len_2);
-#line 846 "relay.bpf.c"
+#line 977 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_out_not_ip);
-#line 852 "relay.bpf.c"
+#line 983 "relay.bpf.c"
 }

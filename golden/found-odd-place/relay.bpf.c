@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 21
+#define FR_REASONS 28
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /*
@@ -22,23 +23,30 @@ enum {
 	reason_change_pass = 1, /* passed on, as the spec says */
 	reason_change_inactive = 2, /* the relay's lease has lapsed */
 	reason_change_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_change_truncated = 4, /* the packet ends inside a header */
-	reason_change_ipv4_version = 5, /* ipv4: version has another value */
-	reason_change_ip_options = 6, /* ipv4: ihl has another value */
-	reason_change_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_change_fragment = 8, /* ipv4: mf has another value */
-	reason_change_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_change_not_udp = 10, /* no udp header here */
-	reason_change_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_change_named_id = 12, /* id is longer than the spec allows */
-	reason_change_super_packet = 13, /* several datagrams in one buffer (GSO, GRO) */
-	reason_change_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_change_fault = 15, /* dropped: the kernel failed after the first change */
-	reason_change_ipv6_version = 16, /* ipv6: version has another value */
-	reason_change_mapped_address = 17, /* an IPv4-mapped address in an IPv6 header */
-	reason_change_ipv6_payload_length = 18, /* ipv6: payload_length disagrees with the packet */
-	reason_change_udp_checksum = 19, /* udp: checksum is 0 where that is invalid */
-	reason_change_not_ip = 20, /* no ip header here */
+	reason_change_other_host = 4, /* a frame for another host */
+	reason_change_link_broadcast = 5, /* a link-layer broadcast */
+	reason_change_link_multicast = 6, /* a link-layer multicast */
+	reason_change_truncated = 7, /* the packet ends inside a header */
+	reason_change_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_change_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_change_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_change_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_change_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_change_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_change_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_change_multicast = 15, /* a multicast or broadcast destination */
+	reason_change_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_change_not_udp = 17, /* no udp header here */
+	reason_change_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_change_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_change_named_id = 20, /* named.id is longer than the spec allows */
+	reason_change_no_memory = 21, /* the kernel has no memory to change the packet */
+	reason_change_fault = 22, /* dropped: the kernel failed after the first change */
+	reason_change_ipv6_version = 23, /* ipv6.version is not 6 */
+	reason_change_mapped_address = 24, /* an IPv4-mapped address in an IPv6 header */
+	reason_change_ipv6_payload_length = 25, /* ipv6.payload_length disagrees with the packet */
+	reason_change_udp_checksum = 26, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_change_not_ip = 27, /* no ip header here */
 };
 
 static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data, __u64 v_named_id_end, void *p_named_id_end)
@@ -55,13 +63,13 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 40);
 #line 13 "spec.cue"
 	__u8 x3 = ld8(p_named_id_end);
-#line 59 "relay.bpf.c"
+#line 67 "relay.bpf.c"
 	__u64 x2 = x3;
 	if (((v_named_id_end - 34) & 1) != 0)
 		x2 <<= 8;
 #line 13 "spec.cue"
 	__u16 x5 = ld16(p_named_id_end + 1);
-#line 65 "relay.bpf.c"
+#line 73 "relay.bpf.c"
 	__u64 x4 = x5;
 	if ((((v_named_id_end + 1) - 34) & 1) != 0)
 		x4 <<= 8;
@@ -77,10 +85,11 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	__u32 x9 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 81 "relay.bpf.c"
+#line 89 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x8 + x9 + x10 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x4 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -98,9 +107,9 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 #line 13 "spec.cue"
 	st16(p_named_id_end + 1, x1);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
-#line 103 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 112 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
@@ -125,13 +134,13 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 60);
 #line 13 "spec.cue"
 	__u8 x3 = ld8(p_named_id_end_2);
-#line 129 "relay.bpf.c"
+#line 138 "relay.bpf.c"
 	__u64 x2 = x3;
 	if (((v_named_id_end_2 - 54) & 1) != 0)
 		x2 <<= 8;
 #line 13 "spec.cue"
 	__u16 x5 = ld16(p_named_id_end_2 + 1);
-#line 135 "relay.bpf.c"
+#line 144 "relay.bpf.c"
 	__u64 x4 = x5;
 	if ((((v_named_id_end_2 + 1) - 54) & 1) != 0)
 		x4 <<= 8;
@@ -151,10 +160,11 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	__u64 x11 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 155 "relay.bpf.c"
+#line 164 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x4 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -170,9 +180,9 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 #line 13 "spec.cue"
 	st16(p_named_id_end_2 + 1, x1);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 175 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 185 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 60, 2);
@@ -209,6 +219,16 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_change_vlan_tag);
+#line 11 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 11 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_change_other_host);
+#line 11 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_change_link_broadcast);
+#line 11 "spec.cue"
+		return fr_up(skb, reason_change_link_multicast);
+#line 231 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -249,6 +269,24 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_change_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_change_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_change_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_change_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_change_martian_destination);
+#line 288 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
 #line 12 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_change_not_udp); /* ipv4.protocol */
@@ -264,6 +302,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_change_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_change_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_change_udp_length);
 
@@ -298,7 +338,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + 0x1234, 16)"}}, "pass"] */
 #line 13 "spec.cue"
 		return prog_change_write1(skb, data, v_named_id_end, p_named_id_end);
-#line 302 "relay.bpf.c"
+#line 342 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
@@ -326,6 +366,19 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_change_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_change_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_change_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_change_martian_destination);
+#line 380 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
 #line 12 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_change_not_udp); /* ipv6.next_header */
@@ -341,6 +394,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_change_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_change_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_change_udp_length);
 
@@ -379,11 +434,11 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + 0x1234, 16)"}}, "pass"] */
 #line 13 "spec.cue"
 		return prog_change_write2(skb, data, v_named_id_end_2, p_named_id_end_2);
-#line 383 "relay.bpf.c"
+#line 438 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_change_not_ip);
-#line 389 "relay.bpf.c"
+#line 444 "relay.bpf.c"
 }

@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 21
+#define FR_REASONS 29
+#define FR_NEEDS_ROWS 8
 #include "fastrelay.h"
 
 /* table flows */
@@ -31,9 +32,9 @@ struct {
 	__type(value, struct val_flows);
 } tbl_flows SEC(".maps");
 
-static __always_inline struct val_flows *find_flows(const struct key_flows *key)
+static __always_inline enum fr_found find_flows(const struct key_flows *key, struct val_flows *row)
 {
-	return bpf_map_lookup_elem(&tbl_flows, key);
+	return fr_find(&tbl_flows, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 /*
@@ -48,23 +49,31 @@ enum {
 	reason_sort_pass = 1, /* passed on, as the spec says */
 	reason_sort_inactive = 2, /* the relay's lease has lapsed */
 	reason_sort_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_sort_truncated = 4, /* the packet ends inside a header */
-	reason_sort_ipv4_version = 5, /* ipv4: version has another value */
-	reason_sort_ip_options = 6, /* ipv4: ihl has another value */
-	reason_sort_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_sort_fragment = 8, /* ipv4: mf has another value */
-	reason_sort_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_sort_not_udp = 10, /* no udp header here */
-	reason_sort_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_sort_no_memory = 12, /* the kernel has no memory to change the packet */
-	reason_sort_fault = 13, /* dropped: the kernel failed after the first change */
-	reason_sort_old = 14, /* dropped, as the spec says */
-	reason_sort_other = 15, /* dropped, as the spec says */
-	reason_sort_ipv6_version = 16, /* ipv6: version has another value */
-	reason_sort_mapped_address = 17, /* an IPv4-mapped address in an IPv6 header */
-	reason_sort_ipv6_payload_length = 18, /* ipv6: payload_length disagrees with the packet */
-	reason_sort_no_flows = 19, /* no row in flows */
-	reason_sort_not_ip = 20, /* no ip header here */
+	reason_sort_other_host = 4, /* a frame for another host */
+	reason_sort_link_broadcast = 5, /* a link-layer broadcast */
+	reason_sort_link_multicast = 6, /* a link-layer multicast */
+	reason_sort_truncated = 7, /* the packet ends inside a header */
+	reason_sort_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_sort_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_sort_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_sort_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_sort_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_sort_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_sort_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_sort_multicast = 15, /* a multicast or broadcast destination */
+	reason_sort_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_sort_not_udp = 17, /* no udp header here */
+	reason_sort_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_sort_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_sort_no_memory = 20, /* the kernel has no memory to change the packet */
+	reason_sort_fault = 21, /* dropped: the kernel failed after the first change */
+	reason_sort_old = 22, /* dropped, as the spec says */
+	reason_sort_other = 23, /* dropped, as the spec says */
+	reason_sort_ipv6_version = 24, /* ipv6.version is not 6 */
+	reason_sort_mapped_address = 25, /* an IPv4-mapped address in an IPv6 header */
+	reason_sort_ipv6_payload_length = 26, /* ipv6.payload_length disagrees with the packet */
+	reason_sort_changing = 27, /* user space changed rows at each attempt to read one */
+	reason_sort_not_ip = 28, /* no ip header here */
 };
 
 static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data)
@@ -79,7 +88,7 @@ static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data)
 	__u16 old0 = ld16(data + 24);
 #line 10 "spec.cue"
 	__u16 x1 = ld16(data + 14);
-#line 83 "relay.bpf.c"
+#line 92 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 
 	csum = bpf_csum_update(skb, 0);
@@ -91,7 +100,7 @@ static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data)
 	st16(data + 14, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 95 "relay.bpf.c"
+#line 104 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -107,7 +116,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, s
 #line 12 "spec.cue"
 	__u32 x0 = bpf_htonl(((0x60000000ULL | ((__u64)row_f->m_class << 22)) | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
-#line 111 "relay.bpf.c"
+#line 120 "relay.bpf.c"
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, 14, 4);
@@ -115,7 +124,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, s
 
 #line 12 "spec.cue"
 	st32(data + 14, x0);
-#line 119 "relay.bpf.c"
+#line 128 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 4);
 	}
@@ -133,7 +142,9 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	struct val_flows *row_f;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -145,6 +156,16 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	/* spec.cue:7: hook: "tc/ingress" */
 #line 7 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_sort_vlan_tag);
+#line 7 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 7 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_sort_other_host);
+#line 7 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_sort_link_broadcast);
+#line 7 "spec.cue"
+		return fr_up(skb, reason_sort_link_multicast);
+#line 168 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -185,6 +206,24 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_sort_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_sort_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_sort_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_sort_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_sort_martian_destination);
+#line 225 "relay.bpf.c"
+		}
+
 		/* spec.cue:8: stack: ["eth", "ip", "udp"] */
 #line 8 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_sort_not_udp); /* ipv4.protocol */
@@ -201,6 +240,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_sort_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_sort_udp_length);
 
 		/* spec.cue:10: {match: "udp.dst_port": 7000, when: "ipv4 && ipv4.id == 7", do: [{set: "ipv4.dscp": 46}, "pass"]}, */
@@ -210,7 +251,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (be16(data + 18) == 7) { /* rule */
 #line 10 "spec.cue"
 				return prog_sort_write1(skb, data);
-#line 214 "relay.bpf.c"
+#line 255 "relay.bpf.c"
 			}
 		}
 
@@ -219,13 +260,13 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (((be16(data + 34) == 0) || (be16(data + 34) >= 2)) && (be8(data + 22) == 1)) { /* rule */
 #line 11 "spec.cue"
 			return fr_drop(skb->len, reason_sort_old);
-#line 223 "relay.bpf.c"
+#line 264 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {do: [{drop: "other"}]}, */
 #line 13 "spec.cue"
 		return fr_drop(skb->len, reason_sort_other);
-#line 229 "relay.bpf.c"
+#line 270 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp"] */
@@ -253,6 +294,19 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_sort_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_sort_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_sort_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_sort_martian_destination);
+#line 308 "relay.bpf.c"
+		}
+
 		/* spec.cue:8: stack: ["eth", "ip", "udp"] */
 #line 8 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_sort_not_udp); /* ipv6.next_header */
@@ -269,29 +323,47 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_sort_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_sort_udp_length);
 
 		/* spec.cue:12: {when: "ipv6", lookup: f: flows: ["ipv6.flow_label"], do: [{set: "ipv6.dscp": "f.class"}, "pass"]}, */
-#line 276 "relay.bpf.c"
+#line 332 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_flows key __attribute__((aligned(8))) = {};
+#line 336 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			key.m_label = ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff);
 #line 12 "spec.cue"
-			row_f = find_flows(&key);
-#line 285 "relay.bpf.c"
+			row_f = rows + 0;
+#line 12 "spec.cue"
+			found = find_flows(&key, row_f);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_f = NULL;
+#line 351 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
-		if (!row_f) return fr_up(skb, reason_sort_no_flows);
+		if (fr_has(row_f)) { /* rule */
 #line 12 "spec.cue"
-		return prog_sort_write2(skb, data, row_f);
-#line 291 "relay.bpf.c"
+			return prog_sort_write2(skb, data, row_f);
+#line 357 "relay.bpf.c"
+		}
+
+		/* spec.cue:13: {do: [{drop: "other"}]}, */
+#line 13 "spec.cue"
+		return fr_drop(skb->len, reason_sort_other);
+#line 363 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp"] */
 #line 8 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 297 "relay.bpf.c"
+#line 369 "relay.bpf.c"
 }

@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 16
+#define FR_REASONS 24
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /*
@@ -21,18 +22,26 @@ enum {
 	reason_unwrap_pass = 1, /* passed on, as the spec says */
 	reason_unwrap_inactive = 2, /* the relay's lease has lapsed */
 	reason_unwrap_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_unwrap_truncated = 4, /* the packet ends inside a header */
-	reason_unwrap_not_ipv4 = 5, /* no ipv4 header here */
-	reason_unwrap_ipv4_version = 6, /* ipv4: version has another value */
-	reason_unwrap_ip_options = 7, /* ipv4: ihl has another value */
-	reason_unwrap_ipv4_reserved = 8, /* ipv4: reserved has another value */
-	reason_unwrap_fragment = 9, /* ipv4: mf has another value */
-	reason_unwrap_ipv4_total_length = 10, /* ipv4: total_length disagrees with the packet */
-	reason_unwrap_not_shim = 11, /* no shim header here */
-	reason_unwrap_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_unwrap_length = 13, /* a length that doesn't fit its field */
-	reason_unwrap_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_unwrap_fault = 15, /* dropped: the kernel failed after the first change */
+	reason_unwrap_other_host = 4, /* a frame for another host */
+	reason_unwrap_link_broadcast = 5, /* a link-layer broadcast */
+	reason_unwrap_link_multicast = 6, /* a link-layer multicast */
+	reason_unwrap_truncated = 7, /* the packet ends inside a header */
+	reason_unwrap_not_ipv4 = 8, /* no ipv4 header here */
+	reason_unwrap_ipv4_version = 9, /* ipv4.version is not 4 */
+	reason_unwrap_ip_options = 10, /* ipv4.ihl is not 5 */
+	reason_unwrap_ipv4_reserved = 11, /* ipv4.reserved is not 0 */
+	reason_unwrap_fragment = 12, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_unwrap_ipv4_total_length = 13, /* ipv4.total_length disagrees with the packet */
+	reason_unwrap_ipv4_checksum = 14, /* ipv4: checksum is wrong */
+	reason_unwrap_martian_source = 15, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_unwrap_multicast = 16, /* a multicast or broadcast destination */
+	reason_unwrap_martian_destination = 17, /* a destination that no other host has: unspecified or loopback */
+	reason_unwrap_not_shim = 18, /* no shim header here */
+	reason_unwrap_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_unwrap_length = 20, /* a length that doesn't fit its field */
+	reason_unwrap_partial_checksum = 21, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_unwrap_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_unwrap_fault = 23, /* dropped: the kernel failed after the first change */
 };
 
 static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len)
@@ -61,12 +70,12 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	__u16 x8 = ld16(data + 16);
 #line 11 "spec.cue"
 	__u16 x9 = ld16(data + 22);
-#line 65 "relay.bpf.c"
+#line 74 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9) + (__u64)x4 + x6);
 
 #line 11 "spec.cue"
 	int err = fr_resize(skb, 42, 34, v_payload_len, 0);
-#line 70 "relay.bpf.c"
+#line 79 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_unwrap_fault) : fr_up(skb, reason_unwrap_no_memory);
 
@@ -95,7 +104,7 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	st64(data + 26, x7);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 99 "relay.bpf.c"
+#line 108 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 20);
 	}
@@ -110,6 +119,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	__u64 now = bpf_jiffies64();
 	__u64 v_ipv4_end;
 	__u64 v_payload_len;
+	__u64 v_partial;
 
 	fr_pull(skb, 42);
 	data = (void *)(long)skb->data;
@@ -122,6 +132,16 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	/* spec.cue:9: hook: "tc/ingress" */
 #line 9 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_unwrap_vlan_tag);
+#line 9 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 9 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_unwrap_other_host);
+#line 9 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_unwrap_link_broadcast);
+#line 9 "spec.cue"
+		return fr_up(skb, reason_unwrap_link_multicast);
+#line 144 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -163,6 +183,24 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 #line 17 "ip.cue"
 	if (v_ipv4_end > skb->len) return fr_up(skb, reason_unwrap_ipv4_total_length);
 
+	/* ip.cue:25 */
+#line 25 "ip.cue"
+	if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_unwrap_ipv4_checksum);
+
+	/* ip.cue:26 */
+#line 26 "ip.cue"
+	if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_unwrap_martian_source); /* ipv4.src */
+
+	/* ip.cue:27 */
+#line 27 "ip.cue"
+	if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_unwrap_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+		return fr_up(skb, reason_unwrap_martian_destination);
+#line 202 "relay.bpf.c"
+	}
+
 	/* spec.cue:10: stack: ["eth", "ipv4", "shim"] */
 #line 10 "spec.cue"
 	if (be8(data + 23) != 253) return fr_up(skb, reason_unwrap_not_shim); /* ipv4.protocol */
@@ -183,6 +221,10 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 #line 11 "spec.cue"
 	if ((v_payload_len + 20) > 0xffff) return fr_up(skb, reason_unwrap_length);
 #line 11 "spec.cue"
+	v_partial = fr_partial(skb);
+#line 11 "spec.cue"
+	if (!((v_partial == 0) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_unwrap_partial_checksum);
+#line 11 "spec.cue"
 	return prog_unwrap_write1(skb, data, v_payload_len);
-#line 188 "relay.bpf.c"
+#line 230 "relay.bpf.c"
 }

@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 22
+#define FR_REASONS 30
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
@@ -23,24 +24,32 @@ enum {
 	reason_wrap_pass = 1, /* passed on, as the spec says */
 	reason_wrap_inactive = 2, /* the relay's lease has lapsed */
 	reason_wrap_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_wrap_truncated = 4, /* the packet ends inside a header */
-	reason_wrap_ipv4_version = 5, /* ipv4: version has another value */
-	reason_wrap_ip_options = 6, /* ipv4: ihl has another value */
-	reason_wrap_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_wrap_fragment = 8, /* ipv4: mf has another value */
-	reason_wrap_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_wrap_not_udp = 10, /* no udp header here */
-	reason_wrap_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_wrap_no_match = 12, /* not what the program is for */
-	reason_wrap_super_packet = 13, /* several datagrams in one buffer (GSO, GRO) */
-	reason_wrap_length = 14, /* a length that doesn't fit its field */
-	reason_wrap_no_memory = 15, /* the kernel has no memory to change the packet */
-	reason_wrap_fault = 16, /* dropped: the kernel failed after the first change */
-	reason_wrap_ipv6_version = 17, /* ipv6: version has another value */
-	reason_wrap_mapped_address = 18, /* an IPv4-mapped address in an IPv6 header */
-	reason_wrap_ipv6_payload_length = 19, /* ipv6: payload_length disagrees with the packet */
-	reason_wrap_udp_checksum = 20, /* udp: checksum is 0 where that is invalid */
-	reason_wrap_not_ip = 21, /* no ip header here */
+	reason_wrap_other_host = 4, /* a frame for another host */
+	reason_wrap_link_broadcast = 5, /* a link-layer broadcast */
+	reason_wrap_link_multicast = 6, /* a link-layer multicast */
+	reason_wrap_truncated = 7, /* the packet ends inside a header */
+	reason_wrap_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_wrap_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_wrap_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_wrap_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_wrap_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_wrap_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_wrap_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_wrap_multicast = 15, /* a multicast or broadcast destination */
+	reason_wrap_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_wrap_not_udp = 17, /* no udp header here */
+	reason_wrap_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_wrap_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_wrap_no_match = 20, /* not what the program is for */
+	reason_wrap_length = 21, /* a length that doesn't fit its field */
+	reason_wrap_partial_checksum = 22, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_wrap_no_memory = 23, /* the kernel has no memory to change the packet */
+	reason_wrap_fault = 24, /* dropped: the kernel failed after the first change */
+	reason_wrap_ipv6_version = 25, /* ipv6.version is not 6 */
+	reason_wrap_mapped_address = 26, /* an IPv4-mapped address in an IPv6 header */
+	reason_wrap_ipv6_payload_length = 27, /* ipv6.payload_length disagrees with the packet */
+	reason_wrap_udp_checksum = 28, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_wrap_not_ip = 29, /* no ip header here */
 };
 
 static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len)
@@ -73,7 +82,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x11 = bpf_htonl(v_payload_len + 4);
 #line 12 "spec.cue"
 	__u32 x12 = ld32(data + 26);
-#line 77 "relay.bpf.c"
+#line 86 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x10 + x11 + x12 + x10 + 0x6834);
 
 	/* udp.checksum */
@@ -83,10 +92,11 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x13 = ld32(data + 30);
 #line 12 "spec.cue"
 	__u16 x14 = ld16(data + 38);
-#line 87 "relay.bpf.c"
+#line 96 "relay.bpf.c"
 	__u64 was1 = (__u64)x12 + x13 + x14 + 0x1100;
 	__u64 now1 = (__u64)x12 + x13 + x9 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	__u32 partial = fr_partial(skb);
+	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + was1) + (__u64)x9 + x10 + sum0 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -98,12 +108,12 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u16 old2 = ld16(data + 24);
 #line 12 "spec.cue"
 	__u16 x15 = ld16(data + 16);
-#line 102 "relay.bpf.c"
+#line 112 "relay.bpf.c"
 	__u16 sum2 = fr_checksum(FR_ZERO + (__u16)~old2 - (x15) + x4);
 
 #line 12 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending1 ? FR_PAYLOAD : 0));
-#line 107 "relay.bpf.c"
+#line 117 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -139,11 +149,11 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 #line 6 "spec.cue"
 	st16(data + 44, sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
+	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
 #line 25 "ip.cue"
 	st16(data + 24, sum2);
-#line 146 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+#line 156 "relay.bpf.c"
+	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 32);
@@ -182,7 +192,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	/* seal.checksum */
 #line 12 "spec.cue"
 	__u32 x12 = bpf_htonl(v_payload_len_2 + 4);
-#line 186 "relay.bpf.c"
+#line 196 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u64)x11 + x12 + fr_add64(x6) + fr_add64(x7) + x11 + 0x6834);
 
 	/* udp.checksum */
@@ -190,17 +200,18 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	__u16 old1 = ld16(data + 60);
 #line 12 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 194 "relay.bpf.c"
+#line 204 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x13 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x4 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	__u32 partial = fr_partial(skb);
+	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + was1) + (__u64)x4 + x11 + sum0 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
 
 #line 12 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_2, (pending1 ? FR_PAYLOAD : 0));
-#line 204 "relay.bpf.c"
+#line 215 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -239,9 +250,9 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 #line 6 "spec.cue"
 	st16(data + 64, sum0);
 #line 14 "transport.cue"
-	st16(data + 60, pending1 ? old1 : sum1);
-#line 244 "relay.bpf.c"
-	if (unlikely(pending1) && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
+#line 255 "relay.bpf.c"
+	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 52);
@@ -258,9 +269,11 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	__u64 v_ip_end;
 	__u64 v_udp_end;
 	__u64 v_payload_len;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_payload_len_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
@@ -273,6 +286,16 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* spec.cue:9: hook: "tc/ingress" */
 #line 9 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_wrap_vlan_tag);
+#line 9 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 9 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_wrap_other_host);
+#line 9 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_wrap_link_broadcast);
+#line 9 "spec.cue"
+		return fr_up(skb, reason_wrap_link_multicast);
+#line 298 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -313,6 +336,24 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_wrap_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_wrap_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_wrap_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_wrap_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_wrap_martian_destination);
+#line 355 "relay.bpf.c"
+		}
+
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_wrap_not_udp); /* ipv4.protocol */
@@ -328,6 +369,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_wrap_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_wrap_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_wrap_udp_length);
 
@@ -345,8 +388,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 12 "spec.cue"
 		if ((v_payload_len + 12) > 0xffff) return fr_up(skb, reason_wrap_length);
 #line 12 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 12 "spec.cue"
+		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_wrap_partial_checksum);
+#line 12 "spec.cue"
 		return prog_wrap_write1(skb, data, v_payload_len);
-#line 350 "relay.bpf.c"
+#line 397 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -374,6 +421,19 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_wrap_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_wrap_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_wrap_martian_destination);
+#line 435 "relay.bpf.c"
+		}
+
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_wrap_not_udp); /* ipv6.next_header */
@@ -390,6 +450,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_wrap_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_wrap_udp_length);
 
 		/* spec.cue:11: match: "udp.dst_port": 7000 */
@@ -405,6 +467,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if ((v_payload_len_2 + 12) > 0xffff) return fr_up(skb, reason_wrap_length);
 #line 12 "spec.cue"
 		if ((v_payload_len_2 + 12) > 0xffff) return fr_up(skb, reason_wrap_length);
+#line 12 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 12 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_wrap_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -413,11 +479,11 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		/* spec.cue:12: do: [{push: seal: id: "udp.src_port"}, "pass"] */
 #line 12 "spec.cue"
 		return prog_wrap_write2(skb, data, v_payload_len_2);
-#line 417 "relay.bpf.c"
+#line 483 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_wrap_not_ip);
-#line 423 "relay.bpf.c"
+#line 489 "relay.bpf.c"
 }

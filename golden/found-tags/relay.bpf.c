@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 23
+#define FR_REASONS 34
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /*
@@ -22,12 +23,16 @@ enum {
 	reason_untag_sent = 0, /* rewritten and sent */
 	reason_untag_pass = 1, /* passed on, as the spec says */
 	reason_untag_inactive = 2, /* the relay's lease has lapsed */
-	reason_untag_truncated = 3, /* the packet ends inside a header */
-	reason_untag_no_memory = 4, /* the kernel has no memory to change the packet */
-	reason_untag_fault = 5, /* dropped: the kernel failed after the first change */
-	reason_untag_vlan_tag = 6, /* a VLAN tag that the stack doesn't have */
-	reason_untag_too_big = 7, /* larger than the MTU of the way out */
-	reason_untag_super_packet = 8, /* several datagrams in one buffer (GSO, GRO) */
+	reason_untag_other_host = 3, /* a frame for another host */
+	reason_untag_link_broadcast = 4, /* a link-layer broadcast */
+	reason_untag_link_multicast = 5, /* a link-layer multicast */
+	reason_untag_truncated = 6, /* the packet ends inside a header */
+	reason_untag_no_memory = 7, /* the kernel has no memory to change the packet */
+	reason_untag_fault = 8, /* dropped: the kernel failed after the first change */
+	reason_untag_vlan_tag = 9, /* a VLAN tag that the stack doesn't have */
+	reason_untag_too_big = 10, /* larger than the MTU of the way out */
+	reason_untag_super_packet = 11, /* several datagrams in one buffer (GSO, GRO) */
+	reason_untag_partial_checksum = 12, /* a checksum is left to a device, of a header that the stack doesn't name */
 };
 
 static __always_inline int prog_untag_write1(struct __sk_buff *skb)
@@ -56,7 +61,7 @@ static __always_inline int prog_untag_write2(struct __sk_buff *skb, void *data, 
 
 #line 9 "spec.cue"
 	int err = fr_resize(skb, 18, 14, v_payload_len, FR_POP_INNER);
-#line 60 "relay.bpf.c"
+#line 65 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_untag_fault) : fr_up(skb, reason_untag_no_memory);
 
@@ -73,7 +78,7 @@ static __always_inline int prog_untag_write2(struct __sk_buff *skb, void *data, 
 	st16(data + 10, x3);
 	st16(data + 12, x4);
 
-#line 77 "relay.bpf.c"
+#line 82 "relay.bpf.c"
 	fr_count(reason_untag_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -91,6 +96,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 	void *data, *data_end;
 	__u64 now = bpf_jiffies64();
 	__u64 v_payload_len;
+	__u64 v_partial;
 
 	fr_pull(skb, 18);
 	data = (void *)(long)skb->data;
@@ -99,6 +105,18 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 	/* spec.cue:6: untag: { */
 #line 6 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_untag_inactive);
+
+	/* spec.cue:7: hook: "tc/ingress" */
+#line 7 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 7 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_untag_other_host);
+#line 7 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_untag_link_broadcast);
+#line 7 "spec.cue"
+		return fr_up(skb, reason_untag_link_multicast);
+#line 119 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -110,7 +128,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		/* spec.cue:9: do: [{pop: "vlan"}, "pass"] */
 #line 9 "spec.cue"
 		return prog_untag_write1(skb);
-#line 114 "relay.bpf.c"
+#line 132 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "vlan?"] */
@@ -132,8 +150,12 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 #line 9 "spec.cue"
 		v_payload_len = (__u64)skb->len - 18;
 #line 9 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 9 "spec.cue"
+		if (!((v_partial == 0) || ((v_partial >> 16) >= 18))) return fr_up(skb, reason_untag_partial_checksum);
+#line 9 "spec.cue"
 		return prog_untag_write2(skb, data, v_payload_len);
-#line 137 "relay.bpf.c"
+#line 159 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "vlan?"] */
@@ -143,7 +165,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 	/* spec.cue:9: do: [{pop: "vlan"}, "pass"] */
 #line 9 "spec.cue"
 	return prog_untag_write3(skb);
-#line 147 "relay.bpf.c"
+#line 169 "relay.bpf.c"
 }
 
 /*
@@ -155,20 +177,27 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_wrap_sent = 9, /* rewritten and sent */
-	reason_wrap_pass = 10, /* passed on, as the spec says */
-	reason_wrap_inactive = 11, /* the relay's lease has lapsed */
-	reason_wrap_truncated = 12, /* the packet ends inside a header */
-	reason_wrap_not_ipv6 = 13, /* no ipv6 header here */
-	reason_wrap_ipv6_version = 14, /* ipv6: version has another value */
-	reason_wrap_mapped_address = 15, /* an IPv4-mapped address in an IPv6 header */
-	reason_wrap_ipv6_payload_length = 16, /* ipv6: payload_length disagrees with the packet */
-	reason_wrap_super_packet = 17, /* several datagrams in one buffer (GSO, GRO) */
-	reason_wrap_length = 18, /* a length that doesn't fit its field */
-	reason_wrap_no_memory = 19, /* the kernel has no memory to change the packet */
-	reason_wrap_fault = 20, /* dropped: the kernel failed after the first change */
-	reason_wrap_tag_in_frame = 21, /* the kernel can't resize a packet with a VLAN tag in the frame */
-	reason_wrap_vlan_tag = 22, /* a VLAN tag that the stack doesn't have */
+	reason_wrap_sent = 13, /* rewritten and sent */
+	reason_wrap_pass = 14, /* passed on, as the spec says */
+	reason_wrap_inactive = 15, /* the relay's lease has lapsed */
+	reason_wrap_other_host = 16, /* a frame for another host */
+	reason_wrap_link_broadcast = 17, /* a link-layer broadcast */
+	reason_wrap_link_multicast = 18, /* a link-layer multicast */
+	reason_wrap_truncated = 19, /* the packet ends inside a header */
+	reason_wrap_not_ipv6 = 20, /* no ipv6 header here */
+	reason_wrap_ipv6_version = 21, /* ipv6.version is not 6 */
+	reason_wrap_mapped_address = 22, /* an IPv4-mapped address in an IPv6 header */
+	reason_wrap_ipv6_payload_length = 23, /* ipv6.payload_length disagrees with the packet */
+	reason_wrap_martian_source = 24, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_wrap_multicast = 25, /* a multicast or broadcast destination */
+	reason_wrap_martian_destination = 26, /* a destination that no other host has: unspecified or loopback */
+	reason_wrap_super_packet = 27, /* several datagrams in one buffer (GSO, GRO) */
+	reason_wrap_length = 28, /* a length that doesn't fit its field */
+	reason_wrap_partial_checksum = 29, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_wrap_no_memory = 30, /* the kernel has no memory to change the packet */
+	reason_wrap_fault = 31, /* dropped: the kernel failed after the first change */
+	reason_wrap_tag_in_frame = 32, /* the kernel can't resize a packet with a VLAN tag in the frame */
+	reason_wrap_vlan_tag = 33, /* a VLAN tag that the stack doesn't have */
 };
 
 static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len)
@@ -197,7 +226,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 54, 58, v_payload_len, 0);
-#line 201 "relay.bpf.c"
+#line 230 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -232,7 +261,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	st64(data + 46, x10);
 #line 14 "spec.cue"
 	st32(data + 54, bpf_htonl(7));
-#line 236 "relay.bpf.c"
+#line 265 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 44);
 	}
@@ -265,7 +294,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 54, 58, v_payload_len_3, 0);
-#line 269 "relay.bpf.c"
+#line 298 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -297,7 +326,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	st64(data + 46, x9);
 #line 14 "spec.cue"
 	st32(data + 54, bpf_htonl(7));
-#line 301 "relay.bpf.c"
+#line 330 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 44);
 	}
@@ -312,9 +341,11 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	__u64 now = bpf_jiffies64();
 	__u64 v_ipv6_end;
 	__u64 v_payload_len;
+	__u64 v_partial;
 	__u64 v_ipv6_end_2;
 	__u64 v_ipv6_end_3;
 	__u64 v_payload_len_3;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 58);
 	data = (void *)(long)skb->data;
@@ -323,6 +354,18 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* spec.cue:11: wrap: { */
 #line 11 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_wrap_inactive);
+
+	/* spec.cue:12: hook: "tc/ingress" */
+#line 12 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 12 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_wrap_other_host);
+#line 12 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_wrap_link_broadcast);
+#line 12 "spec.cue"
+		return fr_up(skb, reason_wrap_link_multicast);
+#line 368 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -356,6 +399,19 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ipv6_end > skb->len) return fr_up(skb, reason_wrap_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_wrap_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_wrap_martian_destination);
+#line 413 "relay.bpf.c"
+		}
+
 		/* spec.cue:14: do: [{push: mark: id: 7}, "pass"] */
 #line 14 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_wrap_super_packet);
@@ -364,8 +420,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 14 "spec.cue"
 		if ((v_payload_len + 4) > 0xffff) return fr_up(skb, reason_wrap_length);
 #line 14 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 14 "spec.cue"
+		if (!((v_partial == 0) || ((v_partial >> 16) >= 54))) return fr_up(skb, reason_wrap_partial_checksum);
+#line 14 "spec.cue"
 		return prog_wrap_write1(skb, data, v_payload_len);
-#line 369 "relay.bpf.c"
+#line 429 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "vlan?", "ipv6"] */
@@ -401,10 +461,23 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ipv6_end_2 > skb->len) return fr_up(skb, reason_wrap_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 26)) return fr_up(skb, reason_wrap_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 42)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 42)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_wrap_martian_destination);
+#line 475 "relay.bpf.c"
+		}
+
 		/* spec.cue:14: do: [{push: mark: id: 7}, "pass"] */
 #line 14 "spec.cue"
 		return fr_up(skb, reason_wrap_tag_in_frame);
-#line 408 "relay.bpf.c"
+#line 481 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "vlan?", "ipv6"] */
@@ -435,6 +508,19 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 43 "ip.cue"
 	if (v_ipv6_end_3 > skb->len) return fr_up(skb, reason_wrap_ipv6_payload_length);
 
+	/* ip.cue:46 */
+	if (!fr_unicast(data + 22)) return fr_up(skb, reason_wrap_martian_source); /* ipv6.src */
+
+	/* ip.cue:47 */
+#line 47 "ip.cue"
+	if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+		if (fr_multicast(data + 38)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+		return fr_up(skb, reason_wrap_martian_destination);
+#line 522 "relay.bpf.c"
+	}
+
 	/* spec.cue:14: do: [{push: mark: id: 7}, "pass"] */
 #line 14 "spec.cue"
 	if (skb->gso_size != 0) return fr_up(skb, reason_wrap_super_packet);
@@ -443,6 +529,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 14 "spec.cue"
 	if ((v_payload_len_3 + 4) > 0xffff) return fr_up(skb, reason_wrap_length);
 #line 14 "spec.cue"
+	v_partial_2 = fr_partial(skb);
+#line 14 "spec.cue"
+	if (!((v_partial_2 == 0) || ((v_partial_2 >> 16) >= 54))) return fr_up(skb, reason_wrap_partial_checksum);
+#line 14 "spec.cue"
 	return prog_wrap_write2(skb, data, v_payload_len_3);
-#line 448 "relay.bpf.c"
+#line 538 "relay.bpf.c"
 }

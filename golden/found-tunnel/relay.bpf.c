@@ -7,7 +7,9 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 25
+#define FR_REASONS 33
+#define FR_NEEDS_ROWS 8
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /* table peers */
@@ -32,9 +34,9 @@ struct {
 	__type(value, struct val_peers);
 } tbl_peers SEC(".maps");
 
-static __always_inline struct val_peers *find_peers(const struct key_peers *key)
+static __always_inline enum fr_found find_peers(const struct key_peers *key, struct val_peers *row)
 {
-	return bpf_map_lookup_elem(&tbl_peers, key);
+	return fr_find(&tbl_peers, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 /*
@@ -49,27 +51,35 @@ enum {
 	reason_inside_pass = 1, /* passed on, as the spec says */
 	reason_inside_inactive = 2, /* the relay's lease has lapsed */
 	reason_inside_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_inside_truncated = 4, /* the packet ends inside a header */
-	reason_inside_ipv4_version = 5, /* ipv4: version has another value */
-	reason_inside_ip_options = 6, /* ipv4: ihl has another value */
-	reason_inside_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_inside_fragment = 8, /* ipv4: mf has another value */
-	reason_inside_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_inside_not_udp = 10, /* no udp header here */
-	reason_inside_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_inside_not_vxlan = 12, /* no vxlan header here */
-	reason_inside_vxlan_flags = 13, /* vxlan: flags has another value */
-	reason_inside_not_inner_ip = 14, /* no inner_ip header here */
-	reason_inside_not_inner_udp = 15, /* no inner_udp header here */
-	reason_inside_super_packet = 16, /* several datagrams in one buffer (GSO, GRO) */
-	reason_inside_no_peers = 17, /* no row in peers */
-	reason_inside_no_memory = 18, /* the kernel has no memory to change the packet */
-	reason_inside_fault = 19, /* dropped: the kernel failed after the first change */
-	reason_inside_ipv6_version = 20, /* ipv6: version has another value */
-	reason_inside_mapped_address = 21, /* an IPv4-mapped address in an IPv6 header */
-	reason_inside_ipv6_payload_length = 22, /* ipv6: payload_length disagrees with the packet */
-	reason_inside_udp_checksum = 23, /* udp: checksum is 0 where that is invalid */
-	reason_inside_not_ip = 24, /* no ip header here */
+	reason_inside_other_host = 4, /* a frame for another host */
+	reason_inside_link_broadcast = 5, /* a link-layer broadcast */
+	reason_inside_link_multicast = 6, /* a link-layer multicast */
+	reason_inside_truncated = 7, /* the packet ends inside a header */
+	reason_inside_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_inside_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_inside_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_inside_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_inside_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_inside_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_inside_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_inside_multicast = 15, /* a multicast or broadcast destination */
+	reason_inside_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_inside_not_udp = 17, /* no udp header here */
+	reason_inside_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_inside_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_inside_not_vxlan = 20, /* no vxlan header here */
+	reason_inside_vxlan_flags = 21, /* vxlan.flags is not 8 */
+	reason_inside_not_inner_ip = 22, /* no inner_ip header here */
+	reason_inside_not_inner_udp = 23, /* no inner_udp header here */
+	reason_inside_no_peers = 24, /* no row in peers */
+	reason_inside_changing = 25, /* user space changed rows at each attempt to read one */
+	reason_inside_no_memory = 26, /* the kernel has no memory to change the packet */
+	reason_inside_fault = 27, /* dropped: the kernel failed after the first change */
+	reason_inside_ipv6_version = 28, /* ipv6.version is not 6 */
+	reason_inside_mapped_address = 29, /* an IPv4-mapped address in an IPv6 header */
+	reason_inside_ipv6_payload_length = 30, /* ipv6.payload_length disagrees with the packet */
+	reason_inside_udp_checksum = 31, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_inside_not_ip = 32, /* no ip header here */
 };
 
 static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data, struct val_peers *row_p)
@@ -88,13 +98,14 @@ static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data,
 	__u32 x2 = ld32(data + 80);
 #line 13 "spec.cue"
 	__u16 x3 = ld16(data + 88);
-#line 92 "relay.bpf.c"
+#line 102 "relay.bpf.c"
 	__u64 was0 = (__u64)x1 + x2 + x3 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x3 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 90, old0, fr_fold(was0));
 #line 13 "spec.cue"
 	__u16 x4 = ld16(data + 86);
-#line 98 "relay.bpf.c"
+#line 109 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x4 + was0) + (__u64)now0 + 0x900);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -110,15 +121,15 @@ static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data,
 	__u32 x6 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 114 "relay.bpf.c"
+#line 125 "relay.bpf.c"
 	__u64 was1 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now1 = (__u64)x5 + x6 + x7 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
 #line 13 "spec.cue"
 	__u32 x8 = ld32(data + 46);
 #line 13 "spec.cue"
 	__u16 x9 = ld16(data + 90);
-#line 122 "relay.bpf.c"
+#line 133 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x8 + x4 + x9 + was1) + (__u64)x0 + sum0 + now1 + 0x900);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -135,13 +146,13 @@ static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data,
 #line 13 "spec.cue"
 	st16(data + 86, bpf_htons(9));
 #line 14 "transport.cue"
-	st16(data + 90, pending0 ? old0 : sum0);
+	st16(data + 90, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 14 "transport.cue"
-	st16(data + 40, pending1 ? old1 : sum1);
-#line 142 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 90, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
+#line 153 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 90, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
-	if (unlikely(pending1) && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 40, 52);
@@ -167,13 +178,14 @@ static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data,
 	__u32 x2 = ld32(data + 100);
 #line 13 "spec.cue"
 	__u16 x3 = ld16(data + 108);
-#line 171 "relay.bpf.c"
+#line 182 "relay.bpf.c"
 	__u64 was0 = (__u64)x1 + x2 + x3 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x3 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 110, old0, fr_fold(was0));
 #line 13 "spec.cue"
 	__u16 x4 = ld16(data + 106);
-#line 177 "relay.bpf.c"
+#line 189 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x4 + was0) + (__u64)now0 + 0x900);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -193,15 +205,15 @@ static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data,
 	__u64 x8 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x9 = ld16(data + 58);
-#line 197 "relay.bpf.c"
+#line 209 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
-	int pending1 = old1 == fr_fold(was1);
+	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
 #line 13 "spec.cue"
 	__u32 x10 = ld32(data + 66);
 #line 13 "spec.cue"
 	__u16 x11 = ld16(data + 110);
-#line 205 "relay.bpf.c"
+#line 217 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + x4 + x11 + was1) + (__u64)x0 + sum0 + now1 + 0x900);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -216,13 +228,13 @@ static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data,
 #line 13 "spec.cue"
 	st16(data + 106, bpf_htons(9));
 #line 14 "transport.cue"
-	st16(data + 110, pending0 ? old0 : sum0);
+	st16(data + 110, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 14 "transport.cue"
-	st16(data + 60, pending1 ? old1 : sum1);
-#line 223 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 110, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
+#line 235 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 110, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
-	if (unlikely(pending1) && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
+	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 60, 52);
@@ -246,7 +258,9 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 	__u64 v_inner_udp_end_2;
 	struct val_peers *row_p;
 	struct val_peers *row_p_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 112);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -258,6 +272,16 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_inside_vlan_tag);
+#line 10 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 10 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_inside_other_host);
+#line 10 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_inside_link_broadcast);
+#line 10 "spec.cue"
+		return fr_up(skb, reason_inside_link_multicast);
+#line 284 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -298,6 +322,24 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_inside_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_inside_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_inside_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_inside_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_inside_martian_destination);
+#line 341 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
 #line 11 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_inside_not_udp); /* ipv4.protocol */
@@ -313,6 +355,8 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_inside_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_inside_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_inside_udp_length);
 
@@ -374,6 +418,10 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_inner_ip_end > v_udp_end) return fr_up(skb, reason_inside_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 64) + ld32(data + 68) + ld32(data + 72) + ld32(data + 76) + ld32(data + 80))) return fr_up(skb, reason_inside_ipv4_checksum);
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
 #line 11 "spec.cue"
 		if (be8(data + 73) != 17) return fr_up(skb, reason_inside_not_inner_udp); /* ipv4.protocol */
@@ -390,6 +438,8 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_inner_udp_end = 84ULL + be16(data + 88); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_inner_udp_end == v_inner_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_inside_super_packet);
+#line 13 "transport.cue"
 		if (v_inner_udp_end != v_inner_ip_end) return fr_up(skb, reason_inside_udp_length);
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
@@ -397,18 +447,28 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_inside_super_packet);
 
 		/* spec.cue:12: lookup: p: peers: ["inner_udp.src"] */
-#line 401 "relay.bpf.c"
+#line 451 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
+#line 455 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			fr_put_v4(key.m_addr.addr, ld32(data + 76));
 #line 12 "spec.cue"
 			key.m_addr.port = be16(data + 84);
 #line 12 "spec.cue"
-			row_p = find_peers(&key);
-#line 412 "relay.bpf.c"
+			row_p = rows + 0;
+#line 12 "spec.cue"
+			found = find_peers(&key, row_p);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_inside_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_p = NULL;
+#line 472 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_inside_no_peers);
@@ -416,7 +476,7 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
 #line 13 "spec.cue"
 		return prog_inside_write1(skb, data, row_p);
-#line 420 "relay.bpf.c"
+#line 480 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
@@ -444,6 +504,19 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_inside_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_inside_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_inside_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_inside_martian_destination);
+#line 518 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
 #line 11 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_inside_not_udp); /* ipv6.next_header */
@@ -459,6 +532,8 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_inside_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_inside_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_inside_udp_length);
 
@@ -520,6 +595,10 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_inner_ip_end_2 > v_udp_end_2) return fr_up(skb, reason_inside_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 84) + ld32(data + 88) + ld32(data + 92) + ld32(data + 96) + ld32(data + 100))) return fr_up(skb, reason_inside_ipv4_checksum);
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
 #line 11 "spec.cue"
 		if (be8(data + 93) != 17) return fr_up(skb, reason_inside_not_inner_udp); /* ipv4.protocol */
@@ -536,6 +615,8 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_inner_udp_end_2 = 104ULL + be16(data + 108); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_inner_udp_end_2 == v_inner_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_inside_super_packet);
+#line 13 "transport.cue"
 		if (v_inner_udp_end_2 != v_inner_ip_end_2) return fr_up(skb, reason_inside_udp_length);
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
@@ -543,18 +624,28 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_inside_super_packet);
 
 		/* spec.cue:12: lookup: p: peers: ["inner_udp.src"] */
-#line 547 "relay.bpf.c"
+#line 628 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
+#line 632 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			fr_put_v4(key.m_addr.addr, ld32(data + 96));
 #line 12 "spec.cue"
 			key.m_addr.port = be16(data + 104);
 #line 12 "spec.cue"
-			row_p_2 = find_peers(&key);
-#line 558 "relay.bpf.c"
+			row_p_2 = rows + 0;
+#line 12 "spec.cue"
+			found = find_peers(&key, row_p_2);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_inside_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_p_2 = NULL;
+#line 649 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_inside_no_peers);
@@ -566,11 +657,11 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		/* spec.cue:13: do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
 #line 13 "spec.cue"
 		return prog_inside_write2(skb, data, row_p_2);
-#line 570 "relay.bpf.c"
+#line 661 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_inside_not_ip);
-#line 576 "relay.bpf.c"
+#line 667 "relay.bpf.c"
 }

@@ -7,7 +7,9 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 29
+#define FR_REASONS 37
+#define FR_NEEDS_ROWS 104
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /* table peers */
@@ -38,9 +40,9 @@ struct {
 	__type(value, struct val_peers);
 } tbl_peers SEC(".maps");
 
-static __always_inline struct val_peers *find_peers(const struct key_peers *key)
+static __always_inline enum fr_found find_peers(const struct key_peers *key, struct val_peers *row)
 {
-	return bpf_map_lookup_elem(&tbl_peers, key);
+	return fr_find(&tbl_peers, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 /*
@@ -55,34 +57,42 @@ enum {
 	reason_forward_pass = 1, /* passed on, as the spec says */
 	reason_forward_inactive = 2, /* the relay's lease has lapsed */
 	reason_forward_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_forward_truncated = 4, /* the packet ends inside a header */
-	reason_forward_ipv4_version = 5, /* ipv4: version has another value */
-	reason_forward_ip_options = 6, /* ipv4: ihl has another value */
-	reason_forward_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_forward_fragment = 8, /* ipv4: mf has another value */
-	reason_forward_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_forward_not_udp = 10, /* no udp header here */
-	reason_forward_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_forward_no_peers = 12, /* no row in peers */
-	reason_forward_address_family = 13, /* an address of the other family */
-	reason_forward_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 15, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 16, /* larger than the MTU of the way out */
-	reason_forward_no_route = 17, /* no way out is known */
-	reason_forward_local = 18, /* the destination is this host */
-	reason_forward_unreachable = 19, /* the route says unreachable */
-	reason_forward_blackhole = 20, /* the route says blackhole */
-	reason_forward_prohibit = 21, /* the route says prohibit */
-	reason_forward_ipv4_checksum = 22, /* ipv4: checksum is wrong */
-	reason_forward_super_packet = 23, /* several datagrams in one buffer (GSO, GRO) */
-	reason_forward_udp_checksum = 24, /* udp: checksum is 0 where that is invalid */
-	reason_forward_ipv6_version = 25, /* ipv6: version has another value */
-	reason_forward_mapped_address = 26, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 27, /* ipv6: payload_length disagrees with the packet */
-	reason_forward_not_ip = 28, /* no ip header here */
+	reason_forward_other_host = 4, /* a frame for another host */
+	reason_forward_link_broadcast = 5, /* a link-layer broadcast */
+	reason_forward_link_multicast = 6, /* a link-layer multicast */
+	reason_forward_truncated = 7, /* the packet ends inside a header */
+	reason_forward_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_forward_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_forward_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_forward_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_forward_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_forward_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_forward_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_forward_multicast = 15, /* a multicast or broadcast destination */
+	reason_forward_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_forward_not_udp = 17, /* no udp header here */
+	reason_forward_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_forward_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_forward_no_peers = 20, /* no row in peers */
+	reason_forward_changing = 21, /* user space changed rows at each attempt to read one */
+	reason_forward_address_family = 22, /* an address of the other family */
+	reason_forward_partial_checksum = 23, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_forward_no_memory = 24, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 25, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 26, /* larger than the MTU of the way out */
+	reason_forward_no_route = 27, /* no route to the destination */
+	reason_forward_local = 28, /* the destination is this host */
+	reason_forward_unreachable = 29, /* the route says unreachable */
+	reason_forward_blackhole = 30, /* the route says blackhole */
+	reason_forward_prohibit = 31, /* the route says prohibit */
+	reason_forward_udp_checksum = 32, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_forward_ipv6_version = 33, /* ipv6.version is not 6 */
+	reason_forward_mapped_address = 34, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 35, /* ipv6.payload_length disagrees with the packet */
+	reason_forward_not_ip = 36, /* no ip header here */
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, struct val_peers *row_p)
+static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_peers *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -104,13 +114,14 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x6 = ld32(data + 30);
 #line 14 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 108 "relay.bpf.c"
+#line 118 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 40);
 #line 14 "spec.cue"
 	__u32 x8 = ld32(data + 34);
-#line 114 "relay.bpf.c"
+#line 125 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -124,9 +135,20 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 18);
 #line 14 "spec.cue"
 	__u16 x10 = ld16(data + 22);
-#line 128 "relay.bpf.c"
+#line 139 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
+
+#line 14 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 145 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -150,11 +172,11 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 34, x3);
 	st16(data + 36, x4);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 157 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 179 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 18, 24);
@@ -194,13 +216,14 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 14 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 198 "relay.bpf.c"
+#line 220 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 14 "spec.cue"
 	__u32 x11 = ld32(data + 34);
-#line 204 "relay.bpf.c"
+#line 227 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -208,7 +231,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len, FR_TO_IPV6);
-#line 212 "relay.bpf.c"
+#line 235 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -243,9 +266,9 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 54, x6);
 	st16(data + 56, x7);
 	st16(data + 58, x1);
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 248 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 271 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 48);
@@ -257,7 +280,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, struct val_peers *row_p)
+static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_peers *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -279,13 +302,14 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x6 = ld32(data + 30);
 #line 15 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 283 "relay.bpf.c"
+#line 306 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 40);
 #line 15 "spec.cue"
 	__u32 x8 = ld32(data + 34);
-#line 289 "relay.bpf.c"
+#line 313 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -299,9 +323,20 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 18);
 #line 15 "spec.cue"
 	__u16 x10 = ld16(data + 22);
-#line 303 "relay.bpf.c"
+#line 327 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_p->h_hop_peer_2.state == FR_HOP_DIRECT;
+
+#line 15 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 333 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -325,11 +360,11 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 34, x3);
 	st16(data + 36, x4);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 332 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 367 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 18, 24);
@@ -369,13 +404,14 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 15 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 373 "relay.bpf.c"
+#line 408 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 15 "spec.cue"
 	__u32 x11 = ld32(data + 34);
-#line 379 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -383,7 +419,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 15 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len_2, FR_TO_IPV6);
-#line 387 "relay.bpf.c"
+#line 423 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -418,9 +454,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 54, x6);
 	st16(data + 56, x7);
 	st16(data + 58, x1);
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 423 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 459 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 48);
@@ -432,7 +468,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer_2.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data, struct val_peers *row_p_2)
+static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_peers *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -463,17 +499,29 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	__u64 x11 = ld64(data + 46);
 #line 14 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 467 "relay.bpf.c"
+#line 503 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
-	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 60);
 #line 14 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 473 "relay.bpf.c"
+#line 510 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
+
+#line 14 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 518 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -498,9 +546,9 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	st16(data + 54, x6);
 	st16(data + 56, x7);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 503 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 551 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 48);
@@ -541,13 +589,14 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 14 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 545 "relay.bpf.c"
+#line 593 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 14 "spec.cue"
 	__u32 x12 = ld32(data + 54);
-#line 551 "relay.bpf.c"
+#line 600 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -558,7 +607,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_3, FR_TO_IPV4);
-#line 562 "relay.bpf.c"
+#line 611 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -592,11 +641,11 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	st16(data + 34, x4);
 	st16(data + 36, x5);
 	st16(data + 38, x6);
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 599 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 648 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 28);
@@ -608,7 +657,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data, struct val_peers *row_p_2)
+static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_peers *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -639,17 +688,29 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	__u64 x11 = ld64(data + 46);
 #line 15 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 643 "relay.bpf.c"
+#line 692 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
-	int pending0 = old0 == fr_fold(was0) || skb->gso_size;
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 60);
 #line 15 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 649 "relay.bpf.c"
+#line 699 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_p_2->h_hop_peer_2.state == FR_HOP_DIRECT;
+
+#line 15 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 707 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -674,9 +735,9 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	st16(data + 54, x6);
 	st16(data + 56, x7);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 679 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 740 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 48);
@@ -717,13 +778,14 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 15 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 721 "relay.bpf.c"
+#line 782 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 15 "spec.cue"
 	__u32 x12 = ld32(data + 54);
-#line 727 "relay.bpf.c"
+#line 789 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -734,7 +796,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 
 #line 15 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_4, FR_TO_IPV4);
-#line 738 "relay.bpf.c"
+#line 800 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -768,11 +830,11 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	st16(data + 34, x4);
 	st16(data + 36, x5);
 	st16(data + 38, x6);
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 775 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 837 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 28);
@@ -790,15 +852,25 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
+	__u64 v_partial;
 	__u64 v_payload_len;
+	__u64 v_partial_2;
+	__u64 v_partial_3;
 	__u64 v_payload_len_2;
+	__u64 v_partial_4;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
+	__u64 v_partial_5;
 	__u64 v_payload_len_3;
+	__u64 v_partial_6;
+	__u64 v_partial_7;
 	__u64 v_payload_len_4;
+	__u64 v_partial_8;
 	struct val_peers *row_p;
 	struct val_peers *row_p_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -810,6 +882,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_forward_vlan_tag);
+#line 10 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 10 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_forward_other_host);
+#line 10 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
+#line 10 "spec.cue"
+		return fr_up(skb, reason_forward_link_multicast);
+#line 894 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -850,6 +932,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_forward_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_forward_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_forward_martian_destination);
+#line 951 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
@@ -866,19 +966,31 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: peers: ["udp.dst_port"] */
-#line 873 "relay.bpf.c"
+#line 975 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
+#line 979 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			key.m_id = be16(data + 36);
 #line 12 "spec.cue"
-			row_p = find_peers(&key);
-#line 882 "relay.bpf.c"
+			row_p = rows + 0;
+#line 12 "spec.cue"
+			found = find_peers(&key, row_p);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_p = NULL;
+#line 994 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_forward_no_peers);
@@ -891,6 +1003,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			if (fr_is_v4(row_p->m_peer.addr)) { /* ipv4 stays */
 #line 14 "spec.cue"
+				v_partial = fr_partial(skb);
+#line 14 "spec.cue"
+				if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
+#line 14 "spec.cue"
+				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 14 "spec.cue"
 				if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT && row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
 					if (row_p->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -902,22 +1020,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 906 "relay.bpf.c"
+#line 1024 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
-				return prog_forward_write1(skb, data, row_p);
-#line 912 "relay.bpf.c"
+				return prog_forward_write1(skb, data, v_ip_end, row_p);
+#line 1030 "relay.bpf.c"
 			}
 
 			/* spec.cue:14: {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
 #line 14 "spec.cue"
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 #line 14 "spec.cue"
-			if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_forward_ipv4_checksum);
-#line 14 "spec.cue"
 			v_payload_len = v_udp_end - 42;
+#line 14 "spec.cue"
+			v_partial_2 = fr_partial(skb);
+#line 14 "spec.cue"
+			if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -936,13 +1056,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 940 "relay.bpf.c"
+#line 1060 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write2(skb, data, v_payload_len, row_p);
-#line 946 "relay.bpf.c"
+#line 1066 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -950,6 +1070,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if ((fr_is_v4(row_p->m_other.addr)) != (fr_is_v4(row_p->m_peer.addr))) return fr_up(skb, reason_forward_address_family);
 #line 15 "spec.cue"
 		if (fr_is_v4(row_p->m_peer.addr)) { /* ipv4 stays */
+#line 15 "spec.cue"
+			v_partial_3 = fr_partial(skb);
+#line 15 "spec.cue"
+			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 40)) || ((v_partial_3 >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
+#line 15 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 15 "spec.cue"
 			if (unlikely(row_p->h_hop_peer_2.state != FR_HOP_DIRECT && row_p->h_hop_peer_2.state != FR_HOP_NEIGHBOUR)) {
 #line 15 "spec.cue"
@@ -962,22 +1088,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 966 "relay.bpf.c"
+#line 1092 "relay.bpf.c"
 			}
 #line 15 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
-			return prog_forward_write3(skb, data, row_p);
-#line 972 "relay.bpf.c"
+			return prog_forward_write3(skb, data, v_ip_end, row_p);
+#line 1098 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
 #line 15 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 #line 15 "spec.cue"
-		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_forward_ipv4_checksum);
-#line 15 "spec.cue"
 		v_payload_len_2 = v_udp_end - 42;
+#line 15 "spec.cue"
+		v_partial_4 = fr_partial(skb);
+#line 15 "spec.cue"
+		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 40)) || ((v_partial_4 >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -996,13 +1124,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1000 "relay.bpf.c"
+#line 1128 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_p->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
 		return prog_forward_write4(skb, data, v_payload_len_2, row_p);
-#line 1006 "relay.bpf.c"
+#line 1134 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -1030,6 +1158,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_forward_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_forward_martian_destination);
+#line 1172 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
@@ -1046,19 +1187,31 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: peers: ["udp.dst_port"] */
-#line 1053 "relay.bpf.c"
+#line 1196 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
+#line 1200 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			key.m_id = be16(data + 56);
 #line 12 "spec.cue"
-			row_p_2 = find_peers(&key);
-#line 1062 "relay.bpf.c"
+			row_p_2 = rows + 0;
+#line 12 "spec.cue"
+			found = find_peers(&key, row_p_2);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_p_2 = NULL;
+#line 1215 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_peers);
@@ -1070,11 +1223,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if ((fr_is_v4(row_p_2->m_local.addr)) != (fr_is_v4(row_p_2->m_peer.addr))) return fr_up(skb, reason_forward_address_family);
 #line 14 "spec.cue"
 			if (!(fr_is_v4(row_p_2->m_peer.addr))) { /* ipv6 stays */
+#line 14 "spec.cue"
+				v_partial_5 = fr_partial(skb);
+#line 14 "spec.cue"
+				if (!(((v_partial_5 == 0) || ((v_partial_5 & 0xffff) == 60)) || ((v_partial_5 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
+
 				/* transport.cue:14 */
 #line 14 "transport.cue"
 				if (be16(data + 60) == 0) return fr_up(skb, reason_forward_udp_checksum); /* udp.checksum */
 
 				/* spec.cue:14: {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
+#line 14 "spec.cue"
+				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 14 "spec.cue"
 				if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT && row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
@@ -1087,13 +1247,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 1091 "relay.bpf.c"
+#line 1251 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
-				return prog_forward_write5(skb, data, row_p_2);
-#line 1097 "relay.bpf.c"
+				return prog_forward_write5(skb, data, v_ip_end_2, row_p_2);
+#line 1257 "relay.bpf.c"
 			}
 
 			/* spec.cue:14: {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -1101,6 +1261,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 #line 14 "spec.cue"
 			v_payload_len_3 = v_udp_end_2 - 62;
+#line 14 "spec.cue"
+			v_partial_6 = fr_partial(skb);
+#line 14 "spec.cue"
+			if (!(((v_partial_6 == 0) || ((v_partial_6 & 0xffff) == 60)) || ((v_partial_6 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1119,13 +1283,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1123 "relay.bpf.c"
+#line 1287 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (28ULL + v_payload_len_3 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write6(skb, data, v_payload_len_3, row_p_2);
-#line 1129 "relay.bpf.c"
+#line 1293 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1133,11 +1297,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if ((fr_is_v4(row_p_2->m_other.addr)) != (fr_is_v4(row_p_2->m_peer.addr))) return fr_up(skb, reason_forward_address_family);
 #line 15 "spec.cue"
 		if (!(fr_is_v4(row_p_2->m_peer.addr))) { /* ipv6 stays */
+#line 15 "spec.cue"
+			v_partial_7 = fr_partial(skb);
+#line 15 "spec.cue"
+			if (!(((v_partial_7 == 0) || ((v_partial_7 & 0xffff) == 60)) || ((v_partial_7 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
+
 			/* transport.cue:14 */
 #line 14 "transport.cue"
 			if (be16(data + 60) == 0) return fr_up(skb, reason_forward_udp_checksum); /* udp.checksum */
 
 			/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
+#line 15 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 15 "spec.cue"
 			if (unlikely(row_p_2->h_hop_peer_2.state != FR_HOP_DIRECT && row_p_2->h_hop_peer_2.state != FR_HOP_NEIGHBOUR)) {
 #line 15 "spec.cue"
@@ -1150,13 +1321,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1154 "relay.bpf.c"
+#line 1325 "relay.bpf.c"
 			}
 #line 15 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
-			return prog_forward_write7(skb, data, row_p_2);
-#line 1160 "relay.bpf.c"
+			return prog_forward_write7(skb, data, v_ip_end_2, row_p_2);
+#line 1331 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1164,6 +1335,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 #line 15 "spec.cue"
 		v_payload_len_4 = v_udp_end_2 - 62;
+#line 15 "spec.cue"
+		v_partial_8 = fr_partial(skb);
+#line 15 "spec.cue"
+		if (!(((v_partial_8 == 0) || ((v_partial_8 & 0xffff) == 60)) || ((v_partial_8 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1182,17 +1357,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1186 "relay.bpf.c"
+#line 1361 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_p_2->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
 		return prog_forward_write8(skb, data, v_payload_len_4, row_p_2);
-#line 1192 "relay.bpf.c"
+#line 1367 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1198 "relay.bpf.c"
+#line 1373 "relay.bpf.c"
 }

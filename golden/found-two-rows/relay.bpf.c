@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 18
+#define FR_REASONS 27
+#define FR_NEEDS_ROWS 16
 #include "fastrelay.h"
 
 /* table known */
@@ -60,9 +61,9 @@ struct {
 	__type(value, struct val_known);
 } tbl_known SEC(".maps");
 
-static __always_inline struct val_known *find_known(const struct key_known *key)
+static __always_inline enum fr_found find_known(const struct key_known *key, struct val_known *row)
 {
-	return bpf_map_lookup_elem(&tbl_known, key);
+	return fr_find(&tbl_known, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 struct {
@@ -72,9 +73,9 @@ struct {
 	__type(value, struct val_busy);
 } tbl_busy SEC(".maps");
 
-static __always_inline struct val_busy *find_busy(const struct key_busy *key)
+static __always_inline enum fr_found find_busy(const struct key_busy *key, struct val_busy *row)
 {
-	return bpf_map_lookup_elem(&tbl_busy, key);
+	return fr_find(&tbl_busy, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 struct {
@@ -83,11 +84,6 @@ struct {
 	__type(key, struct key_seen);
 	__type(value, struct val_seen);
 } tbl_seen SEC(".maps");
-
-static __always_inline struct val_seen *find_seen(const struct key_seen *key)
-{
-	return bpf_map_lookup_elem(&tbl_seen, key);
-}
 
 /*
  * prog_sort: tc/ingress
@@ -101,20 +97,29 @@ enum {
 	reason_sort_pass = 1, /* passed on, as the spec says */
 	reason_sort_inactive = 2, /* the relay's lease has lapsed */
 	reason_sort_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_sort_truncated = 4, /* the packet ends inside a header */
-	reason_sort_ipv4_version = 5, /* ipv4: version has another value */
-	reason_sort_ip_options = 6, /* ipv4: ihl has another value */
-	reason_sort_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_sort_fragment = 8, /* ipv4: mf has another value */
-	reason_sort_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_sort_not_udp = 10, /* no udp header here */
-	reason_sort_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_sort_stranger = 12, /* dropped, as the spec says */
-	reason_sort_full_seen = 13, /* seen is full */
-	reason_sort_ipv6_version = 14, /* ipv6: version has another value */
-	reason_sort_mapped_address = 15, /* an IPv4-mapped address in an IPv6 header */
-	reason_sort_ipv6_payload_length = 16, /* ipv6: payload_length disagrees with the packet */
-	reason_sort_not_ip = 17, /* no ip header here */
+	reason_sort_other_host = 4, /* a frame for another host */
+	reason_sort_link_broadcast = 5, /* a link-layer broadcast */
+	reason_sort_link_multicast = 6, /* a link-layer multicast */
+	reason_sort_truncated = 7, /* the packet ends inside a header */
+	reason_sort_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_sort_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_sort_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_sort_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_sort_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_sort_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_sort_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_sort_multicast = 15, /* a multicast or broadcast destination */
+	reason_sort_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_sort_not_udp = 17, /* no udp header here */
+	reason_sort_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_sort_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_sort_changing = 20, /* user space changed rows at each attempt to read one */
+	reason_sort_stranger = 21, /* dropped, as the spec says */
+	reason_sort_full_seen = 22, /* table seen is full */
+	reason_sort_ipv6_version = 23, /* ipv6.version is not 6 */
+	reason_sort_mapped_address = 24, /* an IPv4-mapped address in an IPv6 header */
+	reason_sort_ipv6_payload_length = 25, /* ipv6.payload_length disagrees with the packet */
+	reason_sort_not_ip = 26, /* no ip header here */
 };
 
 static __always_inline int prog_sort_write1(struct __sk_buff *skb)
@@ -145,7 +150,9 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	struct val_busy *row_b;
 	struct val_known *row_k_2;
 	struct val_busy *row_b_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -157,6 +164,16 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_sort_vlan_tag);
+#line 10 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 10 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_sort_other_host);
+#line 10 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_sort_link_broadcast);
+#line 10 "spec.cue"
+		return fr_up(skb, reason_sort_link_multicast);
+#line 176 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -197,6 +214,24 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_sort_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_sort_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_sort_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_sort_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_sort_martian_destination);
+#line 233 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_sort_not_udp); /* ipv4.protocol */
@@ -213,29 +248,51 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_sort_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_sort_udp_length);
 
 		/* spec.cue:12: lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
-#line 220 "relay.bpf.c"
+#line 257 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_known key __attribute__((aligned(8))) = {};
+#line 261 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 12 "spec.cue"
-			row_k = find_known(&key);
-#line 229 "relay.bpf.c"
+			row_k = rows + 0;
+#line 12 "spec.cue"
+			found = find_known(&key, row_k);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_k = NULL;
+#line 276 "relay.bpf.c"
 		}
 		{
 #line 12 "spec.cue"
 			struct key_busy key __attribute__((aligned(8))) = {};
+#line 281 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			key.m_port = be16(data + 36);
 #line 12 "spec.cue"
-			row_b = find_busy(&key);
-#line 239 "relay.bpf.c"
+			row_b = rows + 8;
+#line 12 "spec.cue"
+			found = find_busy(&key, row_b);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_b = NULL;
+#line 296 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {when: "!k && !b", do: [{drop: "stranger"}]}, */
@@ -243,7 +300,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (!fr_has(row_k) && !fr_has(row_b)) { /* rule */
 #line 14 "spec.cue"
 			return fr_drop(skb->len, reason_sort_stranger);
-#line 247 "relay.bpf.c"
+#line 304 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
@@ -259,11 +316,11 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			val.m_known = fr_has(row_k);
 #line 15 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_sort_full_seen);
-#line 263 "relay.bpf.c"
+#line 320 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		return prog_sort_write1(skb);
-#line 267 "relay.bpf.c"
+#line 324 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -291,6 +348,19 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_sort_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_sort_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_sort_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_sort_martian_destination);
+#line 362 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_sort_not_udp); /* ipv6.next_header */
@@ -307,31 +377,53 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_sort_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_sort_udp_length);
 
 		/* spec.cue:12: lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
-#line 314 "relay.bpf.c"
+#line 386 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_known key __attribute__((aligned(8))) = {};
+#line 390 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
 #line 12 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 12 "spec.cue"
-			row_k_2 = find_known(&key);
-#line 325 "relay.bpf.c"
+			row_k_2 = rows + 0;
+#line 12 "spec.cue"
+			found = find_known(&key, row_k_2);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_k_2 = NULL;
+#line 407 "relay.bpf.c"
 		}
 		{
 #line 12 "spec.cue"
 			struct key_busy key __attribute__((aligned(8))) = {};
+#line 412 "relay.bpf.c"
+			enum fr_found found;
 
 #line 12 "spec.cue"
 			key.m_port = be16(data + 56);
 #line 12 "spec.cue"
-			row_b_2 = find_busy(&key);
-#line 335 "relay.bpf.c"
+			row_b_2 = rows + 8;
+#line 12 "spec.cue"
+			found = find_busy(&key, row_b_2);
+#line 12 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
+#line 12 "spec.cue"
+			if (found == FR_MISSING)
+#line 12 "spec.cue"
+				row_b_2 = NULL;
+#line 427 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {when: "!k && !b", do: [{drop: "stranger"}]}, */
@@ -339,7 +431,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (!fr_has(row_k_2) && !fr_has(row_b_2)) { /* rule */
 #line 14 "spec.cue"
 			return fr_drop(skb->len, reason_sort_stranger);
-#line 343 "relay.bpf.c"
+#line 435 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
@@ -357,15 +449,15 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			val.m_known = fr_has(row_k_2);
 #line 15 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_sort_full_seen);
-#line 361 "relay.bpf.c"
+#line 453 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		return prog_sort_write2(skb);
-#line 365 "relay.bpf.c"
+#line 457 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 371 "relay.bpf.c"
+#line 463 "relay.bpf.c"
 }

@@ -7,11 +7,13 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 32
+#define FR_REASONS 40
+#define FR_NEEDS_ROWS 72
 #define FR_NEEDS_SLOTS 16
 #define FR_USAGES 1
 #define FR_NEEDS_SHARED 17
 #define FR_NEEDS_NAMED 1
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /* Settings: read-only data, chosen when the relay is loaded. */
@@ -58,9 +60,9 @@ struct {
 	__type(value, struct val_map);
 } tbl_map SEC(".maps");
 
-static __always_inline struct val_map *find_map(const struct key_map *key)
+static __always_inline enum fr_found find_map(const struct key_map *key, struct val_map *row)
 {
-	return bpf_map_lookup_elem(&tbl_map, key);
+	return fr_find(&tbl_map, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 struct {
@@ -70,11 +72,11 @@ struct {
 	__type(value, struct val_void);
 } tbl_void SEC(".maps");
 
-static __always_inline struct val_void *find_void(const struct key_void *key, __u64 now)
+static __always_inline enum fr_found find_void(const struct key_void *key, struct val_void *row, __u64 now)
 {
-	struct val_void *row = bpf_map_lookup_elem(&tbl_void, key);
+	enum fr_found found = fr_find(&tbl_void, key, row, sizeof(*row), FR_CHANGES, NULL);
 
-	return row && fr_alive(row->h_slot, row->h_gen, now) ? row : NULL;
+	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -89,37 +91,45 @@ enum {
 	reason_main_pass = 1, /* passed on, as the spec says */
 	reason_main_inactive = 2, /* the relay's lease has lapsed */
 	reason_main_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_main_truncated = 4, /* the packet ends inside a header */
-	reason_main_ipv4_version = 5, /* ipv4: version has another value */
-	reason_main_ip_options = 6, /* ipv4: ihl has another value */
-	reason_main_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_main_fragment = 8, /* ipv4: mf has another value */
-	reason_main_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_main_not_udp = 10, /* no udp header here */
-	reason_main_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_main_int_type = 12, /* int: type has another value */
-	reason_main_super_packet = 13, /* several datagrams in one buffer (GSO, GRO) */
-	reason_main_no_match = 14, /* not what the program is for */
-	reason_main_no_void = 15, /* no row in void */
-	reason_main_float = 16, /* dropped, as the spec says */
-	reason_main_address_family = 17, /* an address of the other family */
-	reason_main_no_memory = 18, /* the kernel has no memory to change the packet */
-	reason_main_fault = 19, /* dropped: the kernel failed after the first change */
-	reason_main_too_big = 20, /* larger than the MTU of the way out */
-	reason_main_no_route = 21, /* no way out is known */
-	reason_main_local = 22, /* the destination is this host */
-	reason_main_unreachable = 23, /* the route says unreachable */
-	reason_main_blackhole = 24, /* the route says blackhole */
-	reason_main_prohibit = 25, /* the route says prohibit */
-	reason_main_ipv4_checksum = 26, /* ipv4: checksum is wrong */
-	reason_main_udp_checksum = 27, /* udp: checksum is 0 where that is invalid */
-	reason_main_ipv6_version = 28, /* ipv6: version has another value */
-	reason_main_mapped_address = 29, /* an IPv4-mapped address in an IPv6 header */
-	reason_main_ipv6_payload_length = 30, /* ipv6: payload_length disagrees with the packet */
-	reason_main_not_ip = 31, /* no ip header here */
+	reason_main_other_host = 4, /* a frame for another host */
+	reason_main_link_broadcast = 5, /* a link-layer broadcast */
+	reason_main_link_multicast = 6, /* a link-layer multicast */
+	reason_main_truncated = 7, /* the packet ends inside a header */
+	reason_main_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_main_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_main_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_main_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_main_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_main_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_main_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_main_multicast = 15, /* a multicast or broadcast destination */
+	reason_main_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_main_not_udp = 17, /* no udp header here */
+	reason_main_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_main_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_main_int_type = 20, /* int.type is not 1 */
+	reason_main_no_match = 21, /* not what the program is for */
+	reason_main_changing = 22, /* user space changed rows at each attempt to read one */
+	reason_main_no_void = 23, /* no row in void */
+	reason_main_float = 24, /* dropped, as the spec says */
+	reason_main_address_family = 25, /* an address of the other family */
+	reason_main_partial_checksum = 26, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_main_no_memory = 27, /* the kernel has no memory to change the packet */
+	reason_main_fault = 28, /* dropped: the kernel failed after the first change */
+	reason_main_too_big = 29, /* larger than the MTU of the way out */
+	reason_main_no_route = 30, /* no route to the destination */
+	reason_main_local = 31, /* the destination is this host */
+	reason_main_unreachable = 32, /* the route says unreachable */
+	reason_main_blackhole = 33, /* the route says blackhole */
+	reason_main_prohibit = 34, /* the route says prohibit */
+	reason_main_udp_checksum = 35, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_main_ipv6_version = 36, /* ipv6.version is not 6 */
+	reason_main_mapped_address = 37, /* an IPv4-mapped address in an IPv6 header */
+	reason_main_ipv6_payload_length = 38, /* ipv6.payload_length disagrees with the packet */
+	reason_main_not_ip = 39, /* no ip header here */
 };
 
-static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, __u64 now, struct val_void *row_double)
+static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end, struct val_void *row_double)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -141,13 +151,14 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	__u32 x6 = ld32(data + 30);
 #line 22 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 145 "relay.bpf.c"
+#line 155 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 22 "spec.cue"
 	__u32 x8 = ld32(data + 34);
-#line 151 "relay.bpf.c"
+#line 162 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -161,9 +172,20 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	__u32 x9 = ld32(data + 18);
 #line 22 "spec.cue"
 	__u16 x10 = ld16(data + 22);
-#line 165 "relay.bpf.c"
+#line 176 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_double->h_hop_close.state == FR_HOP_DIRECT;
+
+#line 22 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 182 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_main_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 42 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_main_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -187,11 +209,11 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	st16(data + 34, x3);
 	st16(data + 36, x4);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 194 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 216 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 18, 24);
@@ -234,13 +256,14 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	__u32 x10 = ld32(data + 30);
 #line 22 "spec.cue"
 	__u16 x11 = ld16(data + 38);
-#line 238 "relay.bpf.c"
+#line 260 "relay.bpf.c"
 	__u64 was0 = (__u64)x9 + x10 + x11 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 22 "spec.cue"
 	__u32 x12 = ld32(data + 34);
-#line 244 "relay.bpf.c"
+#line 267 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -248,7 +271,7 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 46, 66, v_payload_len, FR_TO_IPV6);
-#line 252 "relay.bpf.c"
+#line 275 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) : fr_up(skb, reason_main_no_memory);
 
@@ -286,9 +309,9 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 #line 4 "spec.cue"
 	st32(data + 62, x8);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 291 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 314 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 52);
@@ -301,7 +324,7 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	return bpf_redirect_neigh(row_double->h_hop_close.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, __u64 now, struct val_void *row_double_2)
+static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end_2, struct val_void *row_double_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -332,17 +355,29 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	__u64 x11 = ld64(data + 46);
 #line 22 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 336 "relay.bpf.c"
+#line 359 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 22 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 342 "relay.bpf.c"
+#line 366 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
 	int direct = row_double_2->h_hop_close.state == FR_HOP_DIRECT;
+
+#line 22 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 374 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_main_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 62 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_main_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -367,9 +402,9 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	st16(data + 54, x6);
 	st16(data + 56, x7);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 372 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 407 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 48);
@@ -413,13 +448,14 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	__u64 x11 = ld64(data + 46);
 #line 22 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 417 "relay.bpf.c"
+#line 452 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 22 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 423 "relay.bpf.c"
+#line 459 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -430,7 +466,7 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 66, 46, v_payload_len_2, FR_TO_IPV4);
-#line 434 "relay.bpf.c"
+#line 470 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) : fr_up(skb, reason_main_no_memory);
 
@@ -467,11 +503,11 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 #line 4 "spec.cue"
 	st32(data + 42, x7);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 474 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 510 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 32);
@@ -490,15 +526,21 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
+	__u64 v_partial;
 	__u64 v_payload_len;
+	__u64 v_partial_2;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
+	__u64 v_partial_3;
 	__u64 v_payload_len_2;
+	__u64 v_partial_4;
 	struct val_map *row_package;
 	struct val_void *row_double;
 	struct val_map *row_package_2;
 	struct val_void *row_double_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -510,6 +552,16 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 	/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_main_vlan_tag);
+#line 16 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 16 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_main_other_host);
+#line 16 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_main_link_broadcast);
+#line 16 "spec.cue"
+		return fr_up(skb, reason_main_link_multicast);
+#line 564 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -550,6 +602,24 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_main_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_main_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_main_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_main_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_main_martian_destination);
+#line 621 "relay.bpf.c"
+		}
+
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_main_not_udp); /* ipv4.protocol */
@@ -565,6 +635,8 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_main_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_main_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_main_udp_length);
 
@@ -585,20 +657,32 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (!(set_func && (be8(data + 43) == set_default))) return fr_up(skb, reason_main_no_match); /* int.range */
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 589 "relay.bpf.c"
+#line 661 "relay.bpf.c"
 		{
 #line 19 "spec.cue"
 			struct key_map key __attribute__((aligned(8))) = {};
+#line 665 "relay.bpf.c"
+			enum fr_found found;
 
 #line 19 "spec.cue"
 			key.m_switch = be16(data + 44);
 #line 19 "spec.cue"
-			row_package = find_map(&key);
-#line 598 "relay.bpf.c"
+			row_package = rows + 0;
+#line 19 "spec.cue"
+			found = find_map(&key, row_package);
+#line 19 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_main_changing);
+#line 19 "spec.cue"
+			if (found == FR_MISSING)
+#line 19 "spec.cue"
+				row_package = NULL;
+#line 680 "relay.bpf.c"
 		}
 		{
 #line 19 "spec.cue"
 			struct key_void key __attribute__((aligned(8))) = {};
+#line 685 "relay.bpf.c"
+			enum fr_found found;
 
 #line 19 "spec.cue"
 			fr_put_v4(key.m_goto.addr, ld32(data + 26));
@@ -607,8 +691,16 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 19 "spec.cue"
 			key.m_var = be16(data + 44);
 #line 19 "spec.cue"
-			row_double = find_void(&key, now);
-#line 612 "relay.bpf.c"
+			row_double = rows + 8;
+#line 19 "spec.cue"
+			found = find_void(&key, row_double, now);
+#line 19 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_main_changing);
+#line 19 "spec.cue"
+			if (found == FR_MISSING)
+#line 19 "spec.cue"
+				row_double = NULL;
+#line 704 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double) return fr_up(skb, reason_main_no_void);
@@ -620,7 +712,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 624 "relay.bpf.c"
+#line 716 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -628,6 +720,10 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if ((fr_is_v4(row_double->m_long.addr)) != (fr_is_v4(row_double->m_close.addr))) return fr_up(skb, reason_main_address_family);
 #line 22 "spec.cue"
 		if (fr_is_v4(row_double->m_close.addr)) { /* ipv4 stays */
+#line 22 "spec.cue"
+			v_partial = fr_partial(skb);
+#line 22 "spec.cue"
+			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 46))) return fr_up(skb, reason_main_partial_checksum);
 #line 22 "spec.cue"
 			if (unlikely(row_double->h_hop_close.state != FR_HOP_DIRECT && row_double->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
 #line 22 "spec.cue"
@@ -640,22 +736,24 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 644 "relay.bpf.c"
+#line 740 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end - 14 > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
 #line 22 "spec.cue"
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
-			return prog_main_write1(skb, data, now, row_double);
-#line 652 "relay.bpf.c"
+			return prog_main_write1(skb, data, now, v_ip_end, row_double);
+#line 748 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
-		if (fr_fold((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30)) != 0xFFFF) return fr_up(skb, reason_main_ipv4_checksum);
-#line 22 "spec.cue"
 		v_payload_len = v_udp_end - 46;
+#line 22 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 22 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 46))) return fr_up(skb, reason_main_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -674,7 +772,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 678 "relay.bpf.c"
+#line 776 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (52ULL + v_payload_len > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -682,7 +780,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
 		return prog_main_write2(skb, data, now, v_payload_len, row_double);
-#line 686 "relay.bpf.c"
+#line 784 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
@@ -710,6 +808,19 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_main_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_main_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_main_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_main_martian_destination);
+#line 822 "relay.bpf.c"
+		}
+
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_main_not_udp); /* ipv6.next_header */
@@ -725,6 +836,8 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_main_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_main_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_main_udp_length);
 
@@ -745,20 +858,32 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (!(set_func && (be8(data + 63) == set_default))) return fr_up(skb, reason_main_no_match); /* int.range */
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 749 "relay.bpf.c"
+#line 862 "relay.bpf.c"
 		{
 #line 19 "spec.cue"
 			struct key_map key __attribute__((aligned(8))) = {};
+#line 866 "relay.bpf.c"
+			enum fr_found found;
 
 #line 19 "spec.cue"
 			key.m_switch = be16(data + 64);
 #line 19 "spec.cue"
-			row_package_2 = find_map(&key);
-#line 758 "relay.bpf.c"
+			row_package_2 = rows + 0;
+#line 19 "spec.cue"
+			found = find_map(&key, row_package_2);
+#line 19 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_main_changing);
+#line 19 "spec.cue"
+			if (found == FR_MISSING)
+#line 19 "spec.cue"
+				row_package_2 = NULL;
+#line 881 "relay.bpf.c"
 		}
 		{
 #line 19 "spec.cue"
 			struct key_void key __attribute__((aligned(8))) = {};
+#line 886 "relay.bpf.c"
+			enum fr_found found;
 
 #line 19 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
@@ -769,8 +894,16 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 19 "spec.cue"
 			key.m_var = be16(data + 64);
 #line 19 "spec.cue"
-			row_double_2 = find_void(&key, now);
-#line 774 "relay.bpf.c"
+			row_double_2 = rows + 8;
+#line 19 "spec.cue"
+			found = find_void(&key, row_double_2, now);
+#line 19 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_main_changing);
+#line 19 "spec.cue"
+			if (found == FR_MISSING)
+#line 19 "spec.cue"
+				row_double_2 = NULL;
+#line 907 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double_2) return fr_up(skb, reason_main_no_void);
@@ -782,7 +915,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package_2->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 786 "relay.bpf.c"
+#line 919 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -790,6 +923,11 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if ((fr_is_v4(row_double_2->m_long.addr)) != (fr_is_v4(row_double_2->m_close.addr))) return fr_up(skb, reason_main_address_family);
 #line 22 "spec.cue"
 		if (!(fr_is_v4(row_double_2->m_close.addr))) { /* ipv6 stays */
+#line 22 "spec.cue"
+			v_partial_3 = fr_partial(skb);
+#line 22 "spec.cue"
+			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 66))) return fr_up(skb, reason_main_partial_checksum);
+
 			/* transport.cue:14 */
 #line 14 "transport.cue"
 			if (be16(data + 60) == 0) return fr_up(skb, reason_main_udp_checksum); /* udp.checksum */
@@ -807,20 +945,24 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 811 "relay.bpf.c"
+#line 949 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end_2 - 14 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
 #line 22 "spec.cue"
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
-			return prog_main_write3(skb, data, now, row_double_2);
-#line 819 "relay.bpf.c"
+			return prog_main_write3(skb, data, now, v_ip_end_2, row_double_2);
+#line 957 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
 		v_payload_len_2 = v_udp_end_2 - 66;
+#line 22 "spec.cue"
+		v_partial_4 = fr_partial(skb);
+#line 22 "spec.cue"
+		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 66))) return fr_up(skb, reason_main_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -839,7 +981,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 843 "relay.bpf.c"
+#line 985 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (32ULL + v_payload_len_2 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -847,11 +989,11 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
 		return prog_main_write4(skb, data, now, v_payload_len_2, row_double_2);
-#line 851 "relay.bpf.c"
+#line 993 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_main_not_ip);
-#line 857 "relay.bpf.c"
+#line 999 "relay.bpf.c"
 }

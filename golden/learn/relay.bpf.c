@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 19
+#define FR_REASONS 26
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
@@ -33,11 +33,6 @@ struct {
 	__type(value, struct val_seen);
 } tbl_seen SEC(".maps");
 
-static __always_inline struct val_seen *find_seen(const struct key_seen *key)
-{
-	return bpf_map_lookup_elem(&tbl_seen, key);
-}
-
 /*
  * prog_inbound: tc/ingress
  *	eth ipv4 udp tag
@@ -50,21 +45,28 @@ enum {
 	reason_inbound_pass = 1, /* passed on, as the spec says */
 	reason_inbound_inactive = 2, /* the relay's lease has lapsed */
 	reason_inbound_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_inbound_truncated = 4, /* the packet ends inside a header */
-	reason_inbound_ipv4_version = 5, /* ipv4: version has another value */
-	reason_inbound_ip_options = 6, /* ipv4: ihl has another value */
-	reason_inbound_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_inbound_fragment = 8, /* ipv4: mf has another value */
-	reason_inbound_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_inbound_not_udp = 10, /* no udp header here */
-	reason_inbound_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_inbound_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_inbound_no_match = 13, /* not what the program is for */
-	reason_inbound_full_seen = 14, /* seen is full */
-	reason_inbound_ipv6_version = 15, /* ipv6: version has another value */
-	reason_inbound_mapped_address = 16, /* an IPv4-mapped address in an IPv6 header */
-	reason_inbound_ipv6_payload_length = 17, /* ipv6: payload_length disagrees with the packet */
-	reason_inbound_not_ip = 18, /* no ip header here */
+	reason_inbound_other_host = 4, /* a frame for another host */
+	reason_inbound_link_broadcast = 5, /* a link-layer broadcast */
+	reason_inbound_link_multicast = 6, /* a link-layer multicast */
+	reason_inbound_truncated = 7, /* the packet ends inside a header */
+	reason_inbound_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_inbound_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_inbound_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_inbound_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_inbound_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_inbound_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_inbound_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_inbound_multicast = 15, /* a multicast or broadcast destination */
+	reason_inbound_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_inbound_not_udp = 17, /* no udp header here */
+	reason_inbound_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_inbound_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_inbound_no_match = 20, /* not what the program is for */
+	reason_inbound_full_seen = 21, /* table seen is full */
+	reason_inbound_ipv6_version = 22, /* ipv6.version is not 6 */
+	reason_inbound_mapped_address = 23, /* an IPv4-mapped address in an IPv6 header */
+	reason_inbound_ipv6_payload_length = 24, /* ipv6.payload_length disagrees with the packet */
+	reason_inbound_not_ip = 25, /* no ip header here */
 };
 
 static __always_inline int prog_inbound_write1(struct __sk_buff *skb)
@@ -103,6 +105,16 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 	/* spec.cue:7: hook: "tc/ingress" */
 #line 7 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_inbound_vlan_tag);
+#line 7 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 7 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_inbound_other_host);
+#line 7 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_inbound_link_broadcast);
+#line 7 "spec.cue"
+		return fr_up(skb, reason_inbound_link_multicast);
+#line 117 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -143,6 +155,24 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_inbound_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_inbound_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_inbound_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_inbound_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_inbound_martian_destination);
+#line 174 "relay.bpf.c"
+		}
+
 		/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 #line 8 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_inbound_not_udp); /* ipv4.protocol */
@@ -158,6 +188,8 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_inbound_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_inbound_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_inbound_udp_length);
 
@@ -175,7 +207,7 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 		if (be16(data + 36) != 0x1b58) return fr_up(skb, reason_inbound_no_match); /* udp.dst_port */
 
 		/* spec.cue:10: do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: "learned"}, "pass"] */
-#line 179 "relay.bpf.c"
+#line 211 "relay.bpf.c"
 		{
 #line 10 "spec.cue"
 			struct key_seen key __attribute__((aligned(8))) = {};
@@ -192,13 +224,13 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 			val.m_port = be16(data + 36);
 #line 10 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_inbound_full_seen);
-#line 196 "relay.bpf.c"
+#line 228 "relay.bpf.c"
 		}
 #line 10 "spec.cue"
 		fr_named_add(0, 1);
 #line 10 "spec.cue"
 		return prog_inbound_write1(skb);
-#line 202 "relay.bpf.c"
+#line 234 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
@@ -226,6 +258,19 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_inbound_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_inbound_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_inbound_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_inbound_martian_destination);
+#line 272 "relay.bpf.c"
+		}
+
 		/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 #line 8 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_inbound_not_udp); /* ipv6.next_header */
@@ -241,6 +286,8 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_inbound_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_inbound_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_inbound_udp_length);
 
@@ -258,7 +305,7 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 		if (be16(data + 56) != 0x1b58) return fr_up(skb, reason_inbound_no_match); /* udp.dst_port */
 
 		/* spec.cue:10: do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: "learned"}, "pass"] */
-#line 262 "relay.bpf.c"
+#line 309 "relay.bpf.c"
 		{
 #line 10 "spec.cue"
 			struct key_seen key __attribute__((aligned(8))) = {};
@@ -277,17 +324,17 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 			val.m_port = be16(data + 56);
 #line 10 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_inbound_full_seen);
-#line 281 "relay.bpf.c"
+#line 328 "relay.bpf.c"
 		}
 #line 10 "spec.cue"
 		fr_named_add(0, 1);
 #line 10 "spec.cue"
 		return prog_inbound_write2(skb);
-#line 287 "relay.bpf.c"
+#line 334 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 #line 8 "spec.cue"
 	return fr_up(skb, reason_inbound_not_ip);
-#line 293 "relay.bpf.c"
+#line 340 "relay.bpf.c"
 }

@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 20
+#define FR_REASONS 28
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
@@ -29,22 +29,30 @@ enum {
 	reason_filter_pass = 1, /* passed on, as the spec says */
 	reason_filter_inactive = 2, /* the relay's lease has lapsed */
 	reason_filter_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_filter_truncated = 4, /* the packet ends inside a header */
-	reason_filter_ipv4_version = 5, /* ipv4: version has another value */
-	reason_filter_ip_options = 6, /* ipv4: ihl has another value */
-	reason_filter_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_filter_fragment = 8, /* ipv4: mf has another value */
-	reason_filter_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_filter_not_udp = 10, /* no udp header here */
-	reason_filter_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_filter_no_match = 12, /* not what the program is for */
-	reason_filter_sources = 13, /* dropped, as the spec says */
-	reason_filter_stranger = 14, /* dropped, as the spec says */
-	reason_filter_no_rule = 15, /* no rule applies */
-	reason_filter_ipv6_version = 16, /* ipv6: version has another value */
-	reason_filter_mapped_address = 17, /* an IPv4-mapped address in an IPv6 header */
-	reason_filter_ipv6_payload_length = 18, /* ipv6: payload_length disagrees with the packet */
-	reason_filter_not_ip = 19, /* no ip header here */
+	reason_filter_other_host = 4, /* a frame for another host */
+	reason_filter_link_broadcast = 5, /* a link-layer broadcast */
+	reason_filter_link_multicast = 6, /* a link-layer multicast */
+	reason_filter_truncated = 7, /* the packet ends inside a header */
+	reason_filter_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_filter_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_filter_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_filter_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_filter_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_filter_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_filter_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_filter_multicast = 15, /* a multicast or broadcast destination */
+	reason_filter_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_filter_not_udp = 17, /* no udp header here */
+	reason_filter_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_filter_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_filter_no_match = 20, /* not what the program is for */
+	reason_filter_sources = 21, /* dropped, as the spec says */
+	reason_filter_stranger = 22, /* dropped, as the spec says */
+	reason_filter_no_rule = 23, /* no rule applies */
+	reason_filter_ipv6_version = 24, /* ipv6.version is not 6 */
+	reason_filter_mapped_address = 25, /* an IPv4-mapped address in an IPv6 header */
+	reason_filter_ipv6_payload_length = 26, /* ipv6.payload_length disagrees with the packet */
+	reason_filter_not_ip = 27, /* no ip header here */
 };
 
 static __always_inline int prog_filter_write1(struct __sk_buff *skb)
@@ -83,6 +91,16 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_filter_vlan_tag);
+#line 11 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 11 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_filter_other_host);
+#line 11 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_filter_link_broadcast);
+#line 11 "spec.cue"
+		return fr_up(skb, reason_filter_link_multicast);
+#line 103 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -123,6 +141,24 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_filter_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_filter_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_filter_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_filter_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_filter_martian_destination);
+#line 160 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv4.protocol */
@@ -139,6 +175,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_filter_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_filter_udp_length);
 
 		/* spec.cue:13: match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
@@ -150,7 +188,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (((be16(data + 34) == 0x400) || ((be16(data + 34) >= 0x7d0) && (be16(data + 34) <= 0xbb7))) && ((be8(data + 15) & 3) <= 2)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_sources);
-#line 154 "relay.bpf.c"
+#line 192 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
@@ -158,7 +196,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (set_strict && !(ld32(data + 6) == ldv32(set_gateway) && ld16(data + 6 + 4) == ldv16(set_gateway + 4))) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_filter_stranger);
-#line 162 "relay.bpf.c"
+#line 200 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home"}, "pass"]}, */
@@ -168,13 +206,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return prog_filter_write1(skb);
-#line 172 "relay.bpf.c"
+#line 210 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: programs: filter: { */
 #line 10 "spec.cue"
 		return fr_up(skb, reason_filter_no_rule);
-#line 178 "relay.bpf.c"
+#line 216 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -202,6 +240,19 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_filter_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_filter_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_filter_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_filter_martian_destination);
+#line 254 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv6.next_header */
@@ -218,6 +269,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_filter_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_filter_udp_length);
 
 		/* spec.cue:13: match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
@@ -229,7 +282,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (((be16(data + 54) == 0x400) || ((be16(data + 54) >= 0x7d0) && (be16(data + 54) <= 0xbb7))) && (((be8(data + 15) >> 4) & 3) <= 2)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_sources);
-#line 233 "relay.bpf.c"
+#line 286 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
@@ -237,7 +290,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (set_strict && !(ld32(data + 6) == ldv32(set_gateway) && ld16(data + 6 + 4) == ldv16(set_gateway + 4))) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_filter_stranger);
-#line 241 "relay.bpf.c"
+#line 294 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home"}, "pass"]}, */
@@ -247,17 +300,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return prog_filter_write2(skb);
-#line 251 "relay.bpf.c"
+#line 304 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: programs: filter: { */
 #line 10 "spec.cue"
 		return fr_up(skb, reason_filter_no_rule);
-#line 257 "relay.bpf.c"
+#line 310 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 263 "relay.bpf.c"
+#line 316 "relay.bpf.c"
 }

@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 28
+#define FR_REASONS 37
+#define FR_NEEDS_ROWS 88
 #include "fastrelay.h"
 
 /* table services */
@@ -48,9 +49,9 @@ struct {
 	__type(value, struct val_services);
 } tbl_services SEC(".maps");
 
-static __always_inline struct val_services *find_services(const struct key_services *key)
+static __always_inline enum fr_found find_services(const struct key_services *key, struct val_services *row)
 {
-	return bpf_map_lookup_elem(&tbl_services, key);
+	return fr_find(&tbl_services, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 struct {
@@ -60,9 +61,9 @@ struct {
 	__type(value, struct val_backends);
 } tbl_backends SEC(".maps");
 
-static __always_inline struct val_backends *find_backends(const struct key_backends *key)
+static __always_inline enum fr_found find_backends(const struct key_backends *key, struct val_backends *row)
 {
-	return bpf_map_lookup_elem(&tbl_backends, key);
+	return fr_find(&tbl_backends, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 /*
@@ -77,33 +78,42 @@ enum {
 	reason_balance_pass = 1, /* passed on, as the spec says */
 	reason_balance_inactive = 2, /* the relay's lease has lapsed */
 	reason_balance_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_balance_truncated = 4, /* the packet ends inside a header */
-	reason_balance_ipv4_version = 5, /* ipv4: version has another value */
-	reason_balance_ip_options = 6, /* ipv4: ihl has another value */
-	reason_balance_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_balance_fragment = 8, /* ipv4: mf has another value */
-	reason_balance_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_balance_not_udp = 10, /* no udp header here */
-	reason_balance_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_balance_no_services = 12, /* no row in services */
-	reason_balance_no_pool = 13, /* dropped, as the spec says */
-	reason_balance_no_backends = 14, /* no row in backends */
-	reason_balance_hop_limit = 15, /* the hop limit is used up */
-	reason_balance_no_memory = 16, /* the kernel has no memory to change the packet */
-	reason_balance_fault = 17, /* dropped: the kernel failed after the first change */
-	reason_balance_too_big = 18, /* larger than the MTU of the way out */
-	reason_balance_no_route = 19, /* no way out is known */
-	reason_balance_local = 20, /* the destination is this host */
-	reason_balance_unreachable = 21, /* the route says unreachable */
-	reason_balance_blackhole = 22, /* the route says blackhole */
-	reason_balance_prohibit = 23, /* the route says prohibit */
-	reason_balance_ipv6_version = 24, /* ipv6: version has another value */
-	reason_balance_mapped_address = 25, /* an IPv4-mapped address in an IPv6 header */
-	reason_balance_ipv6_payload_length = 26, /* ipv6: payload_length disagrees with the packet */
-	reason_balance_not_ip = 27, /* no ip header here */
+	reason_balance_other_host = 4, /* a frame for another host */
+	reason_balance_link_broadcast = 5, /* a link-layer broadcast */
+	reason_balance_link_multicast = 6, /* a link-layer multicast */
+	reason_balance_truncated = 7, /* the packet ends inside a header */
+	reason_balance_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_balance_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_balance_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_balance_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_balance_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_balance_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_balance_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_balance_multicast = 15, /* a multicast or broadcast destination */
+	reason_balance_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_balance_not_udp = 17, /* no udp header here */
+	reason_balance_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_balance_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_balance_no_services = 20, /* no row in services */
+	reason_balance_changing = 21, /* user space changed rows at each attempt to read one */
+	reason_balance_no_pool = 22, /* dropped, as the spec says */
+	reason_balance_hop_limit = 23, /* the hop limit is used up */
+	reason_balance_no_memory = 24, /* the kernel has no memory to change the packet */
+	reason_balance_fault = 25, /* dropped: the kernel failed after the first change */
+	reason_balance_too_big = 26, /* larger than the MTU of the way out */
+	reason_balance_no_route = 27, /* no route to the destination */
+	reason_balance_local = 28, /* the destination is this host */
+	reason_balance_unreachable = 29, /* the route says unreachable */
+	reason_balance_blackhole = 30, /* the route says blackhole */
+	reason_balance_prohibit = 31, /* the route says prohibit */
+	reason_balance_no_backends = 32, /* no row in backends */
+	reason_balance_ipv6_version = 33, /* ipv6.version is not 6 */
+	reason_balance_mapped_address = 34, /* an IPv4-mapped address in an IPv6 header */
+	reason_balance_ipv6_payload_length = 35, /* ipv6.payload_length disagrees with the packet */
+	reason_balance_not_ip = 36, /* no ip header here */
 };
 
-static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data, struct val_backends *row_b)
+static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_backends *row_b)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -115,9 +125,20 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 14 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 119 "relay.bpf.c"
+#line 129 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_b->m_way.hop.state == FR_HOP_DIRECT;
+
+#line 14 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 135 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_balance_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_balance_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -132,7 +153,7 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 136 "relay.bpf.c"
+#line 157 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -143,7 +164,7 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_b->m_way.hop.ifindex, AF_INET, row_b->m_way.addr + 12);
 }
 
-static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data, struct val_backends *row_b_2)
+static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_backends *row_b_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -155,9 +176,20 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 15 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 159 "relay.bpf.c"
+#line 180 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_b_2->m_way.hop.state == FR_HOP_DIRECT;
+
+#line 15 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 186 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_balance_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_balance_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -172,7 +204,7 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 176 "relay.bpf.c"
+#line 208 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -183,14 +215,25 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_b_2->m_way.hop.ifindex, AF_INET, row_b_2->m_way.addr + 12);
 }
 
-static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data, struct val_backends *row_b_3)
+static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_backends *row_b_3)
 {
 	__s64 csum;
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 193 "relay.bpf.c"
+#line 225 "relay.bpf.c"
 	int direct = row_b_3->m_way.hop.state == FR_HOP_DIRECT;
+
+#line 14 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 230 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_balance_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_balance_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -203,7 +246,7 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 207 "relay.bpf.c"
+#line 250 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -214,14 +257,25 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_b_3->m_way.hop.ifindex, AF_INET6, row_b_3->m_way.addr);
 }
 
-static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data, struct val_backends *row_b_4)
+static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_backends *row_b_4)
 {
 	__s64 csum;
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 224 "relay.bpf.c"
+#line 267 "relay.bpf.c"
 	int direct = row_b_4->m_way.hop.state == FR_HOP_DIRECT;
+
+#line 15 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 272 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_balance_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_balance_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -234,7 +288,7 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 238 "relay.bpf.c"
+#line 292 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -259,7 +313,9 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 	struct val_services *row_s_2;
 	struct val_backends *row_b_3;
 	struct val_backends *row_b_4;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -271,6 +327,16 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 	/* spec.cue:9: hook: "tc/ingress" */
 #line 9 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_balance_vlan_tag);
+#line 9 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 9 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_balance_other_host);
+#line 9 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_balance_link_broadcast);
+#line 9 "spec.cue"
+		return fr_up(skb, reason_balance_link_multicast);
+#line 339 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -311,6 +377,24 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_balance_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_balance_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_balance_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_balance_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_balance_martian_destination);
+#line 396 "relay.bpf.c"
+		}
+
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_balance_not_udp); /* ipv4.protocol */
@@ -327,19 +411,31 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_balance_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 334 "relay.bpf.c"
+#line 420 "relay.bpf.c"
 		{
 #line 11 "spec.cue"
 			struct key_services key __attribute__((aligned(8))) = {};
+#line 424 "relay.bpf.c"
+			enum fr_found found;
 
 #line 11 "spec.cue"
 			key.m_port = be16(data + 36);
 #line 11 "spec.cue"
-			row_s = find_services(&key);
-#line 343 "relay.bpf.c"
+			row_s = rows + 0;
+#line 11 "spec.cue"
+			found = find_services(&key, row_s);
+#line 11 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
+#line 11 "spec.cue"
+			if (found == FR_MISSING)
+#line 11 "spec.cue"
+				row_s = NULL;
+#line 439 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s) return fr_up(skb, reason_balance_no_services);
@@ -349,67 +445,92 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 353 "relay.bpf.c"
+#line 449 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if ((be8(data + 15) >> 2) == 46) { /* rule */
-#line 359 "relay.bpf.c"
+#line 455 "relay.bpf.c"
 			{
 #line 14 "spec.cue"
 				struct key_backends key __attribute__((aligned(8))) = {};
+#line 459 "relay.bpf.c"
+				enum fr_found found;
 
 #line 14 "spec.cue"
 				key.m_pool = row_s->m_pool;
 #line 14 "spec.cue"
 				key.m_bucket = 0;
 #line 14 "spec.cue"
-				row_b = find_backends(&key);
-#line 370 "relay.bpf.c"
+				row_b = rows + 8;
+#line 14 "spec.cue"
+				found = find_backends(&key, row_b);
+#line 14 "spec.cue"
+				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
+#line 14 "spec.cue"
+				if (found == FR_MISSING)
+#line 14 "spec.cue"
+					row_b = NULL;
+#line 476 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
-			if (!row_b) return fr_up(skb, reason_balance_no_backends);
+			if (fr_has(row_b)) { /* rule */
 #line 14 "spec.cue"
-			if (be8(data + 22) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv4.ttl */
+				if (be8(data + 22) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv4.ttl */
 #line 14 "spec.cue"
-			if (unlikely(row_b->m_way.hop.state != FR_HOP_DIRECT && row_b->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
+				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_balance_super_packet);
 #line 14 "spec.cue"
-				if (row_b->m_way.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_balance_local);
+				if (unlikely(row_b->m_way.hop.state != FR_HOP_DIRECT && row_b->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
-				if (row_b->m_way.hop.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_balance_unreachable);
+					if (row_b->m_way.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_balance_local);
 #line 14 "spec.cue"
-				if (row_b->m_way.hop.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_balance_blackhole);
+					if (row_b->m_way.hop.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_balance_unreachable);
 #line 14 "spec.cue"
-				if (row_b->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
+					if (row_b->m_way.hop.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_balance_blackhole);
 #line 14 "spec.cue"
-				return fr_up(skb, reason_balance_no_route);
-#line 388 "relay.bpf.c"
+					if (row_b->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
+#line 14 "spec.cue"
+					return fr_up(skb, reason_balance_no_route);
+#line 496 "relay.bpf.c"
+				}
+#line 14 "spec.cue"
+				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
+#line 14 "spec.cue"
+				return prog_balance_write1(skb, data, v_ip_end, row_b);
+#line 502 "relay.bpf.c"
 			}
-#line 14 "spec.cue"
-			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
-#line 14 "spec.cue"
-			return prog_balance_write1(skb, data, row_b);
-#line 394 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
 		{
 #line 15 "spec.cue"
 			struct key_backends key __attribute__((aligned(8))) = {};
+#line 510 "relay.bpf.c"
+			enum fr_found found;
 
 #line 15 "spec.cue"
 			key.m_pool = row_s->m_pool;
 #line 15 "spec.cue"
 			key.m_bucket = be16(data + 34) & 3;
 #line 15 "spec.cue"
-			row_b_2 = find_backends(&key);
-#line 408 "relay.bpf.c"
+			row_b_2 = rows + 48;
+#line 15 "spec.cue"
+			found = find_backends(&key, row_b_2);
+#line 15 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
+#line 15 "spec.cue"
+			if (found == FR_MISSING)
+#line 15 "spec.cue"
+				row_b_2 = NULL;
+#line 527 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_2) return fr_up(skb, reason_balance_no_backends);
 #line 15 "spec.cue"
 		if (be8(data + 22) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv4.ttl */
+#line 15 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_balance_super_packet);
 #line 15 "spec.cue"
 		if (unlikely(row_b_2->m_way.hop.state != FR_HOP_DIRECT && row_b_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 15 "spec.cue"
@@ -422,13 +543,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 426 "relay.bpf.c"
+#line 547 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b_2->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
-		return prog_balance_write2(skb, data, row_b_2);
-#line 432 "relay.bpf.c"
+		return prog_balance_write2(skb, data, v_ip_end, row_b_2);
+#line 553 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -456,6 +577,19 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_balance_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_balance_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_balance_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_balance_martian_destination);
+#line 591 "relay.bpf.c"
+		}
+
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_balance_not_udp); /* ipv6.next_header */
@@ -472,19 +606,31 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_balance_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 479 "relay.bpf.c"
+#line 615 "relay.bpf.c"
 		{
 #line 11 "spec.cue"
 			struct key_services key __attribute__((aligned(8))) = {};
+#line 619 "relay.bpf.c"
+			enum fr_found found;
 
 #line 11 "spec.cue"
 			key.m_port = be16(data + 56);
 #line 11 "spec.cue"
-			row_s_2 = find_services(&key);
-#line 488 "relay.bpf.c"
+			row_s_2 = rows + 0;
+#line 11 "spec.cue"
+			found = find_services(&key, row_s_2);
+#line 11 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
+#line 11 "spec.cue"
+			if (found == FR_MISSING)
+#line 11 "spec.cue"
+				row_s_2 = NULL;
+#line 634 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_balance_no_services);
@@ -494,67 +640,92 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s_2->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 498 "relay.bpf.c"
+#line 644 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if (((be16(data + 14) >> 6) & 63) == 46) { /* rule */
-#line 504 "relay.bpf.c"
+#line 650 "relay.bpf.c"
 			{
 #line 14 "spec.cue"
 				struct key_backends key __attribute__((aligned(8))) = {};
+#line 654 "relay.bpf.c"
+				enum fr_found found;
 
 #line 14 "spec.cue"
 				key.m_pool = row_s_2->m_pool;
 #line 14 "spec.cue"
 				key.m_bucket = 0;
 #line 14 "spec.cue"
-				row_b_3 = find_backends(&key);
-#line 515 "relay.bpf.c"
+				row_b_3 = rows + 8;
+#line 14 "spec.cue"
+				found = find_backends(&key, row_b_3);
+#line 14 "spec.cue"
+				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
+#line 14 "spec.cue"
+				if (found == FR_MISSING)
+#line 14 "spec.cue"
+					row_b_3 = NULL;
+#line 671 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
-			if (!row_b_3) return fr_up(skb, reason_balance_no_backends);
+			if (fr_has(row_b_3)) { /* rule */
 #line 14 "spec.cue"
-			if (be8(data + 21) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv6.hop_limit */
+				if (be8(data + 21) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv6.hop_limit */
 #line 14 "spec.cue"
-			if (unlikely(row_b_3->m_way.hop.state != FR_HOP_DIRECT && row_b_3->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
+				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_balance_super_packet);
 #line 14 "spec.cue"
-				if (row_b_3->m_way.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_balance_local);
+				if (unlikely(row_b_3->m_way.hop.state != FR_HOP_DIRECT && row_b_3->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
-				if (row_b_3->m_way.hop.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_balance_unreachable);
+					if (row_b_3->m_way.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_balance_local);
 #line 14 "spec.cue"
-				if (row_b_3->m_way.hop.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_balance_blackhole);
+					if (row_b_3->m_way.hop.state == FR_HOP_UNREACHABLE) return fr_up(skb, reason_balance_unreachable);
 #line 14 "spec.cue"
-				if (row_b_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
+					if (row_b_3->m_way.hop.state == FR_HOP_BLACKHOLE) return fr_up(skb, reason_balance_blackhole);
 #line 14 "spec.cue"
-				return fr_up(skb, reason_balance_no_route);
-#line 533 "relay.bpf.c"
+					if (row_b_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
+#line 14 "spec.cue"
+					return fr_up(skb, reason_balance_no_route);
+#line 691 "relay.bpf.c"
+				}
+#line 14 "spec.cue"
+				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_3->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
+#line 14 "spec.cue"
+				return prog_balance_write3(skb, data, v_ip_end_2, row_b_3);
+#line 697 "relay.bpf.c"
 			}
-#line 14 "spec.cue"
-			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_3->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
-#line 14 "spec.cue"
-			return prog_balance_write3(skb, data, row_b_3);
-#line 539 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
 		{
 #line 15 "spec.cue"
 			struct key_backends key __attribute__((aligned(8))) = {};
+#line 705 "relay.bpf.c"
+			enum fr_found found;
 
 #line 15 "spec.cue"
 			key.m_pool = row_s_2->m_pool;
 #line 15 "spec.cue"
 			key.m_bucket = be16(data + 54) & 3;
 #line 15 "spec.cue"
-			row_b_4 = find_backends(&key);
-#line 553 "relay.bpf.c"
+			row_b_4 = rows + 48;
+#line 15 "spec.cue"
+			found = find_backends(&key, row_b_4);
+#line 15 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
+#line 15 "spec.cue"
+			if (found == FR_MISSING)
+#line 15 "spec.cue"
+				row_b_4 = NULL;
+#line 722 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_4) return fr_up(skb, reason_balance_no_backends);
 #line 15 "spec.cue"
 		if (be8(data + 21) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv6.hop_limit */
+#line 15 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_balance_super_packet);
 #line 15 "spec.cue"
 		if (unlikely(row_b_4->m_way.hop.state != FR_HOP_DIRECT && row_b_4->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 15 "spec.cue"
@@ -567,17 +738,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 571 "relay.bpf.c"
+#line 742 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_4->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
-		return prog_balance_write4(skb, data, row_b_4);
-#line 577 "relay.bpf.c"
+		return prog_balance_write4(skb, data, v_ip_end_2, row_b_4);
+#line 748 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_balance_not_ip);
-#line 583 "relay.bpf.c"
+#line 754 "relay.bpf.c"
 }

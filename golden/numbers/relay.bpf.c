@@ -7,8 +7,9 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 33
+#define FR_REASONS 41
 #define FR_NEEDS_SHARED 2049
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
 #define FR_NEEDS_TRANSLATIONS 1024
 #define FR_NEEDS_RING 1048576
@@ -100,35 +101,43 @@ enum {
 	reason_room_pass = 1, /* passed on, as the spec says */
 	reason_room_inactive = 2, /* the relay's lease has lapsed */
 	reason_room_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_room_truncated = 4, /* the packet ends inside a header */
-	reason_room_ipv4_version = 5, /* ipv4: version has another value */
-	reason_room_ip_options = 6, /* ipv4: ihl has another value */
-	reason_room_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_room_fragment = 8, /* ipv4: mf has another value */
-	reason_room_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_room_not_udp = 10, /* no udp header here */
-	reason_room_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_room_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_room_no_members = 13, /* no group in members */
-	reason_room_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_room_fault = 15, /* dropped: the kernel failed after the first change */
-	reason_room_translating = 16, /* another processor is making the translation */
-	reason_room_translations_full = 17, /* the table of translations is full */
-	reason_room_address_family = 18, /* an address of the other family */
-	reason_room_too_big = 19, /* larger than the MTU of the way out */
-	reason_room_no_route = 20, /* no way out is known */
-	reason_room_local = 21, /* the destination is this host */
-	reason_room_unreachable = 22, /* the route says unreachable */
-	reason_room_blackhole = 23, /* the route says blackhole */
-	reason_room_prohibit = 24, /* the route says prohibit */
-	reason_room_no_neighbour = 25, /* the neighbour's link-layer address isn't known yet */
-	reason_room_copy = 26, /* a copy was sent */
-	reason_room_refused_by_device = 27, /* the device takes no more */
-	reason_room_ipv6_version = 28, /* ipv6: version has another value */
-	reason_room_mapped_address = 29, /* an IPv4-mapped address in an IPv6 header */
-	reason_room_ipv6_payload_length = 30, /* ipv6: payload_length disagrees with the packet */
-	reason_room_udp_checksum = 31, /* udp: checksum is 0 where that is invalid */
-	reason_room_not_ip = 32, /* no ip header here */
+	reason_room_other_host = 4, /* a frame for another host */
+	reason_room_link_broadcast = 5, /* a link-layer broadcast */
+	reason_room_link_multicast = 6, /* a link-layer multicast */
+	reason_room_truncated = 7, /* the packet ends inside a header */
+	reason_room_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_room_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_room_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_room_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_room_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_room_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_room_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_room_multicast = 15, /* a multicast or broadcast destination */
+	reason_room_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_room_not_udp = 17, /* no udp header here */
+	reason_room_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_room_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_room_partial_checksum = 20, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_room_no_members = 21, /* no group in members */
+	reason_room_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_room_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_room_translating = 24, /* another processor is making the translation */
+	reason_room_translations_full = 25, /* the table of translations is full */
+	reason_room_address_family = 26, /* an address of the other family */
+	reason_room_too_big = 27, /* larger than the MTU of the way out */
+	reason_room_no_route = 28, /* no route to the destination */
+	reason_room_local = 29, /* the destination is this host */
+	reason_room_unreachable = 30, /* the route says unreachable */
+	reason_room_blackhole = 31, /* the route says blackhole */
+	reason_room_prohibit = 32, /* the route says prohibit */
+	reason_room_no_neighbour = 33, /* the neighbour's link-layer address isn't known yet */
+	reason_room_copy = 34, /* a copy was sent */
+	reason_room_refused_by_device = 35, /* the device takes no more */
+	reason_room_ipv6_version = 36, /* ipv6.version is not 6 */
+	reason_room_mapped_address = 37, /* an IPv4-mapped address in an IPv6 header */
+	reason_room_ipv6_payload_length = 38, /* ipv6.payload_length disagrees with the packet */
+	reason_room_udp_checksum = 39, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_room_not_ip = 40, /* no ip header here */
 };
 
 /* What is the same for all receivers. */
@@ -162,7 +171,7 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 	v_next = fr_draw(row_r->m_next, 1);
 
 	/* udp.checksum */
-#line 166 "relay.bpf.c"
+#line 175 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -204,7 +213,7 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 208 "relay.bpf.c"
+#line 217 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 40);
 
@@ -216,7 +225,7 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 	/* spec.cue:22: {emit: moved: {from: "msg.stream", to: "stream", number: "msg.number"}}, */
 #line 22 "spec.cue"
 	struct event_moved *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_moved), 0);
-#line 220 "relay.bpf.c"
+#line 229 "relay.bpf.c"
 	if (event0) {
 #line 22 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -228,7 +237,7 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 		event0->m_number = be64(front + 42);
 #line 22 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 232 "relay.bpf.c"
+#line 241 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -246,7 +255,7 @@ static __always_inline long prog_room_copy2(struct prog_room_same1 *same, struct
 	v_next_2 = fr_draw(row_r->m_next, 0x3e8);
 
 	/* udp.checksum */
-#line 250 "relay.bpf.c"
+#line 259 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind2 == FR_SUM_PENDING) {
@@ -287,7 +296,7 @@ static __always_inline long prog_room_copy2(struct prog_room_same1 *same, struct
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 291 "relay.bpf.c"
+#line 300 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 40);
 
@@ -336,17 +345,17 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_room_prohibit);
 #line 23 "spec.cue"
 			return fr_decline(row_r->h_receiver, skb->len, reason_room_no_route);
-#line 340 "relay.bpf.c"
+#line 349 "relay.bpf.c"
 		}
 #line 23 "spec.cue"
 		if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_room_too_big);
 
 		/* spec.cue:20: {let: stream: "translate(r.streams, msg.stream, alloc(r.fresh, 4))"}, */
-#line 346 "relay.bpf.c"
+#line 355 "relay.bpf.c"
 		{
 #line 20 "spec.cue"
 			struct fr_translation_key key = { .key = (be64(front + 50) >> 2), .space = row_r->m_streams };
-#line 350 "relay.bpf.c"
+#line 359 "relay.bpf.c"
 			struct fr_translation *translation = NULL;
 #line 20 "spec.cue"
 			int how = fr_translation(&key, &translation);
@@ -361,18 +370,18 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 				v_fresh = fr_draw(row_r->m_fresh, 4);
 #line 20 "spec.cue"
 				fr_translated(translation, v_fresh);
-#line 365 "relay.bpf.c"
+#line 374 "relay.bpf.c"
 			}
 #line 20 "spec.cue"
 			v_streams = translation->value;
-#line 369 "relay.bpf.c"
+#line 378 "relay.bpf.c"
 		}
 #line 20 "spec.cue"
 		v_stream = v_streams;
 
 		/* spec.cue:23: {send: {from: "r.local", to: "r.remote"}}, */
 		return prog_room_copy1(same, skb, front, v_stream, row_r);
-#line 376 "relay.bpf.c"
+#line 385 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.remote"}}]}, */
@@ -394,21 +403,23 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_room_prohibit);
 #line 25 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_room_no_route);
-#line 398 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 	}
 #line 25 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_room_too_big);
 #line 25 "spec.cue"
 	return prog_room_copy2(same, skb, front, row_r);
-#line 404 "relay.bpf.c"
+#line 413 "relay.bpf.c"
 }
 
 static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:16: do: [{fan_out: { */
 #line 16 "spec.cue"
 	struct group_members key __attribute__((aligned(8))) = {};
-#line 412 "relay.bpf.c"
+#line 423 "relay.bpf.c"
 	struct list_members *list;
 
 #line 16 "spec.cue"
@@ -420,19 +431,22 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 #line 16 "spec.cue"
 	if (!list) return fr_up(skb, reason_room_no_members);
 
+#line 16 "spec.cue"
+	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_room_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 425 "relay.bpf.c"
+#line 439 "relay.bpf.c"
 	void *front = fr_save_front(skb, 58);
 #line 16 "spec.cue"
 	if (!front) return fr_up(skb, reason_room_no_memory);
-#line 429 "relay.bpf.c"
+#line 443 "relay.bpf.c"
 	struct prog_room_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_room_no_memory);
-#line 436 "relay.bpf.c"
+#line 450 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + fr_add64(ld64(front + 42)) + fr_add64(ld64(front + 50)) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -444,7 +458,7 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 	same->kind2 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind2 == FR_SUM_FAULT) return fr_up(skb, reason_room_no_memory);
-#line 448 "relay.bpf.c"
+#line 462 "relay.bpf.c"
 	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + fr_add64(ld64(front + 42)) + ld32(front + 26) + ld32(front + 30));
 	same->v_ip_end = v_ip_end;
 
@@ -463,15 +477,14 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 #line 16 "spec.cue"
 	bpf_loop(list->count, prog_room_turn1, &fan, 0);
 
-#line 467 "relay.bpf.c"
+#line 481 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
-	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 58, 0)) return fr_drop(len, reason_room_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 40);
 
-	fr_count_copies(reason_room_copy, same->copies0, len);
+	fr_count_copies(reason_room_copy, same->copies0, skb->len);
 	fr_count(reason_room_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -506,7 +519,7 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 	v_next_3 = fr_draw(row_r_2->m_next, 1);
 
 	/* udp.checksum */
-#line 510 "relay.bpf.c"
+#line 523 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -542,7 +555,7 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 	st64(data + 70, bpf_cpu_to_be64(((v_stream_2 & 0x3fffffffffffffffULL) << 2) | (be8(front + 77) & 3))); /* msg: stream kind */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 546 "relay.bpf.c"
+#line 559 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 64);
 
@@ -554,7 +567,7 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 	/* spec.cue:22: {emit: moved: {from: "msg.stream", to: "stream", number: "msg.number"}}, */
 #line 22 "spec.cue"
 	struct event_moved *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_moved), 0);
-#line 558 "relay.bpf.c"
+#line 571 "relay.bpf.c"
 	if (event0) {
 #line 22 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -566,7 +579,7 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 		event0->m_number = be64(front + 62);
 #line 22 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 570 "relay.bpf.c"
+#line 583 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -584,7 +597,7 @@ static __always_inline long prog_room_copy4(struct prog_room_same2 *same, struct
 	v_next_4 = fr_draw(row_r_2->m_next, 0x3e8);
 
 	/* udp.checksum */
-#line 588 "relay.bpf.c"
+#line 601 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind1 == FR_SUM_PENDING) {
@@ -619,7 +632,7 @@ static __always_inline long prog_room_copy4(struct prog_room_same2 *same, struct
 	st64(data + 62, bpf_cpu_to_be64(v_next_4)); /* msg: number */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 623 "relay.bpf.c"
+#line 636 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 64);
 
@@ -674,17 +687,17 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 			if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_room_prohibit);
 #line 23 "spec.cue"
 			return fr_decline(row_r_2->h_receiver, skb->len, reason_room_no_route);
-#line 678 "relay.bpf.c"
+#line 691 "relay.bpf.c"
 		}
 #line 23 "spec.cue"
 		if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_room_too_big);
 
 		/* spec.cue:20: {let: stream: "translate(r.streams, msg.stream, alloc(r.fresh, 4))"}, */
-#line 684 "relay.bpf.c"
+#line 697 "relay.bpf.c"
 		{
 #line 20 "spec.cue"
 			struct fr_translation_key key = { .key = (be64(front + 70) >> 2), .space = row_r_2->m_streams };
-#line 688 "relay.bpf.c"
+#line 701 "relay.bpf.c"
 			struct fr_translation *translation = NULL;
 #line 20 "spec.cue"
 			int how = fr_translation(&key, &translation);
@@ -699,18 +712,18 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 				v_fresh_2 = fr_draw(row_r_2->m_fresh, 4);
 #line 20 "spec.cue"
 				fr_translated(translation, v_fresh_2);
-#line 703 "relay.bpf.c"
+#line 716 "relay.bpf.c"
 			}
 #line 20 "spec.cue"
 			v_streams_2 = translation->value;
-#line 707 "relay.bpf.c"
+#line 720 "relay.bpf.c"
 		}
 #line 20 "spec.cue"
 		v_stream_2 = v_streams_2;
 
 		/* spec.cue:23: {send: {from: "r.local", to: "r.remote"}}, */
 		return prog_room_copy3(same, skb, front, v_stream_2, row_r_2);
-#line 714 "relay.bpf.c"
+#line 727 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.remote"}}]}, */
@@ -738,21 +751,23 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_room_prohibit);
 #line 25 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_room_no_route);
-#line 742 "relay.bpf.c"
+#line 755 "relay.bpf.c"
 	}
 #line 25 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_room_too_big);
 #line 25 "spec.cue"
 	return prog_room_copy4(same, skb, front, row_r_2);
-#line 748 "relay.bpf.c"
+#line 761 "relay.bpf.c"
 }
 
 static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:16: do: [{fan_out: { */
 #line 16 "spec.cue"
 	struct group_members key __attribute__((aligned(8))) = {};
-#line 756 "relay.bpf.c"
+#line 771 "relay.bpf.c"
 	struct list_members *list;
 
 #line 16 "spec.cue"
@@ -766,19 +781,22 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 #line 16 "spec.cue"
 	if (!list) return fr_up(skb, reason_room_no_members);
 
+#line 16 "spec.cue"
+	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_room_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 771 "relay.bpf.c"
+#line 789 "relay.bpf.c"
 	void *front = fr_save_front(skb, 78);
 #line 16 "spec.cue"
 	if (!front) return fr_up(skb, reason_room_no_memory);
-#line 775 "relay.bpf.c"
+#line 793 "relay.bpf.c"
 	struct prog_room_same2 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_room_no_memory);
-#line 782 "relay.bpf.c"
+#line 800 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 62)) + fr_add64(ld64(front + 70)) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->clock = 0;
@@ -787,7 +805,7 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 	same->kind1 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind1 == FR_SUM_FAULT) return fr_up(skb, reason_room_no_memory);
-#line 791 "relay.bpf.c"
+#line 809 "relay.bpf.c"
 	same->rest1 = same->kind1 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 62)) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 
@@ -806,15 +824,14 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 #line 16 "spec.cue"
 	bpf_loop(list->count, prog_room_turn2, &fan, 0);
 
-#line 810 "relay.bpf.c"
+#line 828 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
-	__u32 len = skb->len;
 	if (bpf_skb_store_bytes(skb, 0, front, 78, 0)) return fr_drop(len, reason_room_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 64);
 
-	fr_count_copies(reason_room_copy, same->copies0, len);
+	fr_count_copies(reason_room_copy, same->copies0, skb->len);
 	fr_count(reason_room_pass, len);
 	return TC_ACT_UNSPEC;
 }
@@ -825,8 +842,10 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 78);
 	data = (void *)(long)skb->data;
@@ -839,6 +858,16 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 	/* spec.cue:14: hook: "tc/ingress" */
 #line 14 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_room_vlan_tag);
+#line 14 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 14 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_room_other_host);
+#line 14 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_room_link_broadcast);
+#line 14 "spec.cue"
+		return fr_up(skb, reason_room_link_multicast);
+#line 870 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -879,6 +908,24 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_room_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_room_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_room_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_room_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_room_martian_destination);
+#line 927 "relay.bpf.c"
+		}
+
 		/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
 #line 15 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_room_not_udp); /* ipv4.protocol */
@@ -895,6 +942,8 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_room_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_room_udp_length);
 
 		/* spec.cue:5: headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {name: "kind", bits: 2}] */
@@ -909,8 +958,12 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 
 		/* spec.cue:16: do: [{fan_out: { */
 #line 16 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 16 "spec.cue"
+		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 58))) return fr_up(skb, reason_room_partial_checksum);
+#line 16 "spec.cue"
 		return prog_room_fan1(skb, data, v_ip_end);
-#line 914 "relay.bpf.c"
+#line 967 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
@@ -938,6 +991,19 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_room_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_room_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_room_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_room_martian_destination);
+#line 1005 "relay.bpf.c"
+		}
+
 		/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
 #line 15 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_room_not_udp); /* ipv6.next_header */
@@ -954,6 +1020,8 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_room_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_room_udp_length);
 
 		/* spec.cue:5: headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {name: "kind", bits: 2}] */
@@ -968,12 +1036,16 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 
 		/* spec.cue:16: do: [{fan_out: { */
 #line 16 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 16 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 78))) return fr_up(skb, reason_room_partial_checksum);
+#line 16 "spec.cue"
 		return prog_room_fan2(skb, data, v_ip_end_2);
-#line 973 "relay.bpf.c"
+#line 1045 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
 #line 15 "spec.cue"
 	return fr_up(skb, reason_room_not_ip);
-#line 979 "relay.bpf.c"
+#line 1051 "relay.bpf.c"
 }

@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 23
+#define FR_REASONS 31
+#define FR_NEEDS_ROWS 8
 #include "fastrelay.h"
 
 /* table tenants */
@@ -31,9 +32,9 @@ struct {
 	__type(value, struct val_tenants);
 } tbl_tenants SEC(".maps");
 
-static __always_inline struct val_tenants *find_tenants(const struct key_tenants *key)
+static __always_inline enum fr_found find_tenants(const struct key_tenants *key, struct val_tenants *row)
 {
-	return bpf_map_lookup_elem(&tbl_tenants, key);
+	return fr_find(&tbl_tenants, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 /*
@@ -48,25 +49,33 @@ enum {
 	reason_sort_pass = 1, /* passed on, as the spec says */
 	reason_sort_inactive = 2, /* the relay's lease has lapsed */
 	reason_sort_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_sort_truncated = 4, /* the packet ends inside a header */
-	reason_sort_ipv4_version = 5, /* ipv4: version has another value */
-	reason_sort_ip_options = 6, /* ipv4: ihl has another value */
-	reason_sort_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_sort_fragment = 8, /* ipv4: mf has another value */
-	reason_sort_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_sort_not_udp = 10, /* no udp header here */
-	reason_sort_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_sort_gre_has_checksum = 12, /* gre: has_checksum has another value */
-	reason_sort_gre_version = 13, /* gre: version has another value */
-	reason_sort_super_packet = 14, /* several datagrams in one buffer (GSO, GRO) */
-	reason_sort_no_match = 15, /* not what the program is for */
-	reason_sort_no_tenants = 16, /* no row in tenants */
-	reason_sort_no_memory = 17, /* the kernel has no memory to change the packet */
-	reason_sort_fault = 18, /* dropped: the kernel failed after the first change */
-	reason_sort_ipv6_version = 19, /* ipv6: version has another value */
-	reason_sort_mapped_address = 20, /* an IPv4-mapped address in an IPv6 header */
-	reason_sort_ipv6_payload_length = 21, /* ipv6: payload_length disagrees with the packet */
-	reason_sort_not_ip = 22, /* no ip header here */
+	reason_sort_other_host = 4, /* a frame for another host */
+	reason_sort_link_broadcast = 5, /* a link-layer broadcast */
+	reason_sort_link_multicast = 6, /* a link-layer multicast */
+	reason_sort_truncated = 7, /* the packet ends inside a header */
+	reason_sort_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_sort_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_sort_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_sort_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_sort_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_sort_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_sort_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_sort_multicast = 15, /* a multicast or broadcast destination */
+	reason_sort_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_sort_not_udp = 17, /* no udp header here */
+	reason_sort_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_sort_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_sort_gre_has_checksum = 20, /* gre.has_checksum is not 0 */
+	reason_sort_gre_version = 21, /* gre.version is not 0 */
+	reason_sort_no_match = 22, /* not what the program is for */
+	reason_sort_no_tenants = 23, /* no row in tenants */
+	reason_sort_changing = 24, /* user space changed rows at each attempt to read one */
+	reason_sort_no_memory = 25, /* the kernel has no memory to change the packet */
+	reason_sort_fault = 26, /* dropped: the kernel failed after the first change */
+	reason_sort_ipv6_version = 27, /* ipv6.version is not 6 */
+	reason_sort_mapped_address = 28, /* an IPv4-mapped address in an IPv6 header */
+	reason_sort_ipv6_payload_length = 29, /* ipv6.payload_length disagrees with the packet */
+	reason_sort_not_ip = 30, /* no ip header here */
 };
 
 static __always_inline int prog_sort_write1(struct __sk_buff *skb, __u64 v_gre_key, struct val_tenants *row_t)
@@ -121,7 +130,9 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	void *p_gre_sequence_end_2;
 	struct val_tenants *row_t;
 	struct val_tenants *row_t_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 74);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -133,6 +144,16 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	/* spec.cue:17: hook: "tc/ingress" */
 #line 17 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_sort_vlan_tag);
+#line 17 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 17 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_sort_other_host);
+#line 17 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_sort_link_broadcast);
+#line 17 "spec.cue"
+		return fr_up(skb, reason_sort_link_multicast);
+#line 156 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -173,6 +194,24 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_sort_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_sort_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_sort_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_sort_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_sort_martian_destination);
+#line 213 "relay.bpf.c"
+		}
+
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_sort_not_udp); /* ipv4.protocol */
@@ -188,6 +227,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_sort_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_sort_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_sort_udp_length);
 
@@ -216,14 +257,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_gre_key_size = 4;
 #line 12 "spec.cue"
 			v_gre_key = be32(data + 46); /* gre.key */
-#line 220 "relay.bpf.c"
+#line 261 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
 			v_gre_key_size = 0;
 #line 12 "spec.cue"
 			v_gre_key = 0;
-#line 227 "relay.bpf.c"
+#line 268 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
@@ -245,12 +286,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (p_gre_key_end + 4 > data_end) return fr_up(skb, reason_sort_truncated);
 #line 13 "spec.cue"
 			v_gre_sequence_size = 4;
-#line 249 "relay.bpf.c"
+#line 290 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
 			v_gre_sequence_size = 0;
-#line 254 "relay.bpf.c"
+#line 295 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
@@ -276,16 +317,26 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (((be8(data + 42) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match); /* gre.has_key */
 
 		/* spec.cue:21: lookup: t: tenants: ["gre.key"] */
-#line 280 "relay.bpf.c"
+#line 321 "relay.bpf.c"
 		{
 #line 21 "spec.cue"
 			struct key_tenants key __attribute__((aligned(8))) = {};
+#line 325 "relay.bpf.c"
+			enum fr_found found;
 
 #line 21 "spec.cue"
 			key.m_key = v_gre_key;
 #line 21 "spec.cue"
-			row_t = find_tenants(&key);
-#line 289 "relay.bpf.c"
+			row_t = rows + 0;
+#line 21 "spec.cue"
+			found = find_tenants(&key, row_t);
+#line 21 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
+#line 21 "spec.cue"
+			if (found == FR_MISSING)
+#line 21 "spec.cue"
+				row_t = NULL;
+#line 340 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (!row_t) return fr_up(skb, reason_sort_no_tenants);
@@ -293,7 +344,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:22: do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 #line 22 "spec.cue"
 		return prog_sort_write1(skb, v_gre_key, row_t);
-#line 297 "relay.bpf.c"
+#line 348 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
@@ -321,6 +372,19 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_sort_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_sort_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_sort_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_sort_martian_destination);
+#line 386 "relay.bpf.c"
+		}
+
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_sort_not_udp); /* ipv6.next_header */
@@ -336,6 +400,8 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_sort_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_sort_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_sort_udp_length);
 
@@ -364,14 +430,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_gre_key_size_2 = 4;
 #line 12 "spec.cue"
 			v_gre_key_2 = be32(data + 66); /* gre.key */
-#line 368 "relay.bpf.c"
+#line 434 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
 			v_gre_key_size_2 = 0;
 #line 12 "spec.cue"
 			v_gre_key_2 = 0;
-#line 375 "relay.bpf.c"
+#line 441 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
@@ -393,12 +459,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (p_gre_key_end_2 + 4 > data_end) return fr_up(skb, reason_sort_truncated);
 #line 13 "spec.cue"
 			v_gre_sequence_size_2 = 4;
-#line 397 "relay.bpf.c"
+#line 463 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
 			v_gre_sequence_size_2 = 0;
-#line 402 "relay.bpf.c"
+#line 468 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
@@ -424,16 +490,26 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (((be8(data + 62) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match); /* gre.has_key */
 
 		/* spec.cue:21: lookup: t: tenants: ["gre.key"] */
-#line 428 "relay.bpf.c"
+#line 494 "relay.bpf.c"
 		{
 #line 21 "spec.cue"
 			struct key_tenants key __attribute__((aligned(8))) = {};
+#line 498 "relay.bpf.c"
+			enum fr_found found;
 
 #line 21 "spec.cue"
 			key.m_key = v_gre_key_2;
 #line 21 "spec.cue"
-			row_t_2 = find_tenants(&key);
-#line 437 "relay.bpf.c"
+			row_t_2 = rows + 0;
+#line 21 "spec.cue"
+			found = find_tenants(&key, row_t_2);
+#line 21 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
+#line 21 "spec.cue"
+			if (found == FR_MISSING)
+#line 21 "spec.cue"
+				row_t_2 = NULL;
+#line 513 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (!row_t_2) return fr_up(skb, reason_sort_no_tenants);
@@ -441,11 +517,11 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:22: do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 #line 22 "spec.cue"
 		return prog_sort_write2(skb, v_gre_key_2, row_t_2);
-#line 445 "relay.bpf.c"
+#line 521 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 451 "relay.bpf.c"
+#line 527 "relay.bpf.c"
 }

@@ -7,7 +7,9 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 24
+#define FR_REASONS 32
+#define FR_NEEDS_ROWS 16
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /* table moves */
@@ -32,9 +34,9 @@ struct {
 	__type(value, struct val_moves);
 } tbl_moves SEC(".maps");
 
-static __always_inline struct val_moves *find_moves(const struct key_moves *key)
+static __always_inline enum fr_found find_moves(const struct key_moves *key, struct val_moves *row)
 {
-	return bpf_map_lookup_elem(&tbl_moves, key);
+	return fr_find(&tbl_moves, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 /*
@@ -49,26 +51,34 @@ enum {
 	reason_change_pass = 1, /* passed on, as the spec says */
 	reason_change_inactive = 2, /* the relay's lease has lapsed */
 	reason_change_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_change_truncated = 4, /* the packet ends inside a header */
-	reason_change_ipv4_version = 5, /* ipv4: version has another value */
-	reason_change_ip_options = 6, /* ipv4: ihl has another value */
-	reason_change_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_change_fragment = 8, /* ipv4: mf has another value */
-	reason_change_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_change_not_udp = 10, /* no udp header here */
-	reason_change_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_change_stream_type = 12, /* stream: type has another value */
-	reason_change_super_packet = 13, /* several datagrams in one buffer (GSO, GRO) */
-	reason_change_no_moves = 14, /* no row in moves */
-	reason_change_stream_id = 15, /* stream: id has another value */
-	reason_change_stream_offset = 16, /* stream: offset has another value */
-	reason_change_no_memory = 17, /* the kernel has no memory to change the packet */
-	reason_change_fault = 18, /* dropped: the kernel failed after the first change */
-	reason_change_ipv6_version = 19, /* ipv6: version has another value */
-	reason_change_mapped_address = 20, /* an IPv4-mapped address in an IPv6 header */
-	reason_change_ipv6_payload_length = 21, /* ipv6: payload_length disagrees with the packet */
-	reason_change_udp_checksum = 22, /* udp: checksum is 0 where that is invalid */
-	reason_change_not_ip = 23, /* no ip header here */
+	reason_change_other_host = 4, /* a frame for another host */
+	reason_change_link_broadcast = 5, /* a link-layer broadcast */
+	reason_change_link_multicast = 6, /* a link-layer multicast */
+	reason_change_truncated = 7, /* the packet ends inside a header */
+	reason_change_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_change_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_change_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_change_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_change_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_change_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_change_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_change_multicast = 15, /* a multicast or broadcast destination */
+	reason_change_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_change_not_udp = 17, /* no udp header here */
+	reason_change_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_change_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_change_stream_type = 20, /* stream.type is not 8 to 15 */
+	reason_change_no_moves = 21, /* no row in moves */
+	reason_change_changing = 22, /* user space changed rows at each attempt to read one */
+	reason_change_unfit_stream_id = 23, /* stream.id isn't there, or has no room for its new value */
+	reason_change_unfit_stream_offset = 24, /* stream.offset isn't there, or has no room for its new value */
+	reason_change_no_memory = 25, /* the kernel has no memory to change the packet */
+	reason_change_fault = 26, /* dropped: the kernel failed after the first change */
+	reason_change_ipv6_version = 27, /* ipv6.version is not 6 */
+	reason_change_mapped_address = 28, /* an IPv4-mapped address in an IPv6 header */
+	reason_change_ipv6_payload_length = 29, /* ipv6.payload_length disagrees with the packet */
+	reason_change_udp_checksum = 30, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_change_not_ip = 31, /* no ip header here */
 };
 
 static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data, __u64 v_stream_id_size, __u64 v_stream_id, __u64 v_stream_id_end, void *p_stream_id_end, __u64 v_stream_offset_size, __u64 v_stream_offset, struct val_moves *row_m)
@@ -85,7 +95,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 40);
 #line 15 "spec.cue"
 	__u64 x3 = bpf_cpu_to_be64(fr_varint_word(v_stream_offset, v_stream_offset_size));
-#line 89 "relay.bpf.c"
+#line 99 "relay.bpf.c"
 	__u64 x2 = fr_add64(x3);
 	if (((v_stream_id_end - 34) & 1) != 0)
 		x2 <<= 8;
@@ -98,13 +108,14 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	__u32 x6 = ld32(data + 30);
 #line 15 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 102 "relay.bpf.c"
+#line 112 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x5 + x6 + x7 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 15 "spec.cue"
 	__u64 x8 = bpf_cpu_to_be64(fr_varint_word(v_stream_id, v_stream_id_size));
-#line 108 "relay.bpf.c"
+#line 119 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x8) + x2 + was0) + (__u64)fr_odd64(x0) + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -123,9 +134,9 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 #line 15 "spec.cue"
 	fr_put_varint(p_stream_id_end, (void *)(long)skb->data_end, x1, v_stream_offset_size);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
-#line 128 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 139 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, v_stream_id_end, v_stream_offset_size);
@@ -153,13 +164,14 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	__u32 x2 = ld32(data + 30);
 #line 16 "spec.cue"
 	__u16 x3 = ld16(data + 38);
-#line 157 "relay.bpf.c"
+#line 168 "relay.bpf.c"
 	__u64 was0 = (__u64)x1 + x2 + x3 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x3 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 16 "spec.cue"
 	__u64 x4 = bpf_cpu_to_be64(fr_varint_word(v_stream_id, v_stream_id_size));
-#line 163 "relay.bpf.c"
+#line 175 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x4) + was0) + (__u64)fr_odd64(x0) + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -175,9 +187,9 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 #line 16 "spec.cue"
 	fr_put_varint(data + 43, (void *)(long)skb->data_end, x0, v_stream_id_size);
 #line 14 "transport.cue"
-	st16(data + 40, pending0 ? old0 : sum0);
-#line 180 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 192 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
@@ -202,7 +214,7 @@ static __always_inline int prog_change_write3(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 60);
 #line 15 "spec.cue"
 	__u64 x3 = bpf_cpu_to_be64(fr_varint_word(v_stream_offset_2, v_stream_offset_size_2));
-#line 206 "relay.bpf.c"
+#line 218 "relay.bpf.c"
 	__u64 x2 = fr_add64(x3);
 	if (((v_stream_id_end_2 - 54) & 1) != 0)
 		x2 <<= 8;
@@ -219,13 +231,14 @@ static __always_inline int prog_change_write3(struct __sk_buff *skb, void *data,
 	__u64 x8 = ld64(data + 46);
 #line 15 "spec.cue"
 	__u16 x9 = ld16(data + 58);
-#line 223 "relay.bpf.c"
+#line 235 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 15 "spec.cue"
 	__u64 x10 = bpf_cpu_to_be64(fr_varint_word(v_stream_id_2, v_stream_id_size_2));
-#line 229 "relay.bpf.c"
+#line 242 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x10) + x2 + was0) + (__u64)fr_odd64(x0) + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -242,9 +255,9 @@ static __always_inline int prog_change_write3(struct __sk_buff *skb, void *data,
 #line 15 "spec.cue"
 	fr_put_varint(p_stream_id_end_2, (void *)(long)skb->data_end, x1, v_stream_offset_size_2);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 247 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 260 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, v_stream_id_end_2, v_stream_offset_size_2);
@@ -276,13 +289,14 @@ static __always_inline int prog_change_write4(struct __sk_buff *skb, void *data,
 	__u64 x4 = ld64(data + 46);
 #line 16 "spec.cue"
 	__u16 x5 = ld16(data + 58);
-#line 280 "relay.bpf.c"
+#line 293 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x1) + fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + x5 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x1) + fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + x5 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 16 "spec.cue"
 	__u64 x6 = bpf_cpu_to_be64(fr_varint_word(v_stream_id_2, v_stream_id_size_2));
-#line 286 "relay.bpf.c"
+#line 300 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x6) + was0) + (__u64)fr_odd64(x0) + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -296,9 +310,9 @@ static __always_inline int prog_change_write4(struct __sk_buff *skb, void *data,
 #line 16 "spec.cue"
 	fr_put_varint(data + 63, (void *)(long)skb->data_end, x0, v_stream_id_size_2);
 #line 14 "transport.cue"
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 301 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 315 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 60, 2);
@@ -337,7 +351,9 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	void *p_stream_offset_end_2;
 	struct val_moves *row_m;
 	struct val_moves *row_m_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 79);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -349,6 +365,16 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_change_vlan_tag);
+#line 11 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 11 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_change_other_host);
+#line 11 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_change_link_broadcast);
+#line 11 "spec.cue"
+		return fr_up(skb, reason_change_link_multicast);
+#line 377 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -389,6 +415,24 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_change_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_change_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_change_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_change_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_change_martian_destination);
+#line 434 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_change_not_udp); /* ipv4.protocol */
@@ -404,6 +448,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_change_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_change_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_change_udp_length);
 
@@ -440,14 +486,14 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			v_stream_offset_size = fr_varint(p_stream_id_end, data_end, &v_stream_offset);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size) return fr_up(skb, reason_change_truncated);
-#line 444 "relay.bpf.c"
+#line 490 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size = 0;
 #line 7 "spec.cue"
 			v_stream_offset = 0;
-#line 451 "relay.bpf.c"
+#line 497 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -465,16 +511,26 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_change_super_packet);
 
 		/* spec.cue:13: lookup: m: moves: ["stream.id"] */
-#line 469 "relay.bpf.c"
+#line 515 "relay.bpf.c"
 		{
 #line 13 "spec.cue"
 			struct key_moves key __attribute__((aligned(8))) = {};
+#line 519 "relay.bpf.c"
+			enum fr_found found;
 
 #line 13 "spec.cue"
 			key.m_id = v_stream_id;
 #line 13 "spec.cue"
-			row_m = find_moves(&key);
-#line 478 "relay.bpf.c"
+			row_m = rows + 0;
+#line 13 "spec.cue"
+			found = find_moves(&key, row_m);
+#line 13 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_change_changing);
+#line 13 "spec.cue"
+			if (found == FR_MISSING)
+#line 13 "spec.cue"
+				row_m = NULL;
+#line 534 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (!row_m) return fr_up(skb, reason_change_no_moves);
@@ -483,28 +539,28 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 15 "spec.cue"
 		if (!((be8(data + 42) & 4) == 0)) { /* rule */
 #line 15 "spec.cue"
-			if (row_m->m_other > ((v_stream_id_size <= 1) ? 63ULL : ((v_stream_id_size <= 2) ? 0x3fffULL : ((v_stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_stream_id);
+			if (row_m->m_other > ((v_stream_id_size <= 1) ? 63ULL : ((v_stream_id_size <= 2) ? 0x3fffULL : ((v_stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_unfit_stream_id);
 #line 15 "spec.cue"
-			if (!v_stream_offset_present) return fr_up(skb, reason_change_stream_offset);
+			if (!v_stream_offset_present) return fr_up(skb, reason_change_unfit_stream_offset);
 #line 15 "spec.cue"
-			if ((v_stream_offset + (__u64)row_m->m_by) > ((v_stream_offset_size <= 1) ? 63ULL : ((v_stream_offset_size <= 2) ? 0x3fffULL : ((v_stream_offset_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_stream_offset);
+			if ((v_stream_offset + (__u64)row_m->m_by) > ((v_stream_offset_size <= 1) ? 63ULL : ((v_stream_offset_size <= 2) ? 0x3fffULL : ((v_stream_offset_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_unfit_stream_offset);
 #line 15 "spec.cue"
 			if (data + 44 > data_end) return fr_up(skb, reason_change_truncated);
 #line 15 "spec.cue"
 			if (p_stream_id_end + 1 > data_end) return fr_up(skb, reason_change_truncated);
 #line 15 "spec.cue"
 			return prog_change_write1(skb, data, v_stream_id_size, v_stream_id, v_stream_id_end, p_stream_id_end, v_stream_offset_size, v_stream_offset, row_m);
-#line 498 "relay.bpf.c"
+#line 554 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{set: "stream.id": "m.other"}, "pass"]}, */
 #line 16 "spec.cue"
-		if (row_m->m_other > ((v_stream_id_size <= 1) ? 63ULL : ((v_stream_id_size <= 2) ? 0x3fffULL : ((v_stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_stream_id);
+		if (row_m->m_other > ((v_stream_id_size <= 1) ? 63ULL : ((v_stream_id_size <= 2) ? 0x3fffULL : ((v_stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_unfit_stream_id);
 #line 16 "spec.cue"
 		if (data + 44 > data_end) return fr_up(skb, reason_change_truncated);
 #line 16 "spec.cue"
 		return prog_change_write2(skb, data, v_stream_id_size, v_stream_id, row_m);
-#line 508 "relay.bpf.c"
+#line 564 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
@@ -532,6 +588,19 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_change_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_change_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_change_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_change_martian_destination);
+#line 602 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_change_not_udp); /* ipv6.next_header */
@@ -547,6 +616,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_change_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_change_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_change_udp_length);
 
@@ -583,14 +654,14 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			v_stream_offset_size_2 = fr_varint(p_stream_id_end_2, data_end, &v_stream_offset_2);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size_2) return fr_up(skb, reason_change_truncated);
-#line 587 "relay.bpf.c"
+#line 658 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size_2 = 0;
 #line 7 "spec.cue"
 			v_stream_offset_2 = 0;
-#line 594 "relay.bpf.c"
+#line 665 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -608,16 +679,26 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_change_super_packet);
 
 		/* spec.cue:13: lookup: m: moves: ["stream.id"] */
-#line 612 "relay.bpf.c"
+#line 683 "relay.bpf.c"
 		{
 #line 13 "spec.cue"
 			struct key_moves key __attribute__((aligned(8))) = {};
+#line 687 "relay.bpf.c"
+			enum fr_found found;
 
 #line 13 "spec.cue"
 			key.m_id = v_stream_id_2;
 #line 13 "spec.cue"
-			row_m_2 = find_moves(&key);
-#line 621 "relay.bpf.c"
+			row_m_2 = rows + 0;
+#line 13 "spec.cue"
+			found = find_moves(&key, row_m_2);
+#line 13 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_change_changing);
+#line 13 "spec.cue"
+			if (found == FR_MISSING)
+#line 13 "spec.cue"
+				row_m_2 = NULL;
+#line 702 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (!row_m_2) return fr_up(skb, reason_change_no_moves);
@@ -626,11 +707,11 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 15 "spec.cue"
 		if (!((be8(data + 62) & 4) == 0)) { /* rule */
 #line 15 "spec.cue"
-			if (row_m_2->m_other > ((v_stream_id_size_2 <= 1) ? 63ULL : ((v_stream_id_size_2 <= 2) ? 0x3fffULL : ((v_stream_id_size_2 <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_stream_id);
+			if (row_m_2->m_other > ((v_stream_id_size_2 <= 1) ? 63ULL : ((v_stream_id_size_2 <= 2) ? 0x3fffULL : ((v_stream_id_size_2 <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_unfit_stream_id);
 #line 15 "spec.cue"
-			if (!v_stream_offset_present_2) return fr_up(skb, reason_change_stream_offset);
+			if (!v_stream_offset_present_2) return fr_up(skb, reason_change_unfit_stream_offset);
 #line 15 "spec.cue"
-			if ((v_stream_offset_2 + (__u64)row_m_2->m_by) > ((v_stream_offset_size_2 <= 1) ? 63ULL : ((v_stream_offset_size_2 <= 2) ? 0x3fffULL : ((v_stream_offset_size_2 <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_stream_offset);
+			if ((v_stream_offset_2 + (__u64)row_m_2->m_by) > ((v_stream_offset_size_2 <= 1) ? 63ULL : ((v_stream_offset_size_2 <= 2) ? 0x3fffULL : ((v_stream_offset_size_2 <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_unfit_stream_offset);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -643,12 +724,12 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			if (p_stream_id_end_2 + 1 > data_end) return fr_up(skb, reason_change_truncated);
 #line 15 "spec.cue"
 			return prog_change_write3(skb, data, v_stream_id_size_2, v_stream_id_2, v_stream_id_end_2, p_stream_id_end_2, v_stream_offset_size_2, v_stream_offset_2, row_m_2);
-#line 647 "relay.bpf.c"
+#line 728 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{set: "stream.id": "m.other"}, "pass"]}, */
 #line 16 "spec.cue"
-		if (row_m_2->m_other > ((v_stream_id_size_2 <= 1) ? 63ULL : ((v_stream_id_size_2 <= 2) ? 0x3fffULL : ((v_stream_id_size_2 <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_stream_id);
+		if (row_m_2->m_other > ((v_stream_id_size_2 <= 1) ? 63ULL : ((v_stream_id_size_2 <= 2) ? 0x3fffULL : ((v_stream_id_size_2 <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_unfit_stream_id);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -659,11 +740,11 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (data + 64 > data_end) return fr_up(skb, reason_change_truncated);
 #line 16 "spec.cue"
 		return prog_change_write4(skb, data, v_stream_id_size_2, v_stream_id_2, row_m_2);
-#line 663 "relay.bpf.c"
+#line 744 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_change_not_ip);
-#line 669 "relay.bpf.c"
+#line 750 "relay.bpf.c"
 }

@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 22
+#define FR_REASONS 29
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
@@ -23,24 +23,31 @@ enum {
 	reason_filter_pass = 1, /* passed on, as the spec says */
 	reason_filter_inactive = 2, /* the relay's lease has lapsed */
 	reason_filter_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_filter_truncated = 4, /* the packet ends inside a header */
-	reason_filter_ipv4_version = 5, /* ipv4: version has another value */
-	reason_filter_ip_options = 6, /* ipv4: ihl has another value */
-	reason_filter_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_filter_fragment = 8, /* ipv4: mf has another value */
-	reason_filter_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_filter_not_udp = 10, /* no udp header here */
-	reason_filter_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_filter_named_id = 12, /* id is longer than the spec allows */
-	reason_filter_super_packet = 13, /* several datagrams in one buffer (GSO, GRO) */
-	reason_filter_no_match = 14, /* not what the program is for */
-	reason_filter_no_memory = 15, /* the kernel has no memory to change the packet */
-	reason_filter_fault = 16, /* dropped: the kernel failed after the first change */
-	reason_filter_long = 17, /* dropped, as the spec says */
-	reason_filter_ipv6_version = 18, /* ipv6: version has another value */
-	reason_filter_mapped_address = 19, /* an IPv4-mapped address in an IPv6 header */
-	reason_filter_ipv6_payload_length = 20, /* ipv6: payload_length disagrees with the packet */
-	reason_filter_not_ip = 21, /* no ip header here */
+	reason_filter_other_host = 4, /* a frame for another host */
+	reason_filter_link_broadcast = 5, /* a link-layer broadcast */
+	reason_filter_link_multicast = 6, /* a link-layer multicast */
+	reason_filter_truncated = 7, /* the packet ends inside a header */
+	reason_filter_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_filter_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_filter_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_filter_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_filter_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_filter_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_filter_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_filter_multicast = 15, /* a multicast or broadcast destination */
+	reason_filter_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_filter_not_udp = 17, /* no udp header here */
+	reason_filter_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_filter_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_filter_named_id = 20, /* named.id is longer than the spec allows */
+	reason_filter_no_match = 21, /* not what the program is for */
+	reason_filter_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_filter_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_filter_long = 24, /* dropped, as the spec says */
+	reason_filter_ipv6_version = 25, /* ipv6.version is not 6 */
+	reason_filter_mapped_address = 26, /* an IPv4-mapped address in an IPv6 header */
+	reason_filter_ipv6_payload_length = 27, /* ipv6.payload_length disagrees with the packet */
+	reason_filter_not_ip = 28, /* no ip header here */
 };
 
 static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
@@ -55,7 +62,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	__u16 old0 = ld16(data + 24);
 #line 14 "spec.cue"
 	__u16 x1 = ld16(data + 14);
-#line 59 "relay.bpf.c"
+#line 66 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 
 	csum = bpf_csum_update(skb, 0);
@@ -67,7 +74,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	st16(data + 14, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 71 "relay.bpf.c"
+#line 78 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -91,7 +98,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 #line 14 "spec.cue"
 	__u32 x0 = bpf_htonl((0x6b800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
-#line 95 "relay.bpf.c"
+#line 102 "relay.bpf.c"
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, 14, 4);
@@ -99,7 +106,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 
 #line 14 "spec.cue"
 	st32(data + 14, x0);
-#line 103 "relay.bpf.c"
+#line 110 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 4);
 	}
@@ -142,6 +149,16 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_filter_vlan_tag);
+#line 10 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 10 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_filter_other_host);
+#line 10 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_filter_link_broadcast);
+#line 10 "spec.cue"
+		return fr_up(skb, reason_filter_link_multicast);
+#line 161 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -182,6 +199,24 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_filter_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_filter_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_filter_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_filter_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_filter_martian_destination);
+#line 218 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
 #line 11 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv4.protocol */
@@ -197,6 +232,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_filter_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_filter_udp_length);
 
@@ -239,7 +276,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 14 "spec.cue"
 			return prog_filter_write1(skb, data);
-#line 243 "relay.bpf.c"
+#line 280 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {when: "named.id_length > 8", do: [{drop: "long"}]}, */
@@ -247,13 +284,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be8(data + 42) > 8) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_long);
-#line 251 "relay.bpf.c"
+#line 288 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: ["pass"]}, */
 #line 16 "spec.cue"
 		return prog_filter_write2(skb);
-#line 257 "relay.bpf.c"
+#line 294 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
@@ -281,6 +318,19 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_filter_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_filter_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_filter_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_filter_martian_destination);
+#line 332 "relay.bpf.c"
+		}
+
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
 #line 11 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv6.next_header */
@@ -296,6 +346,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_filter_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_filter_udp_length);
 
@@ -338,7 +390,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 14 "spec.cue"
 			return prog_filter_write3(skb, data);
-#line 342 "relay.bpf.c"
+#line 394 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {when: "named.id_length > 8", do: [{drop: "long"}]}, */
@@ -346,17 +398,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be8(data + 62) > 8) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_long);
-#line 350 "relay.bpf.c"
+#line 402 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: ["pass"]}, */
 #line 16 "spec.cue"
 		return prog_filter_write4(skb);
-#line 356 "relay.bpf.c"
+#line 408 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 362 "relay.bpf.c"
+#line 414 "relay.bpf.c"
 }

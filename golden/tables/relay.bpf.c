@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 23
+#define FR_REASONS 32
+#define FR_NEEDS_ROWS 24
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
@@ -82,9 +83,9 @@ struct {
 	__type(value, struct val_ports);
 } tbl_ports SEC(".maps");
 
-static __always_inline struct val_ports *find_ports(const __u32 *key)
+static __always_inline enum fr_found find_ports(const __u32 *key, struct val_ports *row)
 {
-	return bpf_map_lookup_elem(&tbl_ports, key);
+	return fr_find(&tbl_ports, key, row, sizeof(*row), FR_STORING, NULL);
 }
 
 struct {
@@ -94,9 +95,9 @@ struct {
 	__type(value, struct val_recent);
 } tbl_recent SEC(".maps");
 
-static __always_inline struct val_recent *find_recent(const struct key_recent *key)
+static __always_inline enum fr_found find_recent(const struct key_recent *key, struct val_recent *row)
 {
-	return bpf_map_lookup_elem(&tbl_recent, key);
+	return fr_find(&tbl_recent, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 struct {
@@ -106,9 +107,9 @@ struct {
 	__type(value, struct val_rates);
 } tbl_rates SEC(".maps");
 
-static __always_inline struct val_rates *find_rates(const struct key_rates *key)
+static __always_inline enum fr_found find_rates(const struct key_rates *key, struct val_rates *row)
 {
-	return bpf_map_lookup_elem(&tbl_rates, key);
+	return fr_find(&tbl_rates, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 /*
@@ -123,25 +124,34 @@ enum {
 	reason_gate_pass = 1, /* passed on, as the spec says */
 	reason_gate_inactive = 2, /* the relay's lease has lapsed */
 	reason_gate_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_gate_truncated = 4, /* the packet ends inside a header */
-	reason_gate_ipv4_version = 5, /* ipv4: version has another value */
-	reason_gate_ip_options = 6, /* ipv4: ihl has another value */
-	reason_gate_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_gate_fragment = 8, /* ipv4: mf has another value */
-	reason_gate_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_gate_not_udp = 10, /* no udp header here */
-	reason_gate_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_gate_no_match = 12, /* not what the program is for */
-	reason_gate_no_ports = 13, /* no row in ports */
-	reason_gate_blocked = 14, /* dropped, as the spec says */
-	reason_gate_closed = 15, /* dropped, as the spec says */
-	reason_gate_spent = 16, /* dropped, as the spec says */
-	reason_gate_no_memory = 17, /* the kernel has no memory to change the packet */
-	reason_gate_fault = 18, /* dropped: the kernel failed after the first change */
-	reason_gate_ipv6_version = 19, /* ipv6: version has another value */
-	reason_gate_mapped_address = 20, /* an IPv4-mapped address in an IPv6 header */
-	reason_gate_ipv6_payload_length = 21, /* ipv6: payload_length disagrees with the packet */
-	reason_gate_not_ip = 22, /* no ip header here */
+	reason_gate_other_host = 4, /* a frame for another host */
+	reason_gate_link_broadcast = 5, /* a link-layer broadcast */
+	reason_gate_link_multicast = 6, /* a link-layer multicast */
+	reason_gate_truncated = 7, /* the packet ends inside a header */
+	reason_gate_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_gate_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_gate_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_gate_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_gate_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_gate_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_gate_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_gate_multicast = 15, /* a multicast or broadcast destination */
+	reason_gate_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_gate_not_udp = 17, /* no udp header here */
+	reason_gate_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_gate_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_gate_no_match = 20, /* not what the program is for */
+	reason_gate_changing = 21, /* user space changed rows at each attempt to read one */
+	reason_gate_no_ports = 22, /* no row in ports */
+	reason_gate_blocked = 23, /* dropped, as the spec says */
+	reason_gate_closed = 24, /* dropped, as the spec says */
+	reason_gate_spent = 25, /* dropped, as the spec says */
+	reason_gate_no_memory = 26, /* the kernel has no memory to change the packet */
+	reason_gate_fault = 27, /* dropped: the kernel failed after the first change */
+	reason_gate_ipv6_version = 28, /* ipv6.version is not 6 */
+	reason_gate_mapped_address = 29, /* an IPv4-mapped address in an IPv6 header */
+	reason_gate_ipv6_payload_length = 30, /* ipv6.payload_length disagrees with the packet */
+	reason_gate_not_ip = 31, /* no ip header here */
 };
 
 static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
@@ -156,7 +166,7 @@ static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
 	__u16 old0 = ld16(data + 24);
 #line 19 "spec.cue"
 	__u16 x1 = ld16(data + 14);
-#line 160 "relay.bpf.c"
+#line 170 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 
 	csum = bpf_csum_update(skb, 0);
@@ -168,7 +178,7 @@ static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
 	st16(data + 14, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 172 "relay.bpf.c"
+#line 182 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -192,7 +202,7 @@ static __always_inline int prog_gate_write3(struct __sk_buff *skb, void *data)
 #line 19 "spec.cue"
 	__u32 x0 = bpf_htonl((0x62000000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
-#line 196 "relay.bpf.c"
+#line 206 "relay.bpf.c"
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, 14, 4);
@@ -200,7 +210,7 @@ static __always_inline int prog_gate_write3(struct __sk_buff *skb, void *data)
 
 #line 19 "spec.cue"
 	st32(data + 14, x0);
-#line 204 "relay.bpf.c"
+#line 214 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 4);
 	}
@@ -233,7 +243,9 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	struct val_ports *row_p_2;
 	struct val_recent *row_r_2;
 	struct val_rates *row_rate_2;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -245,6 +257,16 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_gate_vlan_tag);
+#line 11 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 11 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_gate_other_host);
+#line 11 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_gate_link_broadcast);
+#line 11 "spec.cue"
+		return fr_up(skb, reason_gate_link_multicast);
+#line 269 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -285,6 +307,24 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_gate_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_gate_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_gate_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_gate_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_gate_martian_destination);
+#line 326 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_gate_not_udp); /* ipv4.protocol */
@@ -301,6 +341,8 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_gate_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_gate_udp_length);
 
 		/* spec.cue:13: when: "udp.dst_port < 16384" */
@@ -308,7 +350,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 36) >= 0x4000) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:14: lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.src", "udp.src_port"], "rate?": rates: ["ip.src"]} */
-#line 312 "relay.bpf.c"
+#line 354 "relay.bpf.c"
 		{
 #line 14 "spec.cue"
 			struct key_blocked key __attribute__((aligned(8))) = {};
@@ -319,39 +361,70 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_put_v4(key.m_from.addr, ld32(data + 26));
 #line 14 "spec.cue"
 			row_b = find_blocked(&key);
-#line 323 "relay.bpf.c"
+#line 365 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			__u32 key = be16(data + 36);
+#line 370 "relay.bpf.c"
+			enum fr_found found;
+
 #line 14 "spec.cue"
-			row_p = find_ports(&key);
-#line 330 "relay.bpf.c"
+			row_p = rows + 0;
+#line 14 "spec.cue"
+			found = find_ports(&key, row_p);
+#line 14 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
+#line 14 "spec.cue"
+			if (found == FR_MISSING)
+#line 14 "spec.cue"
+				row_p = NULL;
+#line 383 "relay.bpf.c"
 		}
 #line 14 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_gate_no_ports);
-#line 334 "relay.bpf.c"
+#line 387 "relay.bpf.c"
 		{
 #line 14 "spec.cue"
 			struct key_recent key __attribute__((aligned(8))) = {};
+#line 391 "relay.bpf.c"
+			enum fr_found found;
 
 #line 14 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 14 "spec.cue"
 			key.m_port = be16(data + 34);
 #line 14 "spec.cue"
-			row_r = find_recent(&key);
-#line 345 "relay.bpf.c"
+			row_r = rows + 8;
+#line 14 "spec.cue"
+			found = find_recent(&key, row_r);
+#line 14 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
+#line 14 "spec.cue"
+			if (found == FR_MISSING)
+#line 14 "spec.cue"
+				row_r = NULL;
+#line 408 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			struct key_rates key __attribute__((aligned(8))) = {};
+#line 413 "relay.bpf.c"
+			enum fr_found found;
 
 #line 14 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 14 "spec.cue"
-			row_rate = find_rates(&key);
-#line 355 "relay.bpf.c"
+			row_rate = rows + 16;
+#line 14 "spec.cue"
+			found = find_rates(&key, row_rate);
+#line 14 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
+#line 14 "spec.cue"
+			if (found == FR_MISSING)
+#line 14 "spec.cue"
+				row_rate = NULL;
+#line 428 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
@@ -359,7 +432,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_b) && (row_b->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
-#line 363 "relay.bpf.c"
+#line 436 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
@@ -369,7 +442,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return fr_drop(skb->len, reason_gate_closed);
-#line 373 "relay.bpf.c"
+#line 446 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
@@ -377,7 +450,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_rate) && (row_rate->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
-#line 381 "relay.bpf.c"
+#line 454 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
@@ -385,13 +458,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_r) && (((__u64)row_r->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write1(skb, data);
-#line 389 "relay.bpf.c"
+#line 462 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {do: ["pass"]}, */
 #line 20 "spec.cue"
 		return prog_gate_write2(skb);
-#line 395 "relay.bpf.c"
+#line 468 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -419,6 +492,19 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_gate_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_gate_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_gate_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_gate_martian_destination);
+#line 506 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_gate_not_udp); /* ipv6.next_header */
@@ -435,6 +521,8 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_gate_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_gate_udp_length);
 
 		/* spec.cue:13: when: "udp.dst_port < 16384" */
@@ -442,7 +530,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 56) >= 0x4000) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:14: lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.src", "udp.src_port"], "rate?": rates: ["ip.src"]} */
-#line 446 "relay.bpf.c"
+#line 534 "relay.bpf.c"
 		{
 #line 14 "spec.cue"
 			struct key_blocked key __attribute__((aligned(8))) = {};
@@ -457,21 +545,34 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			st32((void *)&key + 16, ld32(data + 22 + 12));
 #line 14 "spec.cue"
 			row_b_2 = find_blocked(&key);
-#line 461 "relay.bpf.c"
+#line 549 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			__u32 key = be16(data + 56);
+#line 554 "relay.bpf.c"
+			enum fr_found found;
+
 #line 14 "spec.cue"
-			row_p_2 = find_ports(&key);
-#line 468 "relay.bpf.c"
+			row_p_2 = rows + 0;
+#line 14 "spec.cue"
+			found = find_ports(&key, row_p_2);
+#line 14 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
+#line 14 "spec.cue"
+			if (found == FR_MISSING)
+#line 14 "spec.cue"
+				row_p_2 = NULL;
+#line 567 "relay.bpf.c"
 		}
 #line 14 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_gate_no_ports);
-#line 472 "relay.bpf.c"
+#line 571 "relay.bpf.c"
 		{
 #line 14 "spec.cue"
 			struct key_recent key __attribute__((aligned(8))) = {};
+#line 575 "relay.bpf.c"
+			enum fr_found found;
 
 #line 14 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
@@ -480,20 +581,38 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			key.m_port = be16(data + 54);
 #line 14 "spec.cue"
-			row_r_2 = find_recent(&key);
-#line 485 "relay.bpf.c"
+			row_r_2 = rows + 8;
+#line 14 "spec.cue"
+			found = find_recent(&key, row_r_2);
+#line 14 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
+#line 14 "spec.cue"
+			if (found == FR_MISSING)
+#line 14 "spec.cue"
+				row_r_2 = NULL;
+#line 594 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			struct key_rates key __attribute__((aligned(8))) = {};
+#line 599 "relay.bpf.c"
+			enum fr_found found;
 
 #line 14 "spec.cue"
 			st64((void *)&key, ld64(data + 22));
 #line 14 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 14 "spec.cue"
-			row_rate_2 = find_rates(&key);
-#line 497 "relay.bpf.c"
+			row_rate_2 = rows + 16;
+#line 14 "spec.cue"
+			found = find_rates(&key, row_rate_2);
+#line 14 "spec.cue"
+			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
+#line 14 "spec.cue"
+			if (found == FR_MISSING)
+#line 14 "spec.cue"
+				row_rate_2 = NULL;
+#line 616 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
@@ -501,7 +620,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_b_2) && (row_b_2->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
-#line 505 "relay.bpf.c"
+#line 624 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
@@ -511,7 +630,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return fr_drop(skb->len, reason_gate_closed);
-#line 515 "relay.bpf.c"
+#line 634 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
@@ -519,7 +638,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_rate_2) && (row_rate_2->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
-#line 523 "relay.bpf.c"
+#line 642 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
@@ -527,17 +646,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_r_2) && (((__u64)row_r_2->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write3(skb, data);
-#line 531 "relay.bpf.c"
+#line 650 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {do: ["pass"]}, */
 #line 20 "spec.cue"
 		return prog_gate_write4(skb);
-#line 537 "relay.bpf.c"
+#line 656 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 543 "relay.bpf.c"
+#line 662 "relay.bpf.c"
 }

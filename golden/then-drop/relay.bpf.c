@@ -7,7 +7,8 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 34
+#define FR_REASONS 42
+#define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 65
 #define FR_NEEDS_FRONT 64
 #define FR_NEEDS_SAME 9
@@ -86,36 +87,44 @@ enum {
 	reason_reflect_pass = 1, /* passed on, as the spec says */
 	reason_reflect_inactive = 2, /* the relay's lease has lapsed */
 	reason_reflect_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_reflect_truncated = 4, /* the packet ends inside a header */
-	reason_reflect_ipv4_version = 5, /* ipv4: version has another value */
-	reason_reflect_ip_options = 6, /* ipv4: ihl has another value */
-	reason_reflect_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_reflect_fragment = 8, /* ipv4: mf has another value */
-	reason_reflect_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_reflect_not_udp = 10, /* no udp header here */
-	reason_reflect_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_reflect_super_packet = 12, /* several datagrams in one buffer (GSO, GRO) */
-	reason_reflect_no_listeners = 13, /* no group in listeners */
-	reason_reflect_no_memory = 14, /* the kernel has no memory to change the packet */
-	reason_reflect_fault = 15, /* dropped: the kernel failed after the first change */
-	reason_reflect_reflected = 16, /* dropped, as the spec says */
-	reason_reflect_too_large = 17, /* no copy, as the spec says */
-	reason_reflect_address_family = 18, /* an address of the other family */
-	reason_reflect_too_big = 19, /* larger than the MTU of the way out */
-	reason_reflect_no_route = 20, /* no way out is known */
-	reason_reflect_local = 21, /* the destination is this host */
-	reason_reflect_unreachable = 22, /* the route says unreachable */
-	reason_reflect_blackhole = 23, /* the route says blackhole */
-	reason_reflect_prohibit = 24, /* the route says prohibit */
-	reason_reflect_no_neighbour = 25, /* the neighbour's link-layer address isn't known yet */
-	reason_reflect_copy = 26, /* a copy was sent */
-	reason_reflect_refused_by_device = 27, /* the device takes no more */
-	reason_reflect_no_rule = 28, /* no rule applies */
-	reason_reflect_ipv6_version = 29, /* ipv6: version has another value */
-	reason_reflect_mapped_address = 30, /* an IPv4-mapped address in an IPv6 header */
-	reason_reflect_ipv6_payload_length = 31, /* ipv6: payload_length disagrees with the packet */
-	reason_reflect_udp_checksum = 32, /* udp: checksum is 0 where that is invalid */
-	reason_reflect_not_ip = 33, /* no ip header here */
+	reason_reflect_other_host = 4, /* a frame for another host */
+	reason_reflect_link_broadcast = 5, /* a link-layer broadcast */
+	reason_reflect_link_multicast = 6, /* a link-layer multicast */
+	reason_reflect_truncated = 7, /* the packet ends inside a header */
+	reason_reflect_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_reflect_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_reflect_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_reflect_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_reflect_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_reflect_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_reflect_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_reflect_multicast = 15, /* a multicast or broadcast destination */
+	reason_reflect_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_reflect_not_udp = 17, /* no udp header here */
+	reason_reflect_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_reflect_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_reflect_partial_checksum = 20, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_reflect_no_listeners = 21, /* no group in listeners */
+	reason_reflect_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_reflect_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_reflect_reflected = 24, /* dropped, as the spec says */
+	reason_reflect_too_large = 25, /* no copy, as the spec says */
+	reason_reflect_address_family = 26, /* an address of the other family */
+	reason_reflect_too_big = 27, /* larger than the MTU of the way out */
+	reason_reflect_no_route = 28, /* no route to the destination */
+	reason_reflect_local = 29, /* the destination is this host */
+	reason_reflect_unreachable = 30, /* the route says unreachable */
+	reason_reflect_blackhole = 31, /* the route says blackhole */
+	reason_reflect_prohibit = 32, /* the route says prohibit */
+	reason_reflect_no_neighbour = 33, /* the neighbour's link-layer address isn't known yet */
+	reason_reflect_copy = 34, /* a copy was sent */
+	reason_reflect_refused_by_device = 35, /* the device takes no more */
+	reason_reflect_no_rule = 36, /* no rule applies */
+	reason_reflect_ipv6_version = 37, /* ipv6.version is not 6 */
+	reason_reflect_mapped_address = 38, /* an IPv4-mapped address in an IPv6 header */
+	reason_reflect_ipv6_payload_length = 39, /* ipv6.payload_length disagrees with the packet */
+	reason_reflect_udp_checksum = 40, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_reflect_not_ip = 41, /* no ip header here */
 };
 
 /* What is the same for all receivers. */
@@ -183,7 +192,7 @@ static __always_inline long prog_reflect_copy1(struct prog_reflect_same1 *same, 
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 187 "relay.bpf.c"
+#line 196 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 28);
 	skb->priority = priority;
@@ -213,7 +222,7 @@ static __noinline long prog_reflect_turn1(__u32 i, struct prog_reflect_fan1 *fan
 	if (row_r->m_small && ((v_udp_end - 42) > 4)) { /* rule */
 #line 17 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_reflect_too_large);
-#line 217 "relay.bpf.c"
+#line 226 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: {from: "r.local", to: "r.remote"}}]}, */
@@ -237,27 +246,29 @@ static __noinline long prog_reflect_turn1(__u32 i, struct prog_reflect_fan1 *fan
 			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_reflect_prohibit);
 #line 18 "spec.cue"
 			return fr_decline(row_r->h_receiver, skb->len, reason_reflect_no_route);
-#line 241 "relay.bpf.c"
+#line 250 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_reflect_too_big);
 #line 18 "spec.cue"
 		return prog_reflect_copy1(same, skb, front, row_r);
-#line 247 "relay.bpf.c"
+#line 256 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: group: listeners: ["ip.src", "udp.dst_port"] */
 #line 15 "spec.cue"
 	return fr_decline(row_r->h_receiver, skb->len, reason_reflect_no_rule);
-#line 253 "relay.bpf.c"
+#line 262 "relay.bpf.c"
 }
 
 static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:14: do: [{fan_out: { */
 #line 14 "spec.cue"
 	struct group_listeners key __attribute__((aligned(8))) = {};
-#line 261 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 	struct list_listeners *list;
 
 #line 14 "spec.cue"
@@ -269,19 +280,22 @@ static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, 
 #line 14 "spec.cue"
 	if (!list) return fr_up(skb, reason_reflect_no_listeners);
 
+#line 14 "spec.cue"
+	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_reflect_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 274 "relay.bpf.c"
+#line 288 "relay.bpf.c"
 	void *front = fr_save_front(skb, 42);
 #line 14 "spec.cue"
 	if (!front) return fr_up(skb, reason_reflect_no_memory);
-#line 278 "relay.bpf.c"
+#line 292 "relay.bpf.c"
 	struct prog_reflect_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_reflect_no_memory);
-#line 285 "relay.bpf.c"
+#line 299 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -306,10 +320,9 @@ static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, 
 #line 14 "spec.cue"
 	bpf_loop(list->count, prog_reflect_turn1, &fan, 0);
 
-#line 310 "relay.bpf.c"
-	__u32 len = skb->len;
 
-	fr_count_copies(reason_reflect_copy, same->copies0, len);
+#line 325 "relay.bpf.c"
+	fr_count_copies(reason_reflect_copy, same->copies0, skb->len);
 	fr_count(reason_reflect_reflected, len);
 	return TC_ACT_SHOT;
 }
@@ -370,7 +383,7 @@ static __always_inline long prog_reflect_copy2(struct prog_reflect_same2 *same, 
 	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 374 "relay.bpf.c"
+#line 387 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 48);
 	skb->priority = priority;
@@ -400,7 +413,7 @@ static __noinline long prog_reflect_turn2(__u32 i, struct prog_reflect_fan2 *fan
 	if (row_r_2->m_small && ((v_udp_end_2 - 62) > 4)) { /* rule */
 #line 17 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_reflect_too_large);
-#line 404 "relay.bpf.c"
+#line 417 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: {when: "r.remote.port != 0", do: [{mark: {dscp: 10, priority: 3, mark: 7}}, {send: {from: "r.local", to: "r.remote"}}]}, */
@@ -430,27 +443,29 @@ static __noinline long prog_reflect_turn2(__u32 i, struct prog_reflect_fan2 *fan
 			if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_reflect_prohibit);
 #line 18 "spec.cue"
 			return fr_decline(row_r_2->h_receiver, skb->len, reason_reflect_no_route);
-#line 434 "relay.bpf.c"
+#line 447 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_reflect_too_big);
 #line 18 "spec.cue"
 		return prog_reflect_copy2(same, skb, front, row_r_2);
-#line 440 "relay.bpf.c"
+#line 453 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: group: listeners: ["ip.src", "udp.dst_port"] */
 #line 15 "spec.cue"
 	return fr_decline(row_r_2->h_receiver, skb->len, reason_reflect_no_rule);
-#line 446 "relay.bpf.c"
+#line 459 "relay.bpf.c"
 }
 
 static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2)
 {
+	__u32 len = skb->len;
+
 	/* spec.cue:14: do: [{fan_out: { */
 #line 14 "spec.cue"
 	struct group_listeners key __attribute__((aligned(8))) = {};
-#line 454 "relay.bpf.c"
+#line 469 "relay.bpf.c"
 	struct list_listeners *list;
 
 #line 14 "spec.cue"
@@ -464,19 +479,22 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 #line 14 "spec.cue"
 	if (!list) return fr_up(skb, reason_reflect_no_listeners);
 
+#line 14 "spec.cue"
+	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_reflect_no_memory);
+
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 469 "relay.bpf.c"
+#line 487 "relay.bpf.c"
 	void *front = fr_save_front(skb, 62);
 #line 14 "spec.cue"
 	if (!front) return fr_up(skb, reason_reflect_no_memory);
-#line 473 "relay.bpf.c"
+#line 491 "relay.bpf.c"
 	struct prog_reflect_same2 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_reflect_no_memory);
-#line 480 "relay.bpf.c"
+#line 498 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->priority = skb->priority;
 	same->mark = skb->mark;
@@ -498,10 +516,9 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 #line 14 "spec.cue"
 	bpf_loop(list->count, prog_reflect_turn2, &fan, 0);
 
-#line 502 "relay.bpf.c"
-	__u32 len = skb->len;
 
-	fr_count_copies(reason_reflect_copy, same->copies0, len);
+#line 521 "relay.bpf.c"
+	fr_count_copies(reason_reflect_copy, same->copies0, skb->len);
 	fr_count(reason_reflect_reflected, len);
 	return TC_ACT_SHOT;
 }
@@ -512,8 +529,10 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
@@ -526,6 +545,16 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 	/* spec.cue:12: hook: "tc/ingress" */
 #line 12 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_reflect_vlan_tag);
+#line 12 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 12 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_reflect_other_host);
+#line 12 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_reflect_link_broadcast);
+#line 12 "spec.cue"
+		return fr_up(skb, reason_reflect_link_multicast);
+#line 557 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -566,6 +595,24 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_reflect_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_reflect_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_reflect_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_reflect_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_reflect_martian_destination);
+#line 614 "relay.bpf.c"
+		}
+
 		/* spec.cue:13: stack: ["eth", "ip", "udp"] */
 #line 13 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_reflect_not_udp); /* ipv4.protocol */
@@ -582,14 +629,20 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_reflect_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_reflect_udp_length);
 
 		/* spec.cue:14: do: [{fan_out: { */
 #line 14 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_reflect_super_packet);
 #line 14 "spec.cue"
+		v_partial = fr_partial(skb);
+#line 14 "spec.cue"
+		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_reflect_partial_checksum);
+#line 14 "spec.cue"
 		return prog_reflect_fan1(skb, data, v_ip_end, v_udp_end);
-#line 593 "relay.bpf.c"
+#line 646 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp"] */
@@ -617,6 +670,19 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_reflect_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_reflect_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_reflect_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_reflect_martian_destination);
+#line 684 "relay.bpf.c"
+		}
+
 		/* spec.cue:13: stack: ["eth", "ip", "udp"] */
 #line 13 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_reflect_not_udp); /* ipv6.next_header */
@@ -633,18 +699,24 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_reflect_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_reflect_udp_length);
 
 		/* spec.cue:14: do: [{fan_out: { */
 #line 14 "spec.cue"
 		if (skb->gso_size != 0) return fr_up(skb, reason_reflect_super_packet);
 #line 14 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 14 "spec.cue"
+		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_reflect_partial_checksum);
+#line 14 "spec.cue"
 		return prog_reflect_fan2(skb, data, v_ip_end_2, v_udp_end_2);
-#line 644 "relay.bpf.c"
+#line 716 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp"] */
 #line 13 "spec.cue"
 	return fr_up(skb, reason_reflect_not_ip);
-#line 650 "relay.bpf.c"
+#line 722 "relay.bpf.c"
 }

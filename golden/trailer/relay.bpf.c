@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 38
+#define FR_REASONS 52
 #define FR_NEEDS_NAMED 2
 #include "fastrelay.h"
 
@@ -23,21 +23,28 @@ enum {
 	reason_open_pass = 1, /* passed on, as the spec says */
 	reason_open_inactive = 2, /* the relay's lease has lapsed */
 	reason_open_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_open_truncated = 4, /* the packet ends inside a header */
-	reason_open_ipv4_version = 5, /* ipv4: version has another value */
-	reason_open_ip_options = 6, /* ipv4: ihl has another value */
-	reason_open_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_open_fragment = 8, /* ipv4: mf has another value */
-	reason_open_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_open_not_udp = 10, /* no udp header here */
-	reason_open_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_open_sealed_kind = 12, /* sealed: kind has another value */
-	reason_open_sealed_length = 13, /* sealed: length disagrees with the packet */
-	reason_open_super_packet = 14, /* several datagrams in one buffer (GSO, GRO) */
-	reason_open_ipv6_version = 15, /* ipv6: version has another value */
-	reason_open_mapped_address = 16, /* an IPv4-mapped address in an IPv6 header */
-	reason_open_ipv6_payload_length = 17, /* ipv6: payload_length disagrees with the packet */
-	reason_open_not_ip = 18, /* no ip header here */
+	reason_open_other_host = 4, /* a frame for another host */
+	reason_open_link_broadcast = 5, /* a link-layer broadcast */
+	reason_open_link_multicast = 6, /* a link-layer multicast */
+	reason_open_truncated = 7, /* the packet ends inside a header */
+	reason_open_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_open_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_open_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_open_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_open_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_open_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_open_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_open_multicast = 15, /* a multicast or broadcast destination */
+	reason_open_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_open_not_udp = 17, /* no udp header here */
+	reason_open_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_open_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_open_sealed_kind = 20, /* sealed.kind is not 4 */
+	reason_open_sealed_length = 21, /* sealed.length disagrees with the packet */
+	reason_open_ipv6_version = 22, /* ipv6.version is not 6 */
+	reason_open_mapped_address = 23, /* an IPv4-mapped address in an IPv6 header */
+	reason_open_ipv6_payload_length = 24, /* ipv6.payload_length disagrees with the packet */
+	reason_open_not_ip = 25, /* no ip header here */
 };
 
 static __always_inline int prog_open_write1(struct __sk_buff *skb)
@@ -80,6 +87,16 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 	/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_open_vlan_tag);
+#line 16 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 16 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_open_other_host);
+#line 16 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_open_link_broadcast);
+#line 16 "spec.cue"
+		return fr_up(skb, reason_open_link_multicast);
+#line 99 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -120,6 +137,24 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_open_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_open_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_open_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_open_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_open_martian_destination);
+#line 156 "relay.bpf.c"
+		}
+
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
 #line 17 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_open_not_udp); /* ipv4.protocol */
@@ -136,6 +171,8 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_open_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_open_udp_length);
 
 		/* spec.cue:5: sealed: { */
@@ -149,6 +186,8 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 		if (be8(data + 42) != 4) return fr_up(skb, reason_open_sealed_kind); /* sealed.kind */
 #line 6 "spec.cue"
 		v_sealed_end = 48ULL + be8(data + 43); /* sealed.length */
+#line 6 "spec.cue"
+		if (!((v_sealed_end == v_udp_end) || (skb->gso_size == 0))) return fr_up(skb, reason_open_super_packet);
 #line 6 "spec.cue"
 		if (v_sealed_end != v_udp_end) return fr_up(skb, reason_open_sealed_length);
 
@@ -167,7 +206,7 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 		fr_named_add(0, v_sealed_payload_end - 48);
 #line 18 "spec.cue"
 		return prog_open_write1(skb);
-#line 171 "relay.bpf.c"
+#line 210 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
@@ -195,6 +234,19 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_open_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_open_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_open_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_open_martian_destination);
+#line 248 "relay.bpf.c"
+		}
+
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
 #line 17 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_open_not_udp); /* ipv6.next_header */
@@ -211,6 +263,8 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_open_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_open_udp_length);
 
 		/* spec.cue:5: sealed: { */
@@ -224,6 +278,8 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 		if (be8(data + 62) != 4) return fr_up(skb, reason_open_sealed_kind); /* sealed.kind */
 #line 6 "spec.cue"
 		v_sealed_end_2 = 68ULL + be8(data + 63); /* sealed.length */
+#line 6 "spec.cue"
+		if (!((v_sealed_end_2 == v_udp_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_open_super_packet);
 #line 6 "spec.cue"
 		if (v_sealed_end_2 != v_udp_end_2) return fr_up(skb, reason_open_sealed_length);
 
@@ -242,13 +298,13 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 		fr_named_add(0, v_sealed_payload_end_2 - 68);
 #line 18 "spec.cue"
 		return prog_open_write2(skb);
-#line 246 "relay.bpf.c"
+#line 302 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_open_not_ip);
-#line 252 "relay.bpf.c"
+#line 308 "relay.bpf.c"
 }
 
 /*
@@ -259,25 +315,32 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_echo_sent = 19, /* rewritten and sent */
-	reason_echo_pass = 20, /* passed on, as the spec says */
-	reason_echo_inactive = 21, /* the relay's lease has lapsed */
-	reason_echo_vlan_tag = 22, /* a VLAN tag that the stack doesn't have */
-	reason_echo_truncated = 23, /* the packet ends inside a header */
-	reason_echo_ipv4_version = 24, /* ipv4: version has another value */
-	reason_echo_ip_options = 25, /* ipv4: ihl has another value */
-	reason_echo_ipv4_reserved = 26, /* ipv4: reserved has another value */
-	reason_echo_fragment = 27, /* ipv4: mf has another value */
-	reason_echo_ipv4_total_length = 28, /* ipv4: total_length disagrees with the packet */
-	reason_echo_not_udp = 29, /* no udp header here */
-	reason_echo_udp_length = 30, /* udp: length disagrees with the packet */
-	reason_echo_ping_kind = 31, /* ping: kind has another value */
-	reason_echo_super_packet = 32, /* several datagrams in one buffer (GSO, GRO) */
-	reason_echo_ping_trailing = 33, /* bytes follow where none may */
-	reason_echo_ipv6_version = 34, /* ipv6: version has another value */
-	reason_echo_mapped_address = 35, /* an IPv4-mapped address in an IPv6 header */
-	reason_echo_ipv6_payload_length = 36, /* ipv6: payload_length disagrees with the packet */
-	reason_echo_not_ip = 37, /* no ip header here */
+	reason_echo_sent = 26, /* rewritten and sent */
+	reason_echo_pass = 27, /* passed on, as the spec says */
+	reason_echo_inactive = 28, /* the relay's lease has lapsed */
+	reason_echo_vlan_tag = 29, /* a VLAN tag that the stack doesn't have */
+	reason_echo_other_host = 30, /* a frame for another host */
+	reason_echo_link_broadcast = 31, /* a link-layer broadcast */
+	reason_echo_link_multicast = 32, /* a link-layer multicast */
+	reason_echo_truncated = 33, /* the packet ends inside a header */
+	reason_echo_ipv4_version = 34, /* ipv4.version is not 4 */
+	reason_echo_ip_options = 35, /* ipv4.ihl is not 5 */
+	reason_echo_ipv4_reserved = 36, /* ipv4.reserved is not 0 */
+	reason_echo_fragment = 37, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_echo_ipv4_total_length = 38, /* ipv4.total_length disagrees with the packet */
+	reason_echo_ipv4_checksum = 39, /* ipv4: checksum is wrong */
+	reason_echo_martian_source = 40, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_echo_multicast = 41, /* a multicast or broadcast destination */
+	reason_echo_martian_destination = 42, /* a destination that no other host has: unspecified or loopback */
+	reason_echo_not_udp = 43, /* no udp header here */
+	reason_echo_udp_length = 44, /* udp.length disagrees with the packet */
+	reason_echo_super_packet = 45, /* several datagrams in one buffer (GSO, GRO) */
+	reason_echo_ping_kind = 46, /* ping.kind is not 9 */
+	reason_echo_ping_trailing = 47, /* bytes follow where none may */
+	reason_echo_ipv6_version = 48, /* ipv6.version is not 6 */
+	reason_echo_mapped_address = 49, /* an IPv4-mapped address in an IPv6 header */
+	reason_echo_ipv6_payload_length = 50, /* ipv6.payload_length disagrees with the packet */
+	reason_echo_not_ip = 51, /* no ip header here */
 };
 
 static __always_inline int prog_echo_write1(struct __sk_buff *skb)
@@ -316,6 +379,16 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 	/* spec.cue:21: hook: "tc/ingress" */
 #line 21 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_echo_vlan_tag);
+#line 21 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 21 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_echo_other_host);
+#line 21 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_echo_link_broadcast);
+#line 21 "spec.cue"
+		return fr_up(skb, reason_echo_link_multicast);
+#line 391 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -356,6 +429,24 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_echo_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_echo_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_echo_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_echo_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_echo_martian_destination);
+#line 448 "relay.bpf.c"
+		}
+
 		/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
 #line 22 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_echo_not_udp); /* ipv4.protocol */
@@ -371,6 +462,8 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_echo_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_echo_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_echo_udp_length);
 
@@ -397,7 +490,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		fr_named_add(1, 1);
 #line 23 "spec.cue"
 		return prog_echo_write1(skb);
-#line 401 "relay.bpf.c"
+#line 494 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
@@ -425,6 +518,19 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_echo_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_echo_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_echo_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_echo_martian_destination);
+#line 532 "relay.bpf.c"
+		}
+
 		/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
 #line 22 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_echo_not_udp); /* ipv6.next_header */
@@ -440,6 +546,8 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_echo_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_echo_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_echo_udp_length);
 
@@ -466,11 +574,11 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		fr_named_add(1, 1);
 #line 23 "spec.cue"
 		return prog_echo_write2(skb);
-#line 470 "relay.bpf.c"
+#line 578 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
 #line 22 "spec.cue"
 	return fr_up(skb, reason_echo_not_ip);
-#line 476 "relay.bpf.c"
+#line 584 "relay.bpf.c"
 }

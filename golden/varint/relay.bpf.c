@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 20
+#define FR_REASONS 27
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
@@ -23,22 +23,29 @@ enum {
 	reason_filter_pass = 1, /* passed on, as the spec says */
 	reason_filter_inactive = 2, /* the relay's lease has lapsed */
 	reason_filter_vlan_tag = 3, /* a VLAN tag that the stack doesn't have */
-	reason_filter_truncated = 4, /* the packet ends inside a header */
-	reason_filter_ipv4_version = 5, /* ipv4: version has another value */
-	reason_filter_ip_options = 6, /* ipv4: ihl has another value */
-	reason_filter_ipv4_reserved = 7, /* ipv4: reserved has another value */
-	reason_filter_fragment = 8, /* ipv4: mf has another value */
-	reason_filter_ipv4_total_length = 9, /* ipv4: total_length disagrees with the packet */
-	reason_filter_not_udp = 10, /* no udp header here */
-	reason_filter_udp_length = 11, /* udp: length disagrees with the packet */
-	reason_filter_stream_type = 12, /* stream: type has another value */
-	reason_filter_super_packet = 13, /* several datagrams in one buffer (GSO, GRO) */
-	reason_filter_no_match = 14, /* not what the program is for */
-	reason_filter_far = 15, /* dropped, as the spec says */
-	reason_filter_ipv6_version = 16, /* ipv6: version has another value */
-	reason_filter_mapped_address = 17, /* an IPv4-mapped address in an IPv6 header */
-	reason_filter_ipv6_payload_length = 18, /* ipv6: payload_length disagrees with the packet */
-	reason_filter_not_ip = 19, /* no ip header here */
+	reason_filter_other_host = 4, /* a frame for another host */
+	reason_filter_link_broadcast = 5, /* a link-layer broadcast */
+	reason_filter_link_multicast = 6, /* a link-layer multicast */
+	reason_filter_truncated = 7, /* the packet ends inside a header */
+	reason_filter_ipv4_version = 8, /* ipv4.version is not 4 */
+	reason_filter_ip_options = 9, /* ipv4.ihl is not 5 */
+	reason_filter_ipv4_reserved = 10, /* ipv4.reserved is not 0 */
+	reason_filter_fragment = 11, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_filter_ipv4_total_length = 12, /* ipv4.total_length disagrees with the packet */
+	reason_filter_ipv4_checksum = 13, /* ipv4: checksum is wrong */
+	reason_filter_martian_source = 14, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_filter_multicast = 15, /* a multicast or broadcast destination */
+	reason_filter_martian_destination = 16, /* a destination that no other host has: unspecified or loopback */
+	reason_filter_not_udp = 17, /* no udp header here */
+	reason_filter_udp_length = 18, /* udp.length disagrees with the packet */
+	reason_filter_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
+	reason_filter_stream_type = 20, /* stream.type is not 8 to 15 */
+	reason_filter_no_match = 21, /* not what the program is for */
+	reason_filter_far = 22, /* dropped, as the spec says */
+	reason_filter_ipv6_version = 23, /* ipv6.version is not 6 */
+	reason_filter_mapped_address = 24, /* an IPv4-mapped address in an IPv6 header */
+	reason_filter_ipv6_payload_length = 25, /* ipv6.payload_length disagrees with the packet */
+	reason_filter_not_ip = 26, /* no ip header here */
 };
 
 static __always_inline int prog_filter_write1(struct __sk_buff *skb)
@@ -105,6 +112,16 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
 	if (skb->vlan_present) return fr_up(skb, reason_filter_vlan_tag);
+#line 11 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 11 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_filter_other_host);
+#line 11 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_filter_link_broadcast);
+#line 11 "spec.cue"
+		return fr_up(skb, reason_filter_link_multicast);
+#line 124 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -145,6 +162,24 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end > skb->len) return fr_up(skb, reason_filter_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_filter_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_filter_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_filter_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_filter_martian_destination);
+#line 181 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv4.protocol */
@@ -160,6 +195,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be16(data + 38) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_filter_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_filter_udp_length);
 
@@ -196,14 +233,14 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_offset_size = fr_varint(p_stream_id_end, data_end, &v_stream_offset);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size) return fr_up(skb, reason_filter_truncated);
-#line 200 "relay.bpf.c"
+#line 237 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size = 0;
 #line 7 "spec.cue"
 			v_stream_offset = 0;
-#line 207 "relay.bpf.c"
+#line 244 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -225,12 +262,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_length_size = fr_varint(p_stream_offset_end, data_end, &v_stream_length);
 #line 8 "spec.cue"
 			if (!v_stream_length_size) return fr_up(skb, reason_filter_truncated);
-#line 229 "relay.bpf.c"
+#line 266 "relay.bpf.c"
 		} else {
 			/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
 			v_stream_length_size = 0;
-#line 234 "relay.bpf.c"
+#line 271 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
@@ -256,7 +293,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((((v_stream_id & 3) == 2) && !((be8(data + 42) & 4) == 0)) && (v_stream_offset > 0x4000)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_far);
-#line 260 "relay.bpf.c"
+#line 297 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{count: "streams"}, "pass"]}, */
@@ -264,7 +301,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 16 "spec.cue"
 		return prog_filter_write1(skb);
-#line 268 "relay.bpf.c"
+#line 305 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
@@ -292,6 +329,19 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_2 > skb->len) return fr_up(skb, reason_filter_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_filter_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_filter_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_filter_martian_destination);
+#line 343 "relay.bpf.c"
+		}
+
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_filter_not_udp); /* ipv6.next_header */
@@ -307,6 +357,8 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be16(data + 58) < 8) return fr_up(skb, reason_filter_udp_length); /* udp.length */
 #line 13 "transport.cue"
 		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
+#line 13 "transport.cue"
+		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_filter_super_packet);
 #line 13 "transport.cue"
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_filter_udp_length);
 
@@ -343,14 +395,14 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_offset_size_2 = fr_varint(p_stream_id_end_2, data_end, &v_stream_offset_2);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size_2) return fr_up(skb, reason_filter_truncated);
-#line 347 "relay.bpf.c"
+#line 399 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size_2 = 0;
 #line 7 "spec.cue"
 			v_stream_offset_2 = 0;
-#line 354 "relay.bpf.c"
+#line 406 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -372,12 +424,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_length_size_2 = fr_varint(p_stream_offset_end_2, data_end, &v_stream_length_2);
 #line 8 "spec.cue"
 			if (!v_stream_length_size_2) return fr_up(skb, reason_filter_truncated);
-#line 376 "relay.bpf.c"
+#line 428 "relay.bpf.c"
 		} else {
 			/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
 			v_stream_length_size_2 = 0;
-#line 381 "relay.bpf.c"
+#line 433 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
@@ -403,7 +455,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((((v_stream_id_2 & 3) == 2) && !((be8(data + 62) & 4) == 0)) && (v_stream_offset_2 > 0x4000)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_far);
-#line 407 "relay.bpf.c"
+#line 459 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{count: "streams"}, "pass"]}, */
@@ -411,11 +463,11 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 16 "spec.cue"
 		return prog_filter_write2(skb);
-#line 415 "relay.bpf.c"
+#line 467 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 421 "relay.bpf.c"
+#line 473 "relay.bpf.c"
 }

@@ -7,7 +7,9 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 29
+#define FR_REASONS 38
+#define FR_NEEDS_ROWS 40
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /* table tenants */
@@ -33,9 +35,9 @@ struct {
 	__type(value, struct val_tenants);
 } tbl_tenants SEC(".maps");
 
-static __always_inline struct val_tenants *find_tenants(const struct key_tenants *key)
+static __always_inline enum fr_found find_tenants(const struct key_tenants *key, struct val_tenants *row)
 {
-	return bpf_map_lookup_elem(&tbl_tenants, key);
+	return fr_find(&tbl_tenants, key, row, sizeof(*row), FR_CHANGES, NULL);
 }
 
 /*
@@ -53,35 +55,44 @@ enum {
 	reason_forward_sent = 0, /* rewritten and sent */
 	reason_forward_pass = 1, /* passed on, as the spec says */
 	reason_forward_inactive = 2, /* the relay's lease has lapsed */
-	reason_forward_truncated = 3, /* the packet ends inside a header */
-	reason_forward_ipv4_version = 4, /* ipv4: version has another value */
-	reason_forward_ip_options = 5, /* ipv4: ihl has another value */
-	reason_forward_ipv4_reserved = 6, /* ipv4: reserved has another value */
-	reason_forward_fragment = 7, /* ipv4: mf has another value */
-	reason_forward_ipv4_total_length = 8, /* ipv4: total_length disagrees with the packet */
-	reason_forward_not_udp = 9, /* no udp header here */
-	reason_forward_udp_length = 10, /* udp: length disagrees with the packet */
-	reason_forward_no_tenants = 11, /* no row in tenants */
-	reason_forward_hop_limit = 12, /* the hop limit is used up */
-	reason_forward_no_memory = 13, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 14, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 15, /* larger than the MTU of the way out */
-	reason_forward_no_route = 16, /* no way out is known */
-	reason_forward_local = 17, /* the destination is this host */
-	reason_forward_unreachable = 18, /* the route says unreachable */
-	reason_forward_blackhole = 19, /* the route says blackhole */
-	reason_forward_prohibit = 20, /* the route says prohibit */
-	reason_forward_ipv6_version = 21, /* ipv6: version has another value */
-	reason_forward_mapped_address = 22, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 23, /* ipv6: payload_length disagrees with the packet */
-	reason_forward_not_ip = 24, /* no ip header here */
-	reason_forward_super_packet = 25, /* several datagrams in one buffer (GSO, GRO) */
-	reason_forward_udp_checksum = 26, /* udp: checksum is 0 where that is invalid */
-	reason_forward_vlan_tag = 27, /* a VLAN tag that the stack doesn't have */
-	reason_forward_no_match = 28, /* not what the program is for */
+	reason_forward_other_host = 3, /* a frame for another host */
+	reason_forward_link_broadcast = 4, /* a link-layer broadcast */
+	reason_forward_link_multicast = 5, /* a link-layer multicast */
+	reason_forward_truncated = 6, /* the packet ends inside a header */
+	reason_forward_ipv4_version = 7, /* ipv4.version is not 4 */
+	reason_forward_ip_options = 8, /* ipv4.ihl is not 5 */
+	reason_forward_ipv4_reserved = 9, /* ipv4.reserved is not 0 */
+	reason_forward_fragment = 10, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_forward_ipv4_total_length = 11, /* ipv4.total_length disagrees with the packet */
+	reason_forward_ipv4_checksum = 12, /* ipv4: checksum is wrong */
+	reason_forward_martian_source = 13, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_forward_multicast = 14, /* a multicast or broadcast destination */
+	reason_forward_martian_destination = 15, /* a destination that no other host has: unspecified or loopback */
+	reason_forward_not_udp = 16, /* no udp header here */
+	reason_forward_udp_length = 17, /* udp.length disagrees with the packet */
+	reason_forward_super_packet = 18, /* several datagrams in one buffer (GSO, GRO) */
+	reason_forward_no_tenants = 19, /* no row in tenants */
+	reason_forward_changing = 20, /* user space changed rows at each attempt to read one */
+	reason_forward_hop_limit = 21, /* the hop limit is used up */
+	reason_forward_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 24, /* larger than the MTU of the way out */
+	reason_forward_no_route = 25, /* no route to the destination */
+	reason_forward_local = 26, /* the destination is this host */
+	reason_forward_unreachable = 27, /* the route says unreachable */
+	reason_forward_blackhole = 28, /* the route says blackhole */
+	reason_forward_prohibit = 29, /* the route says prohibit */
+	reason_forward_ipv6_version = 30, /* ipv6.version is not 6 */
+	reason_forward_mapped_address = 31, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 32, /* ipv6.payload_length disagrees with the packet */
+	reason_forward_not_ip = 33, /* no ip header here */
+	reason_forward_partial_checksum = 34, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_forward_udp_checksum = 35, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_forward_vlan_tag = 36, /* a VLAN tag that the stack doesn't have */
+	reason_forward_no_match = 37, /* not what the program is for */
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, struct val_tenants *row_t)
+static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_tenants *row_t)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -93,9 +104,20 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 10 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 97 "relay.bpf.c"
+#line 108 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_t->m_way.hop.state == FR_HOP_DIRECT;
+
+#line 10 "spec.cue"
+	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
+#line 114 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 26 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -112,7 +134,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 116 "relay.bpf.c"
+#line 138 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -127,14 +149,25 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_t->m_way.hop.ifindex, AF_INET, row_t->m_way.addr + 12);
 }
 
-static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, struct val_tenants *row_t_2)
+static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_tenants *row_t_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 137 "relay.bpf.c"
+#line 159 "relay.bpf.c"
 	int direct = row_t_2->m_way.hop.state == FR_HOP_DIRECT;
+
+#line 10 "spec.cue"
+	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
+#line 164 "relay.bpf.c"
+		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+			return fr_up(skb, reason_forward_no_memory);
+
+		data = (void *)(long)skb->data;
+		if (unlikely(data + 22 > (void *)(long)skb->data_end))
+			return fr_drop(len, reason_forward_fault);
+	}
 
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
@@ -149,7 +182,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 12, bpf_htons(0x86dd));
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 153 "relay.bpf.c"
+#line 186 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -191,10 +224,11 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x8 = ld32(data + 34);
 #line 10 "spec.cue"
 	__u16 x9 = ld16(data + 42);
-#line 195 "relay.bpf.c"
+#line 228 "relay.bpf.c"
 	__u64 was0 = (__u64)x7 + x8 + x9 + 0x1100;
 	__u64 now0 = (__u64)x7 + x8 + x6 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 44, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x9 + was0) + (__u64)x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -208,13 +242,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x10 = ld16(data + 20);
 #line 10 "spec.cue"
 	__u16 x11 = ld16(data + 26);
-#line 212 "relay.bpf.c"
+#line 246 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + x11) + (__u64)x1 + x3);
 	int direct = row_t_3->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	int err = fr_resize(skb, 46, 42, v_payload_len, FR_POP_INNER);
-#line 218 "relay.bpf.c"
+#line 252 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -246,11 +280,11 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st32(data + 34, x5);
 #line 13 "transport.cue"
 	st16(data + 38, x6);
-	st16(data + 40, pending0 ? old0 : sum0);
+	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 253 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+#line 287 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 28);
@@ -285,10 +319,11 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 64);
 #line 10 "spec.cue"
 	__u16 x8 = ld16(data + 62);
-#line 289 "relay.bpf.c"
+#line 323 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x8 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x1 + 0x1100;
-	int pending0 = old0 == fr_fold(was0);
+	__u32 partial = fr_partial(skb);
+	int pending0 = fr_is_partial(partial, 64, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -296,7 +331,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 10 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_2, FR_POP_INNER);
-#line 300 "relay.bpf.c"
+#line 335 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -331,9 +366,9 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st32(data + 54, x7);
 #line 13 "transport.cue"
 	st16(data + 58, x1);
-	st16(data + 60, pending0 ? old0 : sum0);
-#line 336 "relay.bpf.c"
-	if (unlikely(pending0) && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
+	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
+#line 371 "relay.bpf.c"
+	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 48);
@@ -356,9 +391,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	__u64 v_ip_end_3;
 	__u64 v_udp_end_3;
 	__u64 v_payload_len;
+	__u64 v_partial;
 	__u64 v_ip_end_4;
 	__u64 v_udp_end_4;
 	__u64 v_payload_len_2;
+	__u64 v_partial_2;
 	__u64 v_ip_end_5;
 	__u64 v_udp_end_5;
 	__u64 v_ip_end_6;
@@ -367,7 +404,9 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	struct val_tenants *row_t_2;
 	struct val_tenants *row_t_3;
 	struct val_tenants *row_t_4;
+	void *rows = fr_room_for_rows();
 
+	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -375,6 +414,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	/* spec.cue:5: programs: forward: { */
 #line 5 "spec.cue"
 	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
+
+	/* spec.cue:6: hook: "tc/ingress" */
+#line 6 "spec.cue"
+	if (skb->pkt_type != 0) { /* not for this host */
+#line 6 "spec.cue"
+		if (skb->pkt_type == 3) return fr_up(skb, reason_forward_other_host);
+#line 6 "spec.cue"
+		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
+#line 6 "spec.cue"
+		return fr_up(skb, reason_forward_link_multicast);
+#line 428 "relay.bpf.c"
+	}
 
 	/* link.cue:4 */
 #line 4 "link.cue"
@@ -417,6 +468,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "ip.cue"
 			if (v_ip_end > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
+			/* ip.cue:25 */
+#line 25 "ip.cue"
+			if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_forward_ipv4_checksum);
+
+			/* ip.cue:26 */
+#line 26 "ip.cue"
+			if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_forward_martian_source); /* ipv4.src */
+
+			/* ip.cue:27 */
+#line 27 "ip.cue"
+			if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+				if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+				return fr_up(skb, reason_forward_martian_destination);
+#line 487 "relay.bpf.c"
+			}
+
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 			if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
@@ -433,21 +502,33 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 			v_udp_end = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+			if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 			if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 440 "relay.bpf.c"
+#line 511 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
+#line 515 "relay.bpf.c"
+				enum fr_found found;
 
 #line 8 "spec.cue"
 				key.m_vid = (__u64)skb->vlan_tci & 0xfff;
 #line 8 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 30));
 #line 8 "spec.cue"
-				row_t = find_tenants(&key);
-#line 451 "relay.bpf.c"
+				row_t = rows + 0;
+#line 8 "spec.cue"
+				found = find_tenants(&key, row_t);
+#line 8 "spec.cue"
+				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 8 "spec.cue"
+				if (found == FR_MISSING)
+#line 8 "spec.cue"
+					row_t = NULL;
+#line 532 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t) return fr_up(skb, reason_forward_no_tenants);
@@ -455,6 +536,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			/* spec.cue:10: do: [{pop: "vlan"}, {send: via: "t.way"}] */
 #line 10 "spec.cue"
 			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
+#line 10 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
 			if (unlikely(row_t->m_way.hop.state != FR_HOP_DIRECT && row_t->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -467,13 +550,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 471 "relay.bpf.c"
+#line 554 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_t->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
-			return prog_forward_write1(skb, data, row_t);
-#line 477 "relay.bpf.c"
+			return prog_forward_write1(skb, data, v_ip_end, row_t);
+#line 560 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -501,6 +584,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 43 "ip.cue"
 			if (v_ip_end_2 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
+			/* ip.cue:46 */
+			if (!fr_unicast(data + 22)) return fr_up(skb, reason_forward_martian_source); /* ipv6.src */
+
+			/* ip.cue:47 */
+#line 47 "ip.cue"
+			if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+				if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+				return fr_up(skb, reason_forward_martian_destination);
+#line 598 "relay.bpf.c"
+			}
+
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 			if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
@@ -517,13 +613,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 			v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+			if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 			if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 524 "relay.bpf.c"
+#line 622 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
+#line 626 "relay.bpf.c"
+				enum fr_found found;
 
 #line 8 "spec.cue"
 				key.m_vid = (__u64)skb->vlan_tci & 0xfff;
@@ -536,8 +636,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 8 "spec.cue"
 				st16((void *)&key + 16, ld16(data + 38 + 14));
 #line 8 "spec.cue"
-				row_t_2 = find_tenants(&key);
-#line 541 "relay.bpf.c"
+				row_t_2 = rows + 0;
+#line 8 "spec.cue"
+				found = find_tenants(&key, row_t_2);
+#line 8 "spec.cue"
+				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 8 "spec.cue"
+				if (found == FR_MISSING)
+#line 8 "spec.cue"
+					row_t_2 = NULL;
+#line 649 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_2) return fr_up(skb, reason_forward_no_tenants);
@@ -545,6 +653,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			/* spec.cue:10: do: [{pop: "vlan"}, {send: via: "t.way"}] */
 #line 10 "spec.cue"
 			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
+#line 10 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
 			if (unlikely(row_t_2->m_way.hop.state != FR_HOP_DIRECT && row_t_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -557,19 +667,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 561 "relay.bpf.c"
+#line 671 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_t_2->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
-			return prog_forward_write2(skb, data, row_t_2);
-#line 567 "relay.bpf.c"
+			return prog_forward_write2(skb, data, v_ip_end_2, row_t_2);
+#line 677 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 573 "relay.bpf.c"
+#line 683 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -614,6 +724,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "ip.cue"
 			if (v_ip_end_3 > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
+			/* ip.cue:25 */
+#line 25 "ip.cue"
+			if (!fr_sum_ok((__u64)ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30) + ld32(data + 34))) return fr_up(skb, reason_forward_ipv4_checksum);
+
+			/* ip.cue:26 */
+#line 26 "ip.cue"
+			if (!fr_unicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_martian_source); /* ipv4.src */
+
+			/* ip.cue:27 */
+#line 27 "ip.cue"
+			if (!fr_unicast_v4(ld32(data + 34))) { /* not a host's */
+#line 27 "ip.cue"
+				if (fr_multicast_v4(ld32(data + 34))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+				return fr_up(skb, reason_forward_martian_destination);
+#line 743 "relay.bpf.c"
+			}
+
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 			if (be8(data + 27) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
@@ -630,21 +758,33 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 			v_udp_end_3 = 38ULL + be16(data + 42); /* udp.length */
 #line 13 "transport.cue"
+			if (!((v_udp_end_3 == v_ip_end_3) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 			if (v_udp_end_3 != v_ip_end_3) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 637 "relay.bpf.c"
+#line 767 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
+#line 771 "relay.bpf.c"
+				enum fr_found found;
 
 #line 8 "spec.cue"
 				key.m_vid = (be16(data + 14) & 0xfff);
 #line 8 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 34));
 #line 8 "spec.cue"
-				row_t_3 = find_tenants(&key);
-#line 648 "relay.bpf.c"
+				row_t_3 = rows + 0;
+#line 8 "spec.cue"
+				found = find_tenants(&key, row_t_3);
+#line 8 "spec.cue"
+				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 8 "spec.cue"
+				if (found == FR_MISSING)
+#line 8 "spec.cue"
+					row_t_3 = NULL;
+#line 788 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_3) return fr_up(skb, reason_forward_no_tenants);
@@ -657,6 +797,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 			v_payload_len = v_udp_end_3 - 46;
 #line 10 "spec.cue"
+			v_partial = fr_partial(skb);
+#line 10 "spec.cue"
+			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 44)) || ((v_partial >> 16) >= 46))) return fr_up(skb, reason_forward_partial_checksum);
+#line 10 "spec.cue"
 			if (unlikely(row_t_3->m_way.hop.state != FR_HOP_DIRECT && row_t_3->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
 				if (row_t_3->m_way.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -668,13 +812,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 672 "relay.bpf.c"
+#line 816 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (28ULL + v_payload_len > row_t_3->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write3(skb, data, v_payload_len, row_t_3);
-#line 678 "relay.bpf.c"
+#line 822 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -702,6 +846,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 43 "ip.cue"
 			if (v_ip_end_4 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
+			/* ip.cue:46 */
+			if (!fr_unicast(data + 26)) return fr_up(skb, reason_forward_martian_source); /* ipv6.src */
+
+			/* ip.cue:47 */
+#line 47 "ip.cue"
+			if (!fr_unicast(data + 42)) { /* not a host's */
+#line 47 "ip.cue"
+				if (fr_multicast(data + 42)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+				return fr_up(skb, reason_forward_martian_destination);
+#line 860 "relay.bpf.c"
+			}
+
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 			if (be8(data + 24) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
@@ -718,13 +875,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 			v_udp_end_4 = 58ULL + be16(data + 62); /* udp.length */
 #line 13 "transport.cue"
+			if (!((v_udp_end_4 == v_ip_end_4) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 			if (v_udp_end_4 != v_ip_end_4) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 725 "relay.bpf.c"
+#line 884 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
+#line 888 "relay.bpf.c"
+				enum fr_found found;
 
 #line 8 "spec.cue"
 				key.m_vid = (be16(data + 14) & 0xfff);
@@ -737,8 +898,16 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 8 "spec.cue"
 				st16((void *)&key + 16, ld16(data + 42 + 14));
 #line 8 "spec.cue"
-				row_t_4 = find_tenants(&key);
-#line 742 "relay.bpf.c"
+				row_t_4 = rows + 0;
+#line 8 "spec.cue"
+				found = find_tenants(&key, row_t_4);
+#line 8 "spec.cue"
+				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
+#line 8 "spec.cue"
+				if (found == FR_MISSING)
+#line 8 "spec.cue"
+					row_t_4 = NULL;
+#line 911 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_4) return fr_up(skb, reason_forward_no_tenants);
@@ -750,6 +919,10 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be8(data + 25) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 10 "spec.cue"
 			v_payload_len_2 = v_udp_end_4 - 66;
+#line 10 "spec.cue"
+			v_partial_2 = fr_partial(skb);
+#line 10 "spec.cue"
+			if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 64)) || ((v_partial_2 >> 16) >= 66))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -768,19 +941,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 772 "relay.bpf.c"
+#line 945 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (48ULL + v_payload_len_2 > row_t_4->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write4(skb, data, v_payload_len_2, row_t_4);
-#line 778 "relay.bpf.c"
+#line 951 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 784 "relay.bpf.c"
+#line 957 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -820,6 +993,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "ip.cue"
 		if (v_ip_end_5 > skb->len) return fr_up(skb, reason_forward_ipv4_total_length);
 
+		/* ip.cue:25 */
+#line 25 "ip.cue"
+		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) + ld32(data + 26) + ld32(data + 30))) return fr_up(skb, reason_forward_ipv4_checksum);
+
+		/* ip.cue:26 */
+#line 26 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 26))) return fr_up(skb, reason_forward_martian_source); /* ipv4.src */
+
+		/* ip.cue:27 */
+#line 27 "ip.cue"
+		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
+#line 27 "ip.cue"
+			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
+#line 27 "ip.cue"
+			return fr_up(skb, reason_forward_martian_destination);
+#line 1012 "relay.bpf.c"
+		}
+
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		if (be8(data + 23) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv4.protocol */
@@ -836,12 +1027,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_5 = 34ULL + be16(data + 38); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_5 == v_ip_end_5) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_5 != v_ip_end_5) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 845 "relay.bpf.c"
+#line 1038 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -869,6 +1062,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 43 "ip.cue"
 		if (v_ip_end_6 > skb->len) return fr_up(skb, reason_forward_ipv6_payload_length);
 
+		/* ip.cue:46 */
+		if (!fr_unicast(data + 22)) return fr_up(skb, reason_forward_martian_source); /* ipv6.src */
+
+		/* ip.cue:47 */
+#line 47 "ip.cue"
+		if (!fr_unicast(data + 38)) { /* not a host's */
+#line 47 "ip.cue"
+			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
+#line 47 "ip.cue"
+			return fr_up(skb, reason_forward_martian_destination);
+#line 1076 "relay.bpf.c"
+		}
+
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		if (be8(data + 20) != 17) return fr_up(skb, reason_forward_not_udp); /* ipv6.next_header */
@@ -885,16 +1091,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "transport.cue"
 		v_udp_end_6 = 54ULL + be16(data + 58); /* udp.length */
 #line 13 "transport.cue"
+		if (!((v_udp_end_6 == v_ip_end_6) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 13 "transport.cue"
 		if (v_udp_end_6 != v_ip_end_6) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 894 "relay.bpf.c"
+#line 1102 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 900 "relay.bpf.c"
+#line 1108 "relay.bpf.c"
 }
