@@ -37,7 +37,7 @@ func Prepare(spec *ebpf.CollectionSpec) (ebpf.ProgramOptions, error) {
 		return ebpf.ProgramOptions{}, nil
 	}
 	ways, types := None, nobody
-	if kernel, err := btf.LoadKernelSpec(); err == nil {
+	if kernel, err := kernelTypes(); err == nil {
 		// Said here, so that the types of all modules needn't be read.
 		ways, types = Allowed&available(kernel), func() (*btf.Spec, error) { return kernel, nil }
 	}
@@ -47,6 +47,9 @@ func Prepare(spec *ebpf.CollectionSpec) (ebpf.ProgramOptions, error) {
 	target, err := types()
 	return ebpf.ProgramOptions{KernelTypes: target}, err
 }
+
+// kernelTypes are those of the running kernel. Tests have none.
+var kernelTypes = btf.LoadKernelSpec
 
 // available says what a kernel that has BTF allows.
 func available(kernel *btf.Spec) (ways Ways) {
