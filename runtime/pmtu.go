@@ -60,6 +60,7 @@ type paths struct {
 	began  bool // run is there
 	// Only run uses these.
 	known [2]map[exception]uint32 // what the last dump of each family had
+	later [2]time.Time            // when a family with too many is looked at again
 	many  bool                    // that there are too many has been said
 
 	looks, dumps   atomic.Uint64 // a dump is of one family
@@ -174,13 +175,9 @@ func (p *paths) run() {
 		case <-look.C:
 			began := time.Now()
 			p.expire(began)
-			next := lookEvery
-			if !p.look() {
-				next = lookRarely
-				p.hops.routes.kick(true)
-			}
+			p.look(began)
 			took := time.Since(began)
-			look.Reset(max(next-took, (lookShare-1)*took))
+			look.Reset(max(lookEvery-took, (lookShare-1)*took))
 		case <-arrived:
 			began := time.Now()
 			p.verify()
@@ -193,9 +190,9 @@ func (p *paths) run() {
 	}
 }
 
-// look dumps the exceptions of both families, and marks the destinations of those that came, changed or went. It
-// returns false where there are too many.
-func (p *paths) look() bool {
+// look dumps the exceptions of both families, and marks the destinations of those that came, changed or went. Of a
+// family with too many, all routes are asked for instead, and it is looked at again later.
+func (p *paths) look(began time.Time) {
 	h := p.hops
 	h.relay.mu.Lock()
 	p.looks.Add(1)
@@ -204,7 +201,7 @@ func (p *paths) look() bool {
 	if followed == 0 {
 		clear(p.known[0])
 		clear(p.known[1])
-		return true
+		return
 	}
 	// An exception that comes and goes between two dumps is in none of them.
 	var changed []netip.Addr
@@ -215,6 +212,9 @@ func (p *paths) look() bool {
 	clear(p.again)
 	p.mu.Unlock()
 	for i, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		if began.Before(p.later[i]) {
+			continue
+		}
 		p.dumps.Add(1)
 		now := make(map[exception]uint32, len(p.known[i]))
 		p.mu.Lock()
@@ -227,7 +227,10 @@ func (p *paths) look() bool {
 					"relay", h.relay.desc.Name)
 			}
 			p.many = true
-			return false
+			p.later[i] = began.Add(lookRarely)
+			clear(p.known[i])
+			h.routes.kick(true)
+			continue
 		}
 		// What a dump that was interrupted lacks is asked for in vain, and seen by the next one.
 		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -247,7 +250,6 @@ func (p *paths) look() bool {
 		p.known[i] = now
 	}
 	p.mark(changed)
-	return true
 }
 
 // mark has the hops to these destinations resolved again.

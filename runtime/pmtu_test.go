@@ -643,6 +643,11 @@ func TestPathMTUTooMany(t *testing.T) {
 	if got := r.PathMTUs(); got.Taken != 1 {
 		t.Errorf("%+v", got)
 	}
+	looks := r.hops.paths.looks.Load()
+	until(t, 3*time.Second, "another look", func() bool { return r.hops.paths.looks.Load() >= looks+2 })
+	if n := r.hops.paths.dumps.Load(); n != 2 {
+		t.Errorf("%d dumps, want one of each family and no more for a while", n)
+	}
 	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
