@@ -37,7 +37,10 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	is := func(what string, v *Receiver, want Hop) {
 		t.Helper()
 		until(t, 5*time.Second, what, func() bool { return v.Hops()[0] == want })
-		row, err := g.kind.rows.LookupBytes(v.at)
+		r.fan.mu.Lock()
+		at := v.at
+		r.fan.mu.Unlock()
+		row, err := g.kind.rows.LookupBytes(at)
 		if err != nil || getHop(row[36:]) != want {
 			t.Errorf("%s: the kernel has %+v, %v", what, getHop(row[36:]), err)
 		}

@@ -457,7 +457,10 @@ func TestPathMTUOfReceivers(t *testing.T) {
 		if got := bert.Hops()[0].MTU; got != 1500 {
 			t.Errorf("%s: the other's MTU became %d", what, got)
 		}
-		row, err := g.kind.rows.LookupBytes(anna.at)
+		r.fan.mu.Lock()
+		at := anna.at
+		r.fan.mu.Unlock()
+		row, err := g.kind.rows.LookupBytes(at)
 		if err != nil || getHop(row[36:]).MTU != mtu {
 			t.Errorf("%s: the kernel has %+v, %v", what, getHop(row[36:]), err)
 		}
