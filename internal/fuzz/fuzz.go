@@ -313,6 +313,9 @@ func (f *fuzzer) try(program string, p sim.Packet) (sim.Result, error) {
 	if text == "" && (res.Verdict == sim.VerdictSent || len(res.Copies) > 0) && f.receives(program) {
 		text = foreign(p)
 	}
+	if text == "" && res.Verdict == sim.VerdictSent && res.Modified {
+		text = f.noHost(res.Packet.Data)
+	}
 	if text == "" {
 		f.examined++
 		text = f.examine(program, p, res, f.Decode < 2 || f.examined%f.Decode == 0)

@@ -1,6 +1,7 @@
 package fuzz
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -108,24 +110,51 @@ func foreign(p sim.Packet) string {
 		return fmt.Sprintf("a frame to %x was taken, this host is %x", p.Data[:min(6, len(p.Data))], testrun.Host)
 	}
 	g := gopacket.NewPacket(p.Data, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
-	var src, dst netip.Addr
-	switch ip := g.NetworkLayer().(type) {
-	case *layers.IPv4:
+	if ip, ok := g.NetworkLayer().(*layers.IPv4); ok {
 		if err, sum := ip.VerifyChecksum(); err == nil && !sum.Valid && sum.Correct%0xffff != sum.Actual%0xffff {
 			return fmt.Sprintf("an IPv4 header was taken with a checksum of %04x, gopacket says %04x", sum.Actual, sum.Correct)
 		}
-		src, _ = netip.AddrFromSlice(ip.SrcIP)
-		dst, _ = netip.AddrFromSlice(ip.DstIP)
-	case *layers.IPv6:
-		src, _ = netip.AddrFromSlice(ip.SrcIP)
-		dst, _ = netip.AddrFromSlice(ip.DstIP)
-	default:
-		return ""
 	}
-	for _, a := range []netip.Addr{src, dst} {
-		if !a.IsGlobalUnicast() && !a.IsLinkLocalUnicast() || netip.MustParsePrefix("0.0.0.0/8").Contains(a) {
-			return fmt.Sprintf("a packet from %v to %v was taken", src, dst)
+	for _, a := range ends(g) {
+		if !isHost(a) {
+			return fmt.Sprintf("a packet from %v to %v was taken", ends(g)[0], ends(g)[1])
 		}
 	}
 	return ""
+}
+
+// ends are the source and the destination in the outermost IP header.
+func ends(p gopacket.Packet) []netip.Addr {
+	if p.NetworkLayer() == nil {
+		return nil
+	}
+	flow := p.NetworkLayer().NetworkFlow()
+	src, ok1 := netip.AddrFromSlice(flow.Src().Raw())
+	dst, ok2 := netip.AddrFromSlice(flow.Dst().Raw())
+	if !ok1 || !ok2 {
+		return nil
+	}
+	return []netip.Addr{src, dst}
+}
+
+func isHost(a netip.Addr) bool {
+	return (a.IsGlobalUnicast() || a.IsLinkLocalUnicast()) && !netip.MustParsePrefix("0.0.0.0/8").Contains(a)
+}
+
+// noHost returns which address of a packet that was sent no host has, or "". Those that random rows have don't count: the runtime
+// refuses them.
+func (f *fuzzer) noHost(left []byte) string {
+	for _, a := range ends(gopacket.NewPacket(left, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})) {
+		if !isHost(a) && !f.inRow(a.AsSlice()) {
+			return fmt.Sprintf("a packet was sent with the address %v, which no host has, and no row", a)
+		}
+	}
+	return ""
+}
+
+func (f *fuzzer) inRow(addr []byte) bool {
+	m := f.bench.model
+	return slices.ContainsFunc(f.bench.plan.Tables, func(t *ir.Table) bool {
+		return slices.ContainsFunc(m.Table(t.Name).Keys(), func(k string) bool { return bytes.Contains(m.Table(t.Name).Get([]byte(k)), addr) })
+	})
 }
