@@ -241,7 +241,7 @@ func copies(t *testing.T, u *unit, line *testnet.Line, in *testnet.Dev, family i
 		if _, err := sender.WriteToUDPAddrPort(sent, server); err != nil {
 			t.Fatal(err)
 		}
-		expect(t, atServer, client, sent) // by then all copies are made, also on a processor that comes to it late
+		expect(t, atServer, client, sent)                                                       // by then all copies are made, also on a processor that comes to it late
 		stream := binary.LittleEndian.Uint32(mustLookup(t, r.Maps["fr_shared"], uint32(1))) - 4 // what was drawn last: always the first
 		flags := bytes.Clone(sent)
 		flags[1] |= byte(n & 7)
