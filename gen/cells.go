@@ -231,11 +231,13 @@ func whole(u *unit, off ir.Off, old *inst, came ir.Off) []piece {
 }
 
 // What is written again at most: all of it is read or computed before the first byte is written, and a program has no room for
-// more on its stack (512 bytes for everything). A checksum and a route lookup take as much as so many bytes of headers.
+// more on its stack (512 bytes for everything). A checksum and a route lookup take as much as so many bytes of headers, and so do the
+// places and sums of what came behind a header of variable length.
 const (
-	maxFront   = 172
-	sumCosts   = 20
-	routeCosts = 30
+	maxFront      = 172
+	sumCosts      = 20
+	routeCosts    = 30
+	variableCosts = 32
 )
 
 // tooLarge reports n bytes of headers, where there is room for fewer.
@@ -283,6 +285,9 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Cell, bool) {
 	costs := n + sumCosts*max(len(w.computed), 3)
 	if hop != nil && hop.Row == nil {
 		costs += routeCosts
+	}
+	if w.path[len(w.path)-1].end.Base != nil {
+		costs += variableCosts
 	}
 	if full && costs > maxFront {
 		w.tooLarge(n, maxFront-(costs-n))
