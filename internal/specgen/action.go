@@ -34,7 +34,7 @@ func (s *scope) actions() []string {
 			return append(out, a)
 		}
 	}
-	if end >= 3 && !s.inFan && s.one(2) {
+	if end >= 3 && !s.inFan && s.one(3) {
 		for _, a := range w.decapsulate() {
 			add(a)
 		}

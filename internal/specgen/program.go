@@ -107,7 +107,7 @@ func (s *scope) rule(open bool) string {
 			when, in = in.asserting(2)
 		}
 		var lookups []string
-		for s.one(3) && len(lookups) < 2 {
+		for s.one(4) && len(lookups) < 2 {
 			if l := in.lookup(in.wanted()); l != nil {
 				in = in.clone()
 				in.found(l)
