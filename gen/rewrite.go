@@ -537,6 +537,9 @@ func (w *rewriter) newLengths(front ir.Off, payload ir.Expr, sent bool, pos diag
 				w.guard(bin(ir.Eq, bin(ir.Rem, bytes, num(uint64(k.Unit))), num(0)), reason(), pos)
 				bytes = bin(ir.Div, bytes, num(uint64(k.Unit)))
 			}
+			if k.Bias < 0 {
+				w.guard(bin(ir.Ge, bytes, num(uint64(-k.Bias))), reason(), pos)
+			}
 			bytes = bin(ir.Add, bytes, num(uint64(k.Bias)))
 			if !sent || f.Bits < 16 {
 				w.guard(bin(ir.Le, bytes, num(maxOf(f.Bits))), reason(), pos)
