@@ -87,6 +87,12 @@ func TestSuperPacketLength(t *testing.T) {
 	frame := func(udp, tag, payload byte) []byte {
 		b := append(make([]byte, 12), 0x08, 0)
 		b = append(b, 0x45, 0, 0, 28+2+payload, 0, 0, 0x40, 0, 64, 17, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2)
+		sum := uint32(0)
+		for i := 14; i < 34; i += 2 {
+			sum += uint32(b[i])<<8 | uint32(b[i+1])
+		}
+		sum = ^(sum + sum>>16)
+		b[24], b[25] = byte(sum>>8), byte(sum)
 		b = append(b, 0, 1, 0, 2, 0, udp, 0, 0, 0, tag)
 		return append(b, make([]byte, payload)...)
 	}

@@ -24,6 +24,9 @@ const (
 // a plan is never written.
 func Rehearse(ctx context.Context, s *spec.Spec, plan *ir.Plan) (*diag.List, error) {
 	list := &diag.List{}
+	if len(plan.Programs) == 0 {
+		return list, nil
+	}
 	if _, err := bpf.Render(plan, bpf.Options{}); err != nil {
 		report(list, plan.Pos, err, nil)
 		return list, nil
