@@ -763,6 +763,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 28 "spec.cue"
 			if (((v_payload_len + 8) % 4) != 0) return fr_up(skb, reason_wrap_length);
 #line 28 "spec.cue"
+			if (((v_payload_len + 8) / 4) < 1) return fr_up(skb, reason_wrap_length);
+#line 28 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 28 "spec.cue"
 			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_wrap_partial_checksum);
@@ -778,13 +780,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 782 "relay.bpf.c"
+#line 784 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (40ULL + v_payload_len > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write1(skb, data, now, v_payload_len, row_s);
-#line 788 "relay.bpf.c"
+#line 790 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -792,6 +794,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		v_payload_len_2 = v_rtcp_end - 50;
 #line 28 "spec.cue"
 		if (((v_payload_len_2 + 8) % 4) != 0) return fr_up(skb, reason_wrap_length);
+#line 28 "spec.cue"
+		if (((v_payload_len_2 + 8) / 4) < 1) return fr_up(skb, reason_wrap_length);
 #line 28 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 28 "spec.cue"
@@ -814,13 +818,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 818 "relay.bpf.c"
+#line 822 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (60ULL + v_payload_len_2 > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write2(skb, data, now, v_payload_len_2, row_s);
-#line 824 "relay.bpf.c"
+#line 828 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
@@ -858,7 +862,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_wrap_martian_destination);
-#line 862 "relay.bpf.c"
+#line 866 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
@@ -918,11 +922,11 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (be16(data + 56) != 0x138d) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 922 "relay.bpf.c"
+#line 926 "relay.bpf.c"
 		{
 #line 27 "spec.cue"
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
-#line 926 "relay.bpf.c"
+#line 930 "relay.bpf.c"
 			enum fr_found found;
 
 #line 27 "spec.cue"
@@ -943,7 +947,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 27 "spec.cue"
 				row_s_2 = NULL;
-#line 947 "relay.bpf.c"
+#line 951 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_wrap_no_by_ssrc);
@@ -957,6 +961,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			v_payload_len_3 = v_rtcp_end_2 - 70;
 #line 28 "spec.cue"
 			if (((v_payload_len_3 + 8) % 4) != 0) return fr_up(skb, reason_wrap_length);
+#line 28 "spec.cue"
+			if (((v_payload_len_3 + 8) / 4) < 1) return fr_up(skb, reason_wrap_length);
 #line 28 "spec.cue"
 			v_partial_3 = fr_partial(skb);
 #line 28 "spec.cue"
@@ -979,13 +985,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 983 "relay.bpf.c"
+#line 989 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (60ULL + v_payload_len_3 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 			return prog_wrap_write3(skb, data, now, v_payload_len_3, row_s_2);
-#line 989 "relay.bpf.c"
+#line 995 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -993,6 +999,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		v_payload_len_4 = v_rtcp_end_2 - 70;
 #line 28 "spec.cue"
 		if (((v_payload_len_4 + 8) % 4) != 0) return fr_up(skb, reason_wrap_length);
+#line 28 "spec.cue"
+		if (((v_payload_len_4 + 8) / 4) < 1) return fr_up(skb, reason_wrap_length);
 #line 28 "spec.cue"
 		v_partial_4 = fr_partial(skb);
 #line 28 "spec.cue"
@@ -1015,17 +1023,17 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 1019 "relay.bpf.c"
+#line 1027 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (40ULL + v_payload_len_4 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
 		return prog_wrap_write4(skb, data, now, v_payload_len_4, row_s_2);
-#line 1025 "relay.bpf.c"
+#line 1033 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
 	return fr_up(skb, reason_wrap_not_ip);
-#line 1031 "relay.bpf.c"
+#line 1039 "relay.bpf.c"
 }

@@ -66,9 +66,9 @@ struct udphdr {
 HELPER(1, void *, bpf_map_lookup_elem, void *map, const void *key);
 HELPER(2, long, bpf_map_update_elem, void *map, const void *key, const void *value, __u64 flags);
 HELPER(5, __u64, bpf_ktime_get_ns, void);
+HELPER(23, long, bpf_redirect, __u32 ifindex, __u64 flags);
 HELPER(26, long, bpf_skb_load_bytes, const void *skb, __u32 off, void *to, __u32 len);
 HELPER(118, __u64, bpf_jiffies64, void);
-HELPER(23, long, bpf_redirect, __u32 ifindex, __u64 flags);
 HELPER(120, long, bpf_get_ns_current_pid_tgid, __u64 dev, __u64 ino, void *info, __u32 size);
 HELPER(131, void *, bpf_ringbuf_reserve, void *ring, __u64 size, __u64 flags);
 HELPER(132, void, bpf_ringbuf_submit, void *data, __u64 flags);
