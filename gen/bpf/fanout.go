@@ -291,12 +291,7 @@ func (n *fan) receiver(outer *function) *turn {
 	group, row := ident(n.Group.Name), t.row(n.Row)
 	out = append(out, fmt.Sprintf("\tstruct receiver_%s *%s = receiver_of_%s(fan->list, i);", group, row, group))
 	out = append(out, pointers...)
-	missing := "!" + row
-	if t.function.copies {
-		out = append(out, "\tvoid *rows = fr_room_for_rows();")
-		missing += " || !rows"
-	}
-	out = append(out, "", fmt.Sprintf("\tif (%s)", missing), "\t\treturn 1;")
+	out = append(out, "", fmt.Sprintf("\tif (!%s)", row), "\t\treturn 1;")
 	if t.timed {
 		out = append(out, fmt.Sprintf("\tif (i %% %d == 0)", clockEvery), "\t\tsame->clock = bpf_ktime_get_ns();")
 	}

@@ -45,7 +45,6 @@ type function struct {
 	data     bool
 	now      bool
 	timed    bool              // it reads the monotonic clock
-	copies   bool              // it copies rows
 	writes   bool              // it is a function that writes
 	values   map[string]string // names of values, by how they are computed
 
@@ -248,13 +247,7 @@ func (f *function) entry() []string {
 	for _, h := range f.hopsUsed {
 		out = append(out, fmt.Sprintf("\tstruct fr_hop %s;", h.hop()), fmt.Sprintf("\tstruct bpf_fib_lookup %s;", h.fib()))
 	}
-	if f.copies {
-		out = append(out, "\tvoid *rows = fr_room_for_rows();")
-	}
 	out = append(out, "")
-	if f.copies {
-		out = append(out, "\tif (!rows) return TC_ACT_UNSPEC;")
-	}
 	if n := f.prog.ir.Pull; n > 0 {
 		out = append(out, fmt.Sprintf("\tfr_pull(skb, %d);", n))
 	}

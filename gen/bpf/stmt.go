@@ -313,13 +313,11 @@ func (f *function) lookup(s *ir.Lookup) {
 	if !copied(t) {
 		f.stmt(s.Pos, "%s = find_%s(%s);", f.row(s.Row), ident(t.Name), args)
 	} else {
-		f.copies = true
-		args += ", " + f.row(s.Row)
+		args += fmt.Sprintf(", %d, &%s", f.places[s.Row], f.row(s.Row))
 		if t.Session != nil {
 			f.usesNow()
 			args += ", now"
 		}
-		f.stmt(s.Pos, "%s = rows + %d;", f.row(s.Row), f.places[s.Row])
 		f.stmt(s.Pos, "found = find_%s(%s);", ident(t.Name), args)
 		f.stmt(s.Pos, "if (unlikely(found == FR_CHANGING)) %s", f.up(s.Changing))
 		f.stmt(s.Pos, "if (found == FR_MISSING)")

@@ -100,15 +100,38 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 	if i, ok := r.learned[t]; ok {
 		learned = fmt.Sprintf("fr_learned_in(%d)", i)
 	}
-	lookup := fmt.Sprintf("fr_find(&tbl_%s, key, row, sizeof(*row), %s, %s)", name, word, learned)
-	params := fmt.Sprintf("%s, struct val_%s *row", key, name)
-	if t.Session == nil {
-		return append(head("enum fr_found ", params), "\treturn "+lookup+";", "}")
+	out := append(head("__u64 ", "void *to, const void *from"), "\t__u64 all = 0;", "")
+	out[1] = strings.Replace(out[1], "find_", "copy_", 1)
+	for _, m := range t.Value.Members {
+		off := m.Off
+		for _, n := range memberPieces(m.Type) {
+			out = append(out, fmt.Sprintf("\tFR_COPY(%d, %d);", 8*n, off))
+			off += n
+		}
 	}
-	return append(head("enum fr_found ", params+", __u64 now"),
+	out = append(out, "\treturn all;", "}")
+	lookup := fmt.Sprintf("fr_find(&tbl_%s, key, place, (void **)row, copy_%s, %s, %s)", name, name, word, learned)
+	params := fmt.Sprintf("%s, __u32 place, struct val_%s **row", key, name)
+	if t.Session == nil {
+		return append(append(out, head("enum fr_found ", params)...), "\treturn "+lookup+";", "}")
+	}
+	return append(append(out, head("enum fr_found ", params+", __u64 now")...),
 		"\tenum fr_found found = "+lookup+";",
 		"",
-		"\treturn found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;", "}")
+		"\treturn found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;", "}")
+}
+
+// memberPieces cuts a member into the pieces that programs read it in.
+func memberPieces(t ir.Type) []int {
+	switch t.Kind {
+	case ir.Endpoint:
+		return []int{8, 8, 2}
+	case ir.Hop:
+		return []int{8, 8, 4}
+	case ir.NextHop:
+		return []int{8, 8, 4, 8, 8}
+	}
+	return pieces(0, t.Size)
 }
 
 // learnedTables numbers the tables that programs both write to and read copies of rows from.

@@ -54,9 +54,18 @@ struct {
 	__type(value, struct val_sources);
 } tbl_sources SEC(".maps");
 
-static __always_inline enum fr_found find_sources(const struct key_sources *key, struct val_sources *row)
+static __always_inline __u64 copy_sources(void *to, const void *from)
 {
-	return fr_find(&tbl_sources, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(32, 0);
+	FR_COPY(32, 4);
+	return all;
+}
+
+static __always_inline enum fr_found find_sources(const struct key_sources *key, __u32 place, struct val_sources **row)
+{
+	return fr_find(&tbl_sources, key, place, (void **)row, copy_sources, FR_CHANGES, NULL);
 }
 
 struct {
@@ -66,11 +75,20 @@ struct {
 	__type(value, struct val_connections);
 } tbl_connections SEC(".maps");
 
-static __always_inline enum fr_found find_connections(const struct key_connections *key, struct val_connections *row, __u64 now)
+static __always_inline __u64 copy_connections(void *to, const void *from)
 {
-	enum fr_found found = fr_find(&tbl_connections, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
 
-	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
+	FR_COPY(32, 0);
+	FR_COPY(32, 4);
+	return all;
+}
+
+static __always_inline enum fr_found find_connections(const struct key_connections *key, __u32 place, struct val_connections **row, __u64 now)
+{
+	enum fr_found found = fr_find(&tbl_connections, key, place, (void **)row, copy_connections, FR_CHANGES, NULL);
+
+	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -139,9 +157,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	struct val_connections *row_conn;
 	struct val_sources *row_src_2;
 	struct val_connections *row_conn_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -161,7 +177,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_gate_link_broadcast);
 #line 15 "spec.cue"
 		return fr_up(skb, reason_gate_link_multicast);
-#line 165 "relay.bpf.c"
+#line 181 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -218,7 +234,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_gate_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_gate_martian_destination);
-#line 222 "relay.bpf.c"
+#line 238 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp"] */
@@ -246,34 +262,32 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 36) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 250 "relay.bpf.c"
+#line 266 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
-#line 254 "relay.bpf.c"
+#line 270 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 18 "spec.cue"
-			row_src = rows + 0;
-#line 18 "spec.cue"
-			found = find_sources(&key, row_src);
+			found = find_sources(&key, 0, &row_src);
 #line 18 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 18 "spec.cue"
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_src = NULL;
-#line 269 "relay.bpf.c"
+#line 283 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src) return fr_up(skb, reason_gate_no_sources);
-#line 273 "relay.bpf.c"
+#line 287 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
-#line 277 "relay.bpf.c"
+#line 291 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -285,16 +299,14 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 18 "spec.cue"
 			key.m_server.port = be16(data + 36);
 #line 18 "spec.cue"
-			row_conn = rows + 8;
-#line 18 "spec.cue"
-			found = find_connections(&key, row_conn, now);
+			found = find_connections(&key, 8, &row_conn, now);
 #line 18 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 18 "spec.cue"
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_conn = NULL;
-#line 298 "relay.bpf.c"
+#line 310 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -304,13 +316,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 308 "relay.bpf.c"
+#line 320 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write1(skb);
-#line 314 "relay.bpf.c"
+#line 326 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
@@ -348,7 +360,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_gate_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_gate_martian_destination);
-#line 352 "relay.bpf.c"
+#line 364 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp"] */
@@ -376,11 +388,11 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 56) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 380 "relay.bpf.c"
+#line 392 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
-#line 384 "relay.bpf.c"
+#line 396 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -388,24 +400,22 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 18 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 18 "spec.cue"
-			row_src_2 = rows + 0;
-#line 18 "spec.cue"
-			found = find_sources(&key, row_src_2);
+			found = find_sources(&key, 0, &row_src_2);
 #line 18 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 18 "spec.cue"
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_src_2 = NULL;
-#line 401 "relay.bpf.c"
+#line 411 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src_2) return fr_up(skb, reason_gate_no_sources);
-#line 405 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
-#line 409 "relay.bpf.c"
+#line 419 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -425,16 +435,14 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 18 "spec.cue"
 			key.m_server.port = be16(data + 56);
 #line 18 "spec.cue"
-			row_conn_2 = rows + 8;
-#line 18 "spec.cue"
-			found = find_connections(&key, row_conn_2, now);
+			found = find_connections(&key, 8, &row_conn_2, now);
 #line 18 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 18 "spec.cue"
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_conn_2 = NULL;
-#line 438 "relay.bpf.c"
+#line 446 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -444,17 +452,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src_2->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 448 "relay.bpf.c"
+#line 456 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write2(skb);
-#line 454 "relay.bpf.c"
+#line 462 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 460 "relay.bpf.c"
+#line 468 "relay.bpf.c"
 }

@@ -366,13 +366,6 @@ static __always_inline int fr_lease_valid(__u64 now)
 
 FR_ARRAY(fr_rows, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct { __u8 bytes[FR_NEEDS_ROWS]; });
 
-static __always_inline void *fr_room_for_rows(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&fr_rows, &zero);
-}
-
 enum fr_found {
 	FR_MISSING,
 	FR_FOUND,
@@ -387,22 +380,18 @@ enum fr_found {
 #define FR_INJECT_DELAY()
 #endif
 
-/* Copies a row. What comes back depends on all that was read. */
-static __always_inline __u64 fr_copy_row(void *to, const void *from, __u32 size)
-{
-	__u64 all = 0;
-	__u32 i;
-
-	_Pragma("clang loop unroll(full)")
-	for (i = 0; i < size; i += 8) {
-		__u64 v = *(const volatile __u64 *)(from + i);
-
-		FR_INJECT_DELAY();
-		st64(to + i, v);
-		all |= v;
-	}
-	return all;
-}
+/*
+ * What copies a row is generated for each table, piece by piece as programs read it: a processor that reads what was written in
+ * two pieces waits until both are in memory. all depends on all that was read.
+ */
+#define FR_COPY(bits, off)                                                                         \
+	do {                                                                                       \
+		__u##bits v = *(const volatile __u##bits *)(from + (off));                         \
+												   \
+		FR_INJECT_DELAY();                                                                 \
+		st##bits(to + (off), v);                                                           \
+		all |= v;                                                                          \
+	} while (0)
 
 /* Which word of fr_lease counts a table's changes. */
 enum fr_changes {
@@ -435,8 +424,9 @@ static __always_inline __u64 fr_count_of(const void *changes, const void *learne
 	return learned ? n + *(const volatile __u64 *)(learned + after) : n;
 }
 
-/* Finds a row and copies it; learned counts what programs write to the table, or is NULL. */
-static __always_inline enum fr_found fr_find(void *map, const void *key, void *row, __u32 size, enum fr_changes word, const void *learned)
+/* Finds a row and copies it to a place in fr_rows; learned counts what programs write to the table, or is NULL. */
+static __always_inline enum fr_found fr_find(void *map, const void *key, __u32 place, void **row, __u64 (*copy)(void *, const void *),
+					     enum fr_changes word, const void *learned)
 {
 	__u32 zero = 0, i;
 	const void *changes = bpf_map_lookup_elem(&fr_lease, &zero);
@@ -448,11 +438,16 @@ static __always_inline enum fr_found fr_find(void *map, const void *key, void *r
 	for (i = 0; i < FR_ATTEMPTS; i++) {
 		__u64 before = fr_count_of(changes, learned, 0), after;
 		const void *found = bpf_map_lookup_elem(map, key + fr_after(before));
+		void *rows;
 
 		if (!found)
 			return FR_MISSING;
+		rows = bpf_map_lookup_elem(&fr_rows, &zero);
+		if (!rows)
+			return FR_MISSING;
+		*row = rows + place;
 		FR_INJECT_DELAY();
-		after = fr_count_of(changes, learned, fr_after(fr_copy_row(row, found, size)));
+		after = fr_count_of(changes, learned, fr_after(copy(*row, found)));
 		if (likely(before == after) && !(word == FR_STORING && before & 1))
 			return FR_FOUND;
 	}

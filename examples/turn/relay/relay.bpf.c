@@ -63,11 +63,29 @@ struct {
 	__type(value, struct val_by_channel);
 } tbl_by_channel SEC(".maps");
 
-static __always_inline enum fr_found find_by_channel(const struct key_by_channel *key, struct val_by_channel *row, __u64 now)
+static __always_inline __u64 copy_by_channel(void *to, const void *from)
 {
-	enum fr_found found = fr_find(&tbl_by_channel, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
 
-	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(16, 16);
+	FR_COPY(64, 18);
+	FR_COPY(64, 26);
+	FR_COPY(16, 34);
+	FR_COPY(64, 36);
+	FR_COPY(64, 44);
+	FR_COPY(32, 52);
+	FR_COPY(32, 56);
+	FR_COPY(32, 60);
+	return all;
+}
+
+static __always_inline enum fr_found find_by_channel(const struct key_by_channel *key, __u32 place, struct val_by_channel **row, __u64 now)
+{
+	enum fr_found found = fr_find(&tbl_by_channel, key, place, (void **)row, copy_by_channel, FR_CHANGES, NULL);
+
+	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;
 }
 
 struct {
@@ -77,11 +95,30 @@ struct {
 	__type(value, struct val_by_peer);
 } tbl_by_peer SEC(".maps");
 
-static __always_inline enum fr_found find_by_peer(const struct key_by_peer *key, struct val_by_peer *row, __u64 now)
+static __always_inline __u64 copy_by_peer(void *to, const void *from)
 {
-	enum fr_found found = fr_find(&tbl_by_peer, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
 
-	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(16, 16);
+	FR_COPY(64, 18);
+	FR_COPY(64, 26);
+	FR_COPY(16, 34);
+	FR_COPY(16, 36);
+	FR_COPY(64, 40);
+	FR_COPY(64, 48);
+	FR_COPY(32, 56);
+	FR_COPY(32, 60);
+	FR_COPY(32, 64);
+	return all;
+}
+
+static __always_inline enum fr_found find_by_peer(const struct key_by_peer *key, __u32 place, struct val_by_peer **row, __u64 now)
+{
+	enum fr_found found = fr_find(&tbl_by_peer, key, place, (void **)row, copy_by_peer, FR_CHANGES, NULL);
+
+	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -160,7 +197,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 164 "relay.bpf.c"
+#line 201 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	__u32 partial = fr_partial(skb);
@@ -175,7 +212,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 42);
-#line 179 "relay.bpf.c"
+#line 216 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x5 + x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -189,13 +226,13 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	__u32 x13 = ld32(data + 16);
 #line 26 "spec.cue"
 	__u32 x14 = ld32(data + 20);
-#line 193 "relay.bpf.c"
+#line 230 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x14 + x8 + x9) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 42, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 199 "relay.bpf.c"
+#line 236 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -231,7 +268,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 235 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -273,7 +310,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 277 "relay.bpf.c"
+#line 314 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	__u32 partial = fr_partial(skb);
@@ -288,7 +325,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 34);
 #line 26 "spec.cue"
 	__u32 x12 = ld32(data + 42);
-#line 292 "relay.bpf.c"
+#line 329 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -296,7 +333,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 46, 62, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 300 "relay.bpf.c"
+#line 337 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -332,7 +369,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 336 "relay.bpf.c"
+#line 373 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -380,7 +417,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u64 x13 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x14 = ld16(data + 58);
-#line 384 "relay.bpf.c"
+#line 421 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	__u32 partial = fr_partial(skb);
@@ -395,7 +432,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	__u32 x15 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x16 = ld32(data + 62);
-#line 399 "relay.bpf.c"
+#line 436 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0 + tail0) + (__u64)x8 + x9 + x2 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -403,7 +440,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 407 "relay.bpf.c"
+#line 444 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -438,7 +475,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	st16(data + 56, x9);
 	st16(data + 58, x2);
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 442 "relay.bpf.c"
+#line 479 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -481,7 +518,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 485 "relay.bpf.c"
+#line 522 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	__u32 partial = fr_partial(skb);
@@ -496,7 +533,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	__u32 x12 = ld32(data + 54);
 #line 26 "spec.cue"
 	__u32 x13 = ld32(data + 62);
-#line 500 "relay.bpf.c"
+#line 537 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + x13 + was0 + tail0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -507,7 +544,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, 66, 42, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 511 "relay.bpf.c"
+#line 548 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) : fr_up(skb, reason_to_peer_no_memory);
 
@@ -544,7 +581,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 548 "relay.bpf.c"
+#line 585 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
 	if (unlikely(csum >= 0)) {
@@ -578,9 +615,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	__u64 v_partial_4;
 	struct val_by_channel *row_ch;
 	struct val_by_channel *row_ch_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -600,7 +635,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_to_peer_link_broadcast);
 #line 23 "spec.cue"
 		return fr_up(skb, reason_to_peer_link_multicast);
-#line 604 "relay.bpf.c"
+#line 639 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -657,7 +692,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_to_peer_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_to_peer_martian_destination);
-#line 661 "relay.bpf.c"
+#line 696 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -703,11 +738,11 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 707 "relay.bpf.c"
+#line 742 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
-#line 711 "relay.bpf.c"
+#line 746 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -721,16 +756,14 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			key.m_number = be16(data + 42);
 #line 25 "spec.cue"
-			row_ch = rows + 0;
-#line 25 "spec.cue"
-			found = find_by_channel(&key, row_ch, now);
+			found = find_by_channel(&key, 0, &row_ch, now);
 #line 25 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_peer_changing);
 #line 25 "spec.cue"
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_ch = NULL;
-#line 734 "relay.bpf.c"
+#line 767 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -758,13 +791,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 762 "relay.bpf.c"
+#line 795 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (28ULL + v_payload_len > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len, row_ch);
-#line 768 "relay.bpf.c"
+#line 801 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -792,13 +825,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 796 "relay.bpf.c"
+#line 829 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len_2, row_ch);
-#line 802 "relay.bpf.c"
+#line 835 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -836,7 +869,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_to_peer_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_to_peer_martian_destination);
-#line 840 "relay.bpf.c"
+#line 873 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -882,11 +915,11 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 886 "relay.bpf.c"
+#line 919 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
-#line 890 "relay.bpf.c"
+#line 923 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -908,16 +941,14 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			key.m_number = be16(data + 62);
 #line 25 "spec.cue"
-			row_ch_2 = rows + 0;
-#line 25 "spec.cue"
-			found = find_by_channel(&key, row_ch_2, now);
+			found = find_by_channel(&key, 0, &row_ch_2, now);
 #line 25 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_peer_changing);
 #line 25 "spec.cue"
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_ch_2 = NULL;
-#line 921 "relay.bpf.c"
+#line 952 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -951,13 +982,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 955 "relay.bpf.c"
+#line 986 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, row_ch_2);
-#line 961 "relay.bpf.c"
+#line 992 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -985,19 +1016,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 989 "relay.bpf.c"
+#line 1020 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
 		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, row_ch_2);
-#line 995 "relay.bpf.c"
+#line 1026 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_to_peer_not_ip);
-#line 1001 "relay.bpf.c"
+#line 1032 "relay.bpf.c"
 }
 
 /*
@@ -1079,14 +1110,14 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1083 "relay.bpf.c"
+#line 1114 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1090 "relay.bpf.c"
+#line 1121 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x5 + x6 + x7 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1100,13 +1131,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x14 = ld32(data + 16);
 #line 33 "spec.cue"
 	__u32 x15 = ld32(data + 20);
-#line 1104 "relay.bpf.c"
+#line 1135 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x15 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 1110 "relay.bpf.c"
+#line 1141 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1147,7 +1178,7 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1151 "relay.bpf.c"
+#line 1182 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1193,14 +1224,14 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1197 "relay.bpf.c"
+#line 1228 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1204 "relay.bpf.c"
+#line 1235 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1208,7 +1239,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 1212 "relay.bpf.c"
+#line 1243 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1249,7 +1280,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	st16(data + 64, x9);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1253 "relay.bpf.c"
+#line 1284 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1301,14 +1332,14 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	__u64 x15 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x16 = ld16(data + 58);
-#line 1305 "relay.bpf.c"
+#line 1336 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x17 = ld32(data + 54);
-#line 1312 "relay.bpf.c"
+#line 1343 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1316,7 +1347,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 1320 "relay.bpf.c"
+#line 1351 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1356,7 +1387,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	st16(data + 64, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1360 "relay.bpf.c"
+#line 1391 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1403,14 +1434,14 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u64 x12 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 1407 "relay.bpf.c"
+#line 1438 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
 	__u32 partial = fr_partial(skb);
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x14 = ld32(data + 54);
-#line 1414 "relay.bpf.c"
+#line 1445 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1421,7 +1452,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 1425 "relay.bpf.c"
+#line 1456 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1463,7 +1494,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1467 "relay.bpf.c"
+#line 1498 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1495,9 +1526,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 	__u64 v_partial_4;
 	struct val_by_peer *row_ch;
 	struct val_by_peer *row_ch_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
@@ -1517,7 +1546,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_to_client_link_broadcast);
 #line 30 "spec.cue"
 		return fr_up(skb, reason_to_client_link_multicast);
-#line 1521 "relay.bpf.c"
+#line 1550 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1574,7 +1603,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_to_client_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_to_client_martian_destination);
-#line 1578 "relay.bpf.c"
+#line 1607 "relay.bpf.c"
 		}
 
 		/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1598,11 +1627,11 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1602 "relay.bpf.c"
+#line 1631 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
-#line 1606 "relay.bpf.c"
+#line 1635 "relay.bpf.c"
 			enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1614,16 +1643,14 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 32 "spec.cue"
 			key.m_relayed.port = be16(data + 36);
 #line 32 "spec.cue"
-			row_ch = rows + 0;
-#line 32 "spec.cue"
-			found = find_by_peer(&key, row_ch, now);
+			found = find_by_peer(&key, 0, &row_ch, now);
 #line 32 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_client_changing);
 #line 32 "spec.cue"
 			if (found == FR_MISSING)
 #line 32 "spec.cue"
 				row_ch = NULL;
-#line 1627 "relay.bpf.c"
+#line 1654 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1655,13 +1682,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1659 "relay.bpf.c"
+#line 1686 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write1(skb, data, now, v_payload_len, row_ch);
-#line 1665 "relay.bpf.c"
+#line 1692 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1691,13 +1718,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1695 "relay.bpf.c"
+#line 1722 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write2(skb, data, now, v_payload_len_2, row_ch);
-#line 1701 "relay.bpf.c"
+#line 1728 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1735,7 +1762,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_to_client_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_to_client_martian_destination);
-#line 1739 "relay.bpf.c"
+#line 1766 "relay.bpf.c"
 		}
 
 		/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1759,11 +1786,11 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1763 "relay.bpf.c"
+#line 1790 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
-#line 1767 "relay.bpf.c"
+#line 1794 "relay.bpf.c"
 			enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1783,16 +1810,14 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 32 "spec.cue"
 			key.m_relayed.port = be16(data + 56);
 #line 32 "spec.cue"
-			row_ch_2 = rows + 0;
-#line 32 "spec.cue"
-			found = find_by_peer(&key, row_ch_2, now);
+			found = find_by_peer(&key, 0, &row_ch_2, now);
 #line 32 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_client_changing);
 #line 32 "spec.cue"
 			if (found == FR_MISSING)
 #line 32 "spec.cue"
 				row_ch_2 = NULL;
-#line 1796 "relay.bpf.c"
+#line 1821 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1830,13 +1855,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1834 "relay.bpf.c"
+#line 1859 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 			return prog_to_client_write3(skb, data, now, v_payload_len_3, row_ch_2);
-#line 1840 "relay.bpf.c"
+#line 1865 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1866,17 +1891,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1870 "relay.bpf.c"
+#line 1895 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
 		return prog_to_client_write4(skb, data, now, v_payload_len_4, row_ch_2);
-#line 1876 "relay.bpf.c"
+#line 1901 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_to_client_not_ip);
-#line 1882 "relay.bpf.c"
+#line 1907 "relay.bpf.c"
 }
