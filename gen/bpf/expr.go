@@ -192,7 +192,8 @@ func (f *function) meta(k ir.MetaKind) string {
 		return "skb->pkt_type"
 	case ir.LeaseValid:
 		f.usesNow()
-		return "fr_lease_valid(now)"
+		f.leased = true
+		return "fr_lease_valid(lease, now)"
 	}
 	f.fail("no C for fact %d", k)
 	return "0"

@@ -291,6 +291,9 @@ func (n *fan) receiver(outer *function) *turn {
 	group, row := ident(n.Group.Name), t.row(n.Row)
 	out = append(out, fmt.Sprintf("\tstruct receiver_%s *%s = receiver_of_%s(fan->list, i);", group, row, group))
 	out = append(out, pointers...)
+	if t.leased {
+		out = append(out, "\tconst struct fr_lease *lease = fr_the_lease();")
+	}
 	out = append(out, "", fmt.Sprintf("\tif (!%s)", row), "\t\treturn 1;")
 	if t.timed {
 		out = append(out, fmt.Sprintf("\tif (i %% %d == 0)", clockEvery), "\t\tsame->clock = bpf_ktime_get_ns();")

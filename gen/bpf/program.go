@@ -45,6 +45,7 @@ type function struct {
 	data     bool
 	now      bool
 	timed    bool              // it reads the monotonic clock
+	leased   bool              // it uses the relay's lease
 	writes   bool              // it is a function that writes
 	values   map[string]string // names of values, by how they are computed
 
@@ -62,6 +63,8 @@ type function struct {
 type known struct {
 	bytes map[*ir.Var]int // bytes that were checked behind a base; behind the start of the frame for nil
 	plain bool            // the packet is not a super-packet
+
+	partial *ir.Var // where a checksum is left to a device, where the program has asked
 }
 
 func (k known) clone() known {
@@ -76,6 +79,9 @@ func (k known) both(l known) known {
 		if m, ok := l.bytes[v]; ok {
 			out.bytes[v] = min(n, m)
 		}
+	}
+	if k.partial == l.partial {
+		out.partial = k.partial
 	}
 	return out
 }
@@ -227,6 +233,9 @@ func (f *function) entry() []string {
 	out := []string{fmt.Sprintf("SEC(\"tc\") int %s(struct __sk_buff *skb)", f.prog.name), "{"}
 	if f.data || len(f.ptrsUsed) > 0 {
 		out = append(out, "\tvoid *data, *data_end;")
+	}
+	if f.leased {
+		out = append(out, "\tconst struct fr_lease *lease = fr_the_lease();")
 	}
 	if f.now {
 		out = append(out, "\t__u64 now = bpf_jiffies64();")

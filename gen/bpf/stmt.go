@@ -139,6 +139,9 @@ func (f *function) negated(e ir.Expr) string {
 
 func (f *function) let(s *ir.Let) {
 	f.cover(s.Pos, s.Value)
+	if isMeta(s.Value, ir.Partial) {
+		f.known.partial = s.Var
+	}
 	if isBytes(s.Var.Type) {
 		f.store("(void *)"+f.variable(s.Var), 0, f.bytes(s.Value), s.Pos)
 		return
@@ -313,7 +316,8 @@ func (f *function) lookup(s *ir.Lookup) {
 	if !copied(t) {
 		f.stmt(s.Pos, "%s = find_%s(%s);", f.row(s.Row), ident(t.Name), args)
 	} else {
-		args += fmt.Sprintf(", %d, &%s", f.places[s.Row], f.row(s.Row))
+		f.leased = true
+		args += fmt.Sprintf(", lease, %d, &%s", f.places[s.Row], f.row(s.Row))
 		if t.Session != nil {
 			f.usesNow()
 			args += ", now"

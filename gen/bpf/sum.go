@@ -255,6 +255,10 @@ func (w *writer) partial() {
 		return
 	}
 	w.asked, w.needs["facts"] = true, "yes"
+	if v := w.known.partial; v != nil {
+		w.line("__u32 partial = %s;", w.variable(v))
+		return
+	}
 	w.line("__u32 partial = fr_partial(skb);")
 }
 

@@ -110,8 +110,8 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 		}
 	}
 	out = append(out, "\treturn all;", "}")
-	lookup := fmt.Sprintf("fr_find(&tbl_%s, key, place, (void **)row, copy_%s, %s, %s)", name, name, word, learned)
-	params := fmt.Sprintf("%s, __u32 place, struct val_%s **row", key, name)
+	lookup := fmt.Sprintf("fr_find(&tbl_%s, key, lease, place, (void **)row, copy_%s, %s, %s)", name, name, word, learned)
+	params := fmt.Sprintf("%s, const struct fr_lease *lease, __u32 place, struct val_%s **row", key, name)
 	if t.Session == nil {
 		return append(append(out, head("enum fr_found ", params)...), "\treturn "+lookup+";", "}")
 	}

@@ -63,9 +63,9 @@ static __always_inline __u64 copy_sources(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_sources(const struct key_sources *key, __u32 place, struct val_sources **row)
+static __always_inline enum fr_found find_sources(const struct key_sources *key, const struct fr_lease *lease, __u32 place, struct val_sources **row)
 {
-	return fr_find(&tbl_sources, key, place, (void **)row, copy_sources, FR_CHANGES, NULL);
+	return fr_find(&tbl_sources, key, lease, place, (void **)row, copy_sources, FR_CHANGES, NULL);
 }
 
 struct {
@@ -84,9 +84,9 @@ static __always_inline __u64 copy_connections(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_connections(const struct key_connections *key, __u32 place, struct val_connections **row, __u64 now)
+static __always_inline enum fr_found find_connections(const struct key_connections *key, const struct fr_lease *lease, __u32 place, struct val_connections **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_connections, key, place, (void **)row, copy_connections, FR_CHANGES, NULL);
+	enum fr_found found = fr_find(&tbl_connections, key, lease, place, (void **)row, copy_connections, FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;
 }
@@ -148,6 +148,7 @@ static __always_inline int prog_gate_write2(struct __sk_buff *skb)
 SEC("tc") int prog_gate(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -164,7 +165,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 
 	/* spec.cue:14: programs: gate: { */
 #line 14 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_gate_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_gate_inactive);
 
 	/* spec.cue:15: hook: "tc/ingress" */
 #line 15 "spec.cue"
@@ -177,7 +178,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_gate_link_broadcast);
 #line 15 "spec.cue"
 		return fr_up(skb, reason_gate_link_multicast);
-#line 181 "relay.bpf.c"
+#line 182 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -234,7 +235,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_gate_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_gate_martian_destination);
-#line 238 "relay.bpf.c"
+#line 239 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp"] */
@@ -262,32 +263,32 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 36) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 266 "relay.bpf.c"
+#line 267 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
-#line 270 "relay.bpf.c"
+#line 271 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 18 "spec.cue"
-			found = find_sources(&key, 0, &row_src);
+			found = find_sources(&key, lease, 0, &row_src);
 #line 18 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 18 "spec.cue"
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_src = NULL;
-#line 283 "relay.bpf.c"
+#line 284 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src) return fr_up(skb, reason_gate_no_sources);
-#line 287 "relay.bpf.c"
+#line 288 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
-#line 291 "relay.bpf.c"
+#line 292 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -299,14 +300,14 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 18 "spec.cue"
 			key.m_server.port = be16(data + 36);
 #line 18 "spec.cue"
-			found = find_connections(&key, 8, &row_conn, now);
+			found = find_connections(&key, lease, 8, &row_conn, now);
 #line 18 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 18 "spec.cue"
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_conn = NULL;
-#line 310 "relay.bpf.c"
+#line 311 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -316,13 +317,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 320 "relay.bpf.c"
+#line 321 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write1(skb);
-#line 326 "relay.bpf.c"
+#line 327 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
@@ -360,7 +361,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_gate_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_gate_martian_destination);
-#line 364 "relay.bpf.c"
+#line 365 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp"] */
@@ -388,11 +389,11 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 56) != set_port) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:18: lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
-#line 392 "relay.bpf.c"
+#line 393 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_sources key __attribute__((aligned(8))) = {};
-#line 396 "relay.bpf.c"
+#line 397 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -400,22 +401,22 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 18 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 18 "spec.cue"
-			found = find_sources(&key, 0, &row_src_2);
+			found = find_sources(&key, lease, 0, &row_src_2);
 #line 18 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 18 "spec.cue"
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_src_2 = NULL;
-#line 411 "relay.bpf.c"
+#line 412 "relay.bpf.c"
 		}
 #line 18 "spec.cue"
 		if (!row_src_2) return fr_up(skb, reason_gate_no_sources);
-#line 415 "relay.bpf.c"
+#line 416 "relay.bpf.c"
 		{
 #line 18 "spec.cue"
 			struct key_connections key __attribute__((aligned(8))) = {};
-#line 419 "relay.bpf.c"
+#line 420 "relay.bpf.c"
 			enum fr_found found;
 
 #line 18 "spec.cue"
@@ -435,14 +436,14 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 18 "spec.cue"
 			key.m_server.port = be16(data + 56);
 #line 18 "spec.cue"
-			found = find_connections(&key, 8, &row_conn_2, now);
+			found = find_connections(&key, lease, 8, &row_conn_2, now);
 #line 18 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 18 "spec.cue"
 			if (found == FR_MISSING)
 #line 18 "spec.cue"
 				row_conn_2 = NULL;
-#line 446 "relay.bpf.c"
+#line 447 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {drop: "over_quota"}]}, */
@@ -452,17 +453,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_shared_add(row_src_2->m_refused, 1);
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_gate_over_quota);
-#line 456 "relay.bpf.c"
+#line 457 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: ["pass"]}, */
 #line 21 "spec.cue"
 		return prog_gate_write2(skb);
-#line 462 "relay.bpf.c"
+#line 463 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 468 "relay.bpf.c"
+#line 469 "relay.bpf.c"
 }

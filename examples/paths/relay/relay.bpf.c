@@ -481,6 +481,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_l4_end;
@@ -503,7 +504,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 	/* spec.cue:5: programs: forward: { */
 #line 5 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_forward_inactive);
 
 	/* spec.cue:6: hook: "tc/ingress" */
 #line 6 "spec.cue"
@@ -516,7 +517,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
 #line 6 "spec.cue"
 		return fr_up(skb, reason_forward_link_multicast);
-#line 520 "relay.bpf.c"
+#line 521 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -573,7 +574,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 577 "relay.bpf.c"
+#line 578 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -596,7 +597,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 600 "relay.bpf.c"
+#line 601 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -607,7 +608,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r = find_routes(&key);
-#line 611 "relay.bpf.c"
+#line 612 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r) return fr_up(skb, reason_forward_no_routes);
@@ -631,13 +632,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 635 "relay.bpf.c"
+#line 636 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write1(skb, data, v_ip_end, row_r);
-#line 641 "relay.bpf.c"
+#line 642 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -657,13 +658,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 661 "relay.bpf.c"
+#line 662 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write2(skb, data, v_ip_end, row_r);
-#line 667 "relay.bpf.c"
+#line 668 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -698,7 +699,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 702 "relay.bpf.c"
+#line 703 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -709,7 +710,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r_2 = find_routes(&key);
-#line 713 "relay.bpf.c"
+#line 714 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_2) return fr_up(skb, reason_forward_no_routes);
@@ -733,13 +734,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_2->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 737 "relay.bpf.c"
+#line 738 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write3(skb, data, v_ip_end, row_r_2);
-#line 743 "relay.bpf.c"
+#line 744 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -759,19 +760,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_2->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 763 "relay.bpf.c"
+#line 764 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write4(skb, data, v_ip_end, row_r_2);
-#line 769 "relay.bpf.c"
+#line 770 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 775 "relay.bpf.c"
+#line 776 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -809,7 +810,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 813 "relay.bpf.c"
+#line 814 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -832,7 +833,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 836 "relay.bpf.c"
+#line 837 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -847,7 +848,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_3 = find_routes(&key);
-#line 851 "relay.bpf.c"
+#line 852 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_3) return fr_up(skb, reason_forward_no_routes);
@@ -871,13 +872,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_3->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 875 "relay.bpf.c"
+#line 876 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write5(skb, data, v_ip_end_2, row_r_3);
-#line 881 "relay.bpf.c"
+#line 882 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -897,13 +898,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_3->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 901 "relay.bpf.c"
+#line 902 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write6(skb, data, v_ip_end_2, row_r_3);
-#line 907 "relay.bpf.c"
+#line 908 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -938,7 +939,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 942 "relay.bpf.c"
+#line 943 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -953,7 +954,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_4 = find_routes(&key);
-#line 957 "relay.bpf.c"
+#line 958 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_4) return fr_up(skb, reason_forward_no_routes);
@@ -977,13 +978,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_4->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 981 "relay.bpf.c"
+#line 982 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write7(skb, data, v_ip_end_2, row_r_4);
-#line 987 "relay.bpf.c"
+#line 988 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -1003,23 +1004,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_4->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1007 "relay.bpf.c"
+#line 1008 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write8(skb, data, v_ip_end_2, row_r_4);
-#line 1013 "relay.bpf.c"
+#line 1014 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 1019 "relay.bpf.c"
+#line 1020 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1025 "relay.bpf.c"
+#line 1026 "relay.bpf.c"
 }

@@ -109,9 +109,9 @@ static __always_inline __u64 copy_streams(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_streams(const struct key_streams *key, __u32 place, struct val_streams **row)
+static __always_inline enum fr_found find_streams(const struct key_streams *key, const struct fr_lease *lease, __u32 place, struct val_streams **row)
 {
-	return fr_find(&tbl_streams, key, place, (void **)row, copy_streams, FR_CHANGES, fr_learned_in(0));
+	return fr_find(&tbl_streams, key, lease, place, (void **)row, copy_streams, FR_CHANGES, fr_learned_in(0));
 }
 
 struct {
@@ -830,6 +830,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 SEC("tc") int prog_video(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -934,7 +935,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 
 	/* spec.cue:78: video: forward & { */
 #line 78 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_video_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_video_inactive);
 
 	/* spec.cue:58: hook: "tc/ingress" */
 #line 58 "spec.cue"
@@ -947,7 +948,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_video_link_broadcast);
 #line 58 "spec.cue"
 		return fr_up(skb, reason_video_link_multicast);
-#line 951 "relay.bpf.c"
+#line 952 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1004,7 +1005,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_video_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_video_martian_destination);
-#line 1008 "relay.bpf.c"
+#line 1009 "relay.bpf.c"
 		}
 
 		/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
@@ -1066,14 +1067,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 1070 "relay.bpf.c"
+#line 1071 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 1077 "relay.bpf.c"
+#line 1078 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1097,14 +1098,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 1101 "relay.bpf.c"
+#line 1102 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 1108 "relay.bpf.c"
+#line 1109 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1126,12 +1127,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1130 "relay.bpf.c"
+#line 1131 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 1135 "relay.bpf.c"
+#line 1136 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1159,14 +1160,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size = 1;
 #line 21 "spec.cue"
 			v_vp8_has = be8(p_rtp_extensions_end + 1); /* vp8.has */
-#line 1163 "relay.bpf.c"
+#line 1164 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size = 0;
 #line 21 "spec.cue"
 			v_vp8_has = 0;
-#line 1170 "relay.bpf.c"
+#line 1171 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1190,14 +1191,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size = 1;
 #line 22 "spec.cue"
 			v_vp8_picture = be8(p_vp8_has_end); /* vp8.picture */
-#line 1194 "relay.bpf.c"
+#line 1195 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size = 0;
 #line 22 "spec.cue"
 			v_vp8_picture = 0;
-#line 1201 "relay.bpf.c"
+#line 1202 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1219,12 +1220,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 1;
-#line 1223 "relay.bpf.c"
+#line 1224 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size = 0;
-#line 1228 "relay.bpf.c"
+#line 1229 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1246,12 +1247,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 1;
-#line 1250 "relay.bpf.c"
+#line 1251 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size = 0;
-#line 1255 "relay.bpf.c"
+#line 1256 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1275,14 +1276,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size = 1;
 #line 25 "spec.cue"
 			v_vp8_layer = be8(p_vp8_tl0picidx_end); /* vp8.layer */
-#line 1279 "relay.bpf.c"
+#line 1280 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size = 0;
 #line 25 "spec.cue"
 			v_vp8_layer = 0;
-#line 1286 "relay.bpf.c"
+#line 1287 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1306,7 +1307,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1310 "relay.bpf.c"
+#line 1311 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1317,7 +1318,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1321 "relay.bpf.c"
+#line 1322 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : (v_vp8_layer >> 6);
@@ -1329,11 +1330,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1333 "relay.bpf.c"
+#line 1334 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 1337 "relay.bpf.c"
+#line 1338 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -1347,14 +1348,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 59 "spec.cue"
 			key.m_ssrc = be32(data + 50);
 #line 59 "spec.cue"
-			found = find_streams(&key, 0, &row_stream);
+			found = find_streams(&key, lease, 0, &row_stream);
 #line 59 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_video_changing);
 #line 59 "spec.cue"
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream = NULL;
-#line 1358 "relay.bpf.c"
+#line 1359 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_video_no_streams);
@@ -1366,7 +1367,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write1(skb);
-#line 1370 "relay.bpf.c"
+#line 1371 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -1374,7 +1375,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		v_partial = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= (v_vp8_layer_end + 1)))) return fr_up(skb, reason_video_partial_checksum);
-#line 1378 "relay.bpf.c"
+#line 1379 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -1397,11 +1398,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1401 "relay.bpf.c"
+#line 1402 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_vp8_layer_end, v_priority);
-#line 1405 "relay.bpf.c"
+#line 1406 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
@@ -1439,7 +1440,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_video_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_video_martian_destination);
-#line 1443 "relay.bpf.c"
+#line 1444 "relay.bpf.c"
 		}
 
 		/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
@@ -1501,14 +1502,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 1505 "relay.bpf.c"
+#line 1506 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 1512 "relay.bpf.c"
+#line 1513 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -1532,14 +1533,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 1536 "relay.bpf.c"
+#line 1537 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 1543 "relay.bpf.c"
+#line 1544 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -1561,12 +1562,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_video_rtp_extensions);
-#line 1565 "relay.bpf.c"
+#line 1566 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 1570 "relay.bpf.c"
+#line 1571 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -1594,14 +1595,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_has_size_2 = 1;
 #line 21 "spec.cue"
 			v_vp8_has_2 = be8(p_rtp_extensions_end_2 + 1); /* vp8.has */
-#line 1598 "relay.bpf.c"
+#line 1599 "relay.bpf.c"
 		} else {
 			/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
 #line 21 "spec.cue"
 			v_vp8_has_size_2 = 0;
 #line 21 "spec.cue"
 			v_vp8_has_2 = 0;
-#line 1605 "relay.bpf.c"
+#line 1606 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {name: "has", bits: 8, when: "extended == 1"}, */
@@ -1625,14 +1626,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_picture_size_2 = 1;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = be8(p_vp8_has_end_2); /* vp8.picture */
-#line 1629 "relay.bpf.c"
+#line 1630 "relay.bpf.c"
 		} else {
 			/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
 #line 22 "spec.cue"
 			v_vp8_picture_size_2 = 0;
 #line 22 "spec.cue"
 			v_vp8_picture_2 = 0;
-#line 1636 "relay.bpf.c"
+#line 1637 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
@@ -1654,12 +1655,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 1;
-#line 1658 "relay.bpf.c"
+#line 1659 "relay.bpf.c"
 		} else {
 			/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
 #line 23 "spec.cue"
 			v_vp8_picture_low_size_2 = 0;
-#line 1663 "relay.bpf.c"
+#line 1664 "relay.bpf.c"
 		}
 
 		/* spec.cue:23: {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
@@ -1681,12 +1682,12 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			if (p_vp8_picture_low_end_2 + 1 > data_end) return fr_up(skb, reason_video_truncated);
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 1;
-#line 1685 "relay.bpf.c"
+#line 1686 "relay.bpf.c"
 		} else {
 			/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
 #line 24 "spec.cue"
 			v_vp8_tl0picidx_size_2 = 0;
-#line 1690 "relay.bpf.c"
+#line 1691 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
@@ -1710,14 +1711,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_vp8_layer_size_2 = 1;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = be8(p_vp8_tl0picidx_end_2); /* vp8.layer */
-#line 1714 "relay.bpf.c"
+#line 1715 "relay.bpf.c"
 		} else {
 			/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
 #line 25 "spec.cue"
 			v_vp8_layer_size_2 = 0;
 #line 25 "spec.cue"
 			v_vp8_layer_2 = 0;
-#line 1721 "relay.bpf.c"
+#line 1722 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
@@ -1741,7 +1742,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_video_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 1745 "relay.bpf.c"
+#line 1746 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -1752,7 +1753,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 1756 "relay.bpf.c"
+#line 1757 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : (v_vp8_layer_2 >> 6);
@@ -1764,11 +1765,11 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) != set_vp8) return fr_up(skb, reason_video_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 1768 "relay.bpf.c"
+#line 1769 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 1772 "relay.bpf.c"
+#line 1773 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -1790,14 +1791,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 59 "spec.cue"
 			key.m_ssrc = be32(data + 70);
 #line 59 "spec.cue"
-			found = find_streams(&key, 0, &row_stream_2);
+			found = find_streams(&key, lease, 0, &row_stream_2);
 #line 59 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_video_changing);
 #line 59 "spec.cue"
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream_2 = NULL;
-#line 1801 "relay.bpf.c"
+#line 1802 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_video_no_streams);
@@ -1809,7 +1810,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_video_write2(skb);
-#line 1813 "relay.bpf.c"
+#line 1814 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -1817,7 +1818,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 		v_partial_2 = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= (v_vp8_layer_end_2 + 1)))) return fr_up(skb, reason_video_partial_checksum);
-#line 1821 "relay.bpf.c"
+#line 1822 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -1848,17 +1849,17 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_video_full_streams);
-#line 1852 "relay.bpf.c"
+#line 1853 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_video_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_vp8_layer_end_2, v_priority_2);
-#line 1856 "relay.bpf.c"
+#line 1857 "relay.bpf.c"
 	}
 
 	/* spec.cue:79: stack: ["eth", "ip", "udp", "rtp", "vp8"] */
 #line 79 "spec.cue"
 	return fr_up(skb, reason_video_not_ip);
-#line 1862 "relay.bpf.c"
+#line 1863 "relay.bpf.c"
 }
 
 /*
@@ -1972,13 +1973,13 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_refused_rate);
-#line 1976 "relay.bpf.c"
+#line 1977 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 1982 "relay.bpf.c"
+#line 1983 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -2026,7 +2027,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 2030 "relay.bpf.c"
+#line 2031 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
@@ -2040,7 +2041,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 2044 "relay.bpf.c"
+#line 2045 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
@@ -2052,7 +2053,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 		event0->m_number = v_number;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 2056 "relay.bpf.c"
+#line 2057 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -2064,7 +2065,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	fr_shared_add(row_r->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
-#line 2068 "relay.bpf.c"
+#line 2069 "relay.bpf.c"
 	return 0;
 }
 
@@ -2093,7 +2094,7 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_layer);
-#line 2097 "relay.bpf.c"
+#line 2098 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2124,13 +2125,13 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_audio_no_route);
-#line 2128 "relay.bpf.c"
+#line 2129 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority, v_came, v_number, row_r);
-#line 2134 "relay.bpf.c"
+#line 2135 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_rtp_extensions_end, __u64 v_priority)
@@ -2140,7 +2141,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 2144 "relay.bpf.c"
+#line 2145 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2162,11 +2163,11 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_audio_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2166 "relay.bpf.c"
+#line 2167 "relay.bpf.c"
 	void *front = fr_save_front(skb, 54);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2170 "relay.bpf.c"
+#line 2171 "relay.bpf.c"
 	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -2174,7 +2175,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2178 "relay.bpf.c"
+#line 2179 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -2200,7 +2201,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn1, &fan, 0);
 
-#line 2204 "relay.bpf.c"
+#line 2205 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 54, 0)) return fr_drop(len, reason_audio_fault);
@@ -2261,13 +2262,13 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 68 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_refused_rate);
-#line 2265 "relay.bpf.c"
+#line 2266 "relay.bpf.c"
 	}
 #line 68 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-#line 2271 "relay.bpf.c"
+#line 2272 "relay.bpf.c"
 	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) + fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) + fr_add64(ld64(row_r_2->m_remote.addr + 8));
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -2309,7 +2310,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 2313 "relay.bpf.c"
+#line 2314 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
@@ -2323,7 +2324,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	/* spec.cue:71: {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 #line 71 "spec.cue"
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
-#line 2327 "relay.bpf.c"
+#line 2328 "relay.bpf.c"
 	if (event0) {
 #line 71 "spec.cue"
 		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
@@ -2335,7 +2336,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		event0->m_number = v_number_2;
 #line 71 "spec.cue"
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
-#line 2339 "relay.bpf.c"
+#line 2340 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -2347,7 +2348,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 	fr_shared_add(row_r_2->m_sent, 1);
 #line 70 "spec.cue"
 	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
-#line 2351 "relay.bpf.c"
+#line 2352 "relay.bpf.c"
 	return 0;
 }
 
@@ -2376,7 +2377,7 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL : 1ULL);
 #line 65 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_layer);
-#line 2380 "relay.bpf.c"
+#line 2381 "relay.bpf.c"
 	}
 
 	/* spec.cue:67: {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.sent == 0, 0, rtp.sequence - r.skipped), 16)"}}, */
@@ -2413,13 +2414,13 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_prohibit);
 #line 72 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_no_route);
-#line 2417 "relay.bpf.c"
+#line 2418 "relay.bpf.c"
 	}
 #line 72 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_too_big);
 #line 72 "spec.cue"
 	return prog_audio_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2, v_came_2, v_number_2, row_r_2);
-#line 2423 "relay.bpf.c"
+#line 2424 "relay.bpf.c"
 }
 
 static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2, __u64 v_priority_2)
@@ -2429,7 +2430,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
 #line 64 "spec.cue"
 	struct group_subscribers key __attribute__((aligned(8))) = {};
-#line 2433 "relay.bpf.c"
+#line 2434 "relay.bpf.c"
 	struct list_subscribers *list;
 
 #line 64 "spec.cue"
@@ -2459,11 +2460,11 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_audio_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 2463 "relay.bpf.c"
+#line 2464 "relay.bpf.c"
 	void *front = fr_save_front(skb, 74);
 #line 64 "spec.cue"
 	if (!front) return fr_up(skb, reason_audio_no_memory);
-#line 2467 "relay.bpf.c"
+#line 2468 "relay.bpf.c"
 	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
 	same->clock = 0;
 
@@ -2471,7 +2472,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_audio_no_memory);
-#line 2475 "relay.bpf.c"
+#line 2476 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->quiet = 0;
 	same->v_ip_end_2 = v_ip_end_2;
@@ -2494,7 +2495,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 #line 64 "spec.cue"
 	bpf_loop(list->count, prog_audio_turn2, &fan, 0);
 
-#line 2498 "relay.bpf.c"
+#line 2499 "relay.bpf.c"
 	if (same->quiet)
 		fr_wake();
 	if (bpf_skb_store_bytes(skb, 0, front, 74, 0)) return fr_drop(len, reason_audio_fault);
@@ -2509,6 +2510,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 SEC("tc") int prog_audio(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -2567,7 +2569,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
 #line 84 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_audio_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_audio_inactive);
 
 	/* spec.cue:58: hook: "tc/ingress" */
 #line 58 "spec.cue"
@@ -2580,7 +2582,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_audio_link_broadcast);
 #line 58 "spec.cue"
 		return fr_up(skb, reason_audio_link_multicast);
-#line 2584 "relay.bpf.c"
+#line 2586 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -2637,7 +2639,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_audio_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_audio_martian_destination);
-#line 2641 "relay.bpf.c"
+#line 2643 "relay.bpf.c"
 		}
 
 		/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
@@ -2699,14 +2701,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size = 2;
 #line 11 "spec.cue"
 			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-#line 2703 "relay.bpf.c"
+#line 2705 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size = 0;
 #line 11 "spec.cue"
 			v_rtp_profile = 0;
-#line 2710 "relay.bpf.c"
+#line 2712 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -2730,14 +2732,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size = 2;
 #line 12 "spec.cue"
 			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-#line 2734 "relay.bpf.c"
+#line 2736 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size = 0;
 #line 12 "spec.cue"
 			v_rtp_words = 0;
-#line 2741 "relay.bpf.c"
+#line 2743 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -2759,12 +2761,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size = v_rtp_words * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 2763 "relay.bpf.c"
+#line 2765 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size = 0;
-#line 2768 "relay.bpf.c"
+#line 2770 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -2782,7 +2784,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 2786 "relay.bpf.c"
+#line 2788 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -2793,7 +2795,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 2797 "relay.bpf.c"
+#line 2799 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value = v_rtp_extensions_found ? ((v_rtp_extensions_element >> 56) & 255) : 0ULL;
@@ -2805,11 +2807,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 43) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 2809 "relay.bpf.c"
+#line 2811 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 2813 "relay.bpf.c"
+#line 2815 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -2823,14 +2825,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 59 "spec.cue"
 			key.m_ssrc = be32(data + 50);
 #line 59 "spec.cue"
-			found = find_streams(&key, 0, &row_stream);
+			found = find_streams(&key, lease, 0, &row_stream);
 #line 59 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_audio_changing);
 #line 59 "spec.cue"
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream = NULL;
-#line 2834 "relay.bpf.c"
+#line 2836 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream) return fr_up(skb, reason_audio_no_streams);
@@ -2842,7 +2844,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write1(skb);
-#line 2846 "relay.bpf.c"
+#line 2848 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -2850,7 +2852,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		v_partial = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= v_rtp_extensions_end))) return fr_up(skb, reason_audio_partial_checksum);
-#line 2854 "relay.bpf.c"
+#line 2856 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -2873,11 +2875,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 2877 "relay.bpf.c"
+#line 2879 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end, v_priority);
-#line 2881 "relay.bpf.c"
+#line 2883 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
@@ -2915,7 +2917,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_audio_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_audio_martian_destination);
-#line 2919 "relay.bpf.c"
+#line 2921 "relay.bpf.c"
 		}
 
 		/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
@@ -2977,14 +2979,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_profile_size_2 = 2;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-#line 2981 "relay.bpf.c"
+#line 2983 "relay.bpf.c"
 		} else {
 			/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
 #line 11 "spec.cue"
 			v_rtp_profile_size_2 = 0;
 #line 11 "spec.cue"
 			v_rtp_profile_2 = 0;
-#line 2988 "relay.bpf.c"
+#line 2990 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: {name: "profile", bits: 16, when: "extended == 1"}, */
@@ -3008,14 +3010,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_words_size_2 = 2;
 #line 12 "spec.cue"
 			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-#line 3012 "relay.bpf.c"
+#line 3014 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
 #line 12 "spec.cue"
 			v_rtp_words_size_2 = 0;
 #line 12 "spec.cue"
 			v_rtp_words_2 = 0;
-#line 3019 "relay.bpf.c"
+#line 3021 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "words", bits: 16, when: "extended == 1"}, */
@@ -3037,12 +3039,12 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
 #line 13 "spec.cue"
 			if (v_rtp_extensions_size_2 > 128) return fr_up(skb, reason_audio_rtp_extensions);
-#line 3041 "relay.bpf.c"
+#line 3043 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
 #line 13 "spec.cue"
 			v_rtp_extensions_size_2 = 0;
-#line 3046 "relay.bpf.c"
+#line 3048 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
@@ -3060,7 +3062,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_audio_super_packet);
 
 		/* spec.cue:60: priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, setting.extension, 0), ?(_layer))" */
-#line 3064 "relay.bpf.c"
+#line 3066 "relay.bpf.c"
 		{
 #line 60 "spec.cue"
 			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -3071,7 +3073,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			v_rtp_extensions_found_2 = element != 0;
 #line 60 "spec.cue"
 			v_rtp_extensions_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 3075 "relay.bpf.c"
+#line 3077 "relay.bpf.c"
 		}
 #line 60 "spec.cue"
 		v_priority_value_2 = v_rtp_extensions_found_2 ? ((v_rtp_extensions_element_2 >> 56) & 255) : 0ULL;
@@ -3083,11 +3085,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		if ((be8(data + 63) & 127) == set_vp8) return fr_up(skb, reason_audio_no_match); /* rtp.payload_type */
 
 		/* spec.cue:59: lookup: stream: streams: names */
-#line 3087 "relay.bpf.c"
+#line 3089 "relay.bpf.c"
 		{
 #line 59 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
-#line 3091 "relay.bpf.c"
+#line 3093 "relay.bpf.c"
 			enum fr_found found;
 
 #line 59 "spec.cue"
@@ -3109,14 +3111,14 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 59 "spec.cue"
 			key.m_ssrc = be32(data + 70);
 #line 59 "spec.cue"
-			found = find_streams(&key, 0, &row_stream_2);
+			found = find_streams(&key, lease, 0, &row_stream_2);
 #line 59 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_audio_changing);
 #line 59 "spec.cue"
 			if (found == FR_MISSING)
 #line 59 "spec.cue"
 				row_stream_2 = NULL;
-#line 3120 "relay.bpf.c"
+#line 3122 "relay.bpf.c"
 		}
 #line 59 "spec.cue"
 		if (!row_stream_2) return fr_up(skb, reason_audio_no_streams);
@@ -3128,7 +3130,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 63 "spec.cue"
 			return prog_audio_write2(skb);
-#line 3132 "relay.bpf.c"
+#line 3134 "relay.bpf.c"
 		}
 
 		/* spec.cue:64: {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: subscribers: names, rules: [for b in _begin {b}, */
@@ -3136,7 +3138,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 		v_partial_2 = fr_partial(skb);
 #line 64 "spec.cue"
 		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= v_rtp_extensions_end_2))) return fr_up(skb, reason_audio_partial_checksum);
-#line 3140 "relay.bpf.c"
+#line 3142 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
 			struct key_streams key __attribute__((aligned(8))) = {};
@@ -3167,15 +3169,15 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			fr_learning(0);
 #line 64 "spec.cue"
 			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY)) return fr_up(skb, reason_audio_full_streams);
-#line 3171 "relay.bpf.c"
+#line 3173 "relay.bpf.c"
 		}
 #line 64 "spec.cue"
 		return prog_audio_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2);
-#line 3175 "relay.bpf.c"
+#line 3177 "relay.bpf.c"
 	}
 
 	/* spec.cue:84: audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != setting.vp8", _layer: "0", _begin: []} */
 #line 84 "spec.cue"
 	return fr_up(skb, reason_audio_not_ip);
-#line 3181 "relay.bpf.c"
+#line 3183 "relay.bpf.c"
 }

@@ -81,9 +81,9 @@ static __always_inline __u64 copy_by_channel(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_by_channel(const struct key_by_channel *key, __u32 place, struct val_by_channel **row, __u64 now)
+static __always_inline enum fr_found find_by_channel(const struct key_by_channel *key, const struct fr_lease *lease, __u32 place, struct val_by_channel **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_by_channel, key, place, (void **)row, copy_by_channel, FR_CHANGES, NULL);
+	enum fr_found found = fr_find(&tbl_by_channel, key, lease, place, (void **)row, copy_by_channel, FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;
 }
@@ -114,9 +114,9 @@ static __always_inline __u64 copy_by_peer(void *to, const void *from)
 	return all;
 }
 
-static __always_inline enum fr_found find_by_peer(const struct key_by_peer *key, __u32 place, struct val_by_peer **row, __u64 now)
+static __always_inline enum fr_found find_by_peer(const struct key_by_peer *key, const struct fr_lease *lease, __u32 place, struct val_by_peer **row, __u64 now)
 {
-	enum fr_found found = fr_find(&tbl_by_peer, key, place, (void **)row, copy_by_peer, FR_CHANGES, NULL);
+	enum fr_found found = fr_find(&tbl_by_peer, key, lease, place, (void **)row, copy_by_peer, FR_CHANGES, NULL);
 
 	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;
 }
@@ -170,7 +170,7 @@ enum {
 	reason_to_peer_not_ip = 38, /* no ip header here */
 };
 
-static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end, __u64 v_channel_data_end, __u64 v_payload_len, struct val_by_channel *row_ch)
+static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end, __u64 v_channel_data_end, __u64 v_payload_len, __u64 v_partial, struct val_by_channel *row_ch)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -200,7 +200,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 #line 201 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 	__u64 tail0 = 0;
 	if (unlikely(v_udp_end > 46 + v_payload_len)) {
@@ -282,7 +282,7 @@ static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_ch->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end, __u64 v_channel_data_end, __u64 v_payload_len_2, struct val_by_channel *row_ch)
+static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end, __u64 v_channel_data_end, __u64 v_payload_len_2, __u64 v_partial_2, struct val_by_channel *row_ch)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -313,7 +313,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 #line 314 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 	__u64 tail0 = 0;
 	if (unlikely(v_udp_end > 46 + v_payload_len_2)) {
@@ -383,7 +383,7 @@ static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_ch->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end_2, __u64 v_channel_data_end_2, __u64 v_payload_len_3, struct val_by_channel *row_ch_2)
+static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end_2, __u64 v_channel_data_end_2, __u64 v_payload_len_3, __u64 v_partial_3, struct val_by_channel *row_ch_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -420,7 +420,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 #line 421 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_3;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 	__u64 tail0 = 0;
 	if (unlikely(v_udp_end_2 > 66 + v_payload_len_3)) {
@@ -489,7 +489,7 @@ static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_ch_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end_2, __u64 v_channel_data_end_2, __u64 v_payload_len_4, struct val_by_channel *row_ch_2)
+static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_udp_end_2, __u64 v_channel_data_end_2, __u64 v_payload_len_4, __u64 v_partial_4, struct val_by_channel *row_ch_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -521,7 +521,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 #line 522 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_4;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 	__u64 tail0 = 0;
 	if (unlikely(v_udp_end_2 > 66 + v_payload_len_4)) {
@@ -598,6 +598,7 @@ static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -622,7 +623,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 
 	/* spec.cue:22: to_peer: { */
 #line 22 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_to_peer_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_to_peer_inactive);
 
 	/* spec.cue:23: hook: "tc/ingress" */
 #line 23 "spec.cue"
@@ -635,7 +636,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_to_peer_link_broadcast);
 #line 23 "spec.cue"
 		return fr_up(skb, reason_to_peer_link_multicast);
-#line 639 "relay.bpf.c"
+#line 640 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -692,7 +693,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_to_peer_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_to_peer_martian_destination);
-#line 696 "relay.bpf.c"
+#line 697 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -738,11 +739,11 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 742 "relay.bpf.c"
+#line 743 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
-#line 746 "relay.bpf.c"
+#line 747 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -756,14 +757,14 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			key.m_number = be16(data + 42);
 #line 25 "spec.cue"
-			found = find_by_channel(&key, 0, &row_ch, now);
+			found = find_by_channel(&key, lease, 0, &row_ch, now);
 #line 25 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_peer_changing);
 #line 25 "spec.cue"
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_ch = NULL;
-#line 767 "relay.bpf.c"
+#line 768 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -791,13 +792,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 795 "relay.bpf.c"
+#line 796 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (28ULL + v_payload_len > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
-			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len, row_ch);
-#line 801 "relay.bpf.c"
+			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len, v_partial, row_ch);
+#line 802 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -825,13 +826,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 829 "relay.bpf.c"
+#line 830 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_ch->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
-		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len_2, row_ch);
-#line 835 "relay.bpf.c"
+		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end, v_payload_len_2, v_partial_2, row_ch);
+#line 836 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -869,7 +870,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_to_peer_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_to_peer_martian_destination);
-#line 873 "relay.bpf.c"
+#line 874 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
@@ -915,11 +916,11 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_to_peer_super_packet);
 
 		/* spec.cue:25: lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-#line 919 "relay.bpf.c"
+#line 920 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_by_channel key __attribute__((aligned(8))) = {};
-#line 923 "relay.bpf.c"
+#line 924 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -941,14 +942,14 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			key.m_number = be16(data + 62);
 #line 25 "spec.cue"
-			found = find_by_channel(&key, 0, &row_ch_2, now);
+			found = find_by_channel(&key, lease, 0, &row_ch_2, now);
 #line 25 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_peer_changing);
 #line 25 "spec.cue"
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_ch_2 = NULL;
-#line 952 "relay.bpf.c"
+#line 953 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_peer_no_by_channel);
@@ -982,13 +983,13 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_to_peer_no_route);
-#line 986 "relay.bpf.c"
+#line 987 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
-			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, row_ch_2);
-#line 992 "relay.bpf.c"
+			return prog_to_peer_write3(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_3, v_partial_3, row_ch_2);
+#line 993 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -1016,19 +1017,19 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_peer_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_to_peer_no_route);
-#line 1020 "relay.bpf.c"
+#line 1021 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu) return fr_up(skb, reason_to_peer_too_big);
 #line 26 "spec.cue"
-		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, row_ch_2);
-#line 1026 "relay.bpf.c"
+		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2, v_payload_len_4, v_partial_4, row_ch_2);
+#line 1027 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "channel_data"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_to_peer_not_ip);
-#line 1032 "relay.bpf.c"
+#line 1033 "relay.bpf.c"
 }
 
 /*
@@ -1079,7 +1080,7 @@ enum {
 	reason_to_client_not_ip = 76, /* no ip header here */
 };
 
-static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, struct val_by_peer *row_ch)
+static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, __u64 v_partial, struct val_by_peer *row_ch)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -1110,14 +1111,14 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1114 "relay.bpf.c"
+#line 1115 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1121 "relay.bpf.c"
+#line 1122 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x5 + x6 + x7 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1131,13 +1132,13 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	__u32 x14 = ld32(data + 16);
 #line 33 "spec.cue"
 	__u32 x15 = ld32(data + 20);
-#line 1135 "relay.bpf.c"
+#line 1136 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x15 + x10 + x11) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 46, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 1141 "relay.bpf.c"
+#line 1142 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1178,7 +1179,7 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1182 "relay.bpf.c"
+#line 1183 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1192,7 +1193,7 @@ static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *da
 	return bpf_redirect_neigh(row_ch->h_hop_client.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, struct val_by_peer *row_ch)
+static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, __u64 v_partial_2, struct val_by_peer *row_ch)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -1224,14 +1225,14 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	__u32 x11 = ld32(data + 30);
 #line 33 "spec.cue"
 	__u16 x12 = ld16(data + 38);
-#line 1228 "relay.bpf.c"
+#line 1229 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x13 = ld32(data + 34);
-#line 1235 "relay.bpf.c"
+#line 1236 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1239,7 +1240,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 1243 "relay.bpf.c"
+#line 1244 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1280,7 +1281,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	st16(data + 64, x9);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1284 "relay.bpf.c"
+#line 1285 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1294,7 +1295,7 @@ static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *da
 	return bpf_redirect_neigh(row_ch->h_hop_client.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_3, struct val_by_peer *row_ch_2)
+static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_3, __u64 v_partial_3, struct val_by_peer *row_ch_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -1332,14 +1333,14 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	__u64 x15 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x16 = ld16(data + 58);
-#line 1336 "relay.bpf.c"
+#line 1337 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_3;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x17 = ld32(data + 54);
-#line 1343 "relay.bpf.c"
+#line 1344 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 + x9 + x2 + x10 + x11 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1347,7 +1348,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 1351 "relay.bpf.c"
+#line 1352 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1387,7 +1388,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	st16(data + 64, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1391 "relay.bpf.c"
+#line 1392 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1401,7 +1402,7 @@ static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *da
 	return bpf_redirect_neigh(row_ch_2->h_hop_client.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_4, struct val_by_peer *row_ch_2)
+static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_4, __u64 v_partial_4, struct val_by_peer *row_ch_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -1434,14 +1435,14 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	__u64 x12 = ld64(data + 46);
 #line 33 "spec.cue"
 	__u16 x13 = ld16(data + 58);
-#line 1438 "relay.bpf.c"
+#line 1439 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_4;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 33 "spec.cue"
 	__u32 x14 = ld32(data + 54);
-#line 1445 "relay.bpf.c"
+#line 1446 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1452,7 +1453,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 1456 "relay.bpf.c"
+#line 1457 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) : fr_up(skb, reason_to_client_no_memory);
 
@@ -1494,7 +1495,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1498 "relay.bpf.c"
+#line 1499 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
 	if (unlikely(csum >= 0)) {
@@ -1511,6 +1512,7 @@ static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *da
 SEC("tc") int prog_to_client(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -1533,7 +1535,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 
 	/* spec.cue:29: to_client: { */
 #line 29 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_to_client_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_to_client_inactive);
 
 	/* spec.cue:30: hook: "tc/ingress" */
 #line 30 "spec.cue"
@@ -1546,7 +1548,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_to_client_link_broadcast);
 #line 30 "spec.cue"
 		return fr_up(skb, reason_to_client_link_multicast);
-#line 1550 "relay.bpf.c"
+#line 1552 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1603,7 +1605,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_to_client_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_to_client_martian_destination);
-#line 1607 "relay.bpf.c"
+#line 1609 "relay.bpf.c"
 		}
 
 		/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1627,11 +1629,11 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1631 "relay.bpf.c"
+#line 1633 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
-#line 1635 "relay.bpf.c"
+#line 1637 "relay.bpf.c"
 			enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1643,14 +1645,14 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 32 "spec.cue"
 			key.m_relayed.port = be16(data + 36);
 #line 32 "spec.cue"
-			found = find_by_peer(&key, 0, &row_ch, now);
+			found = find_by_peer(&key, lease, 0, &row_ch, now);
 #line 32 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_client_changing);
 #line 32 "spec.cue"
 			if (found == FR_MISSING)
 #line 32 "spec.cue"
 				row_ch = NULL;
-#line 1654 "relay.bpf.c"
+#line 1656 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1682,13 +1684,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1686 "relay.bpf.c"
+#line 1688 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
-			return prog_to_client_write1(skb, data, now, v_payload_len, row_ch);
-#line 1692 "relay.bpf.c"
+			return prog_to_client_write1(skb, data, now, v_payload_len, v_partial, row_ch);
+#line 1694 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1718,13 +1720,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1722 "relay.bpf.c"
+#line 1724 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
-		return prog_to_client_write2(skb, data, now, v_payload_len_2, row_ch);
-#line 1728 "relay.bpf.c"
+		return prog_to_client_write2(skb, data, now, v_payload_len_2, v_partial_2, row_ch);
+#line 1730 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1762,7 +1764,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_to_client_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_to_client_martian_destination);
-#line 1766 "relay.bpf.c"
+#line 1768 "relay.bpf.c"
 		}
 
 		/* spec.cue:31: stack: ["eth", "ip", "udp"] */
@@ -1786,11 +1788,11 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_to_client_udp_length);
 
 		/* spec.cue:32: lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-#line 1790 "relay.bpf.c"
+#line 1792 "relay.bpf.c"
 		{
 #line 32 "spec.cue"
 			struct key_by_peer key __attribute__((aligned(8))) = {};
-#line 1794 "relay.bpf.c"
+#line 1796 "relay.bpf.c"
 			enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1810,14 +1812,14 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 32 "spec.cue"
 			key.m_relayed.port = be16(data + 56);
 #line 32 "spec.cue"
-			found = find_by_peer(&key, 0, &row_ch_2, now);
+			found = find_by_peer(&key, lease, 0, &row_ch_2, now);
 #line 32 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_to_client_changing);
 #line 32 "spec.cue"
 			if (found == FR_MISSING)
 #line 32 "spec.cue"
 				row_ch_2 = NULL;
-#line 1821 "relay.bpf.c"
+#line 1823 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (!row_ch_2) return fr_up(skb, reason_to_client_no_by_peer);
@@ -1855,13 +1857,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 				return fr_up(skb, reason_to_client_no_route);
-#line 1859 "relay.bpf.c"
+#line 1861 "relay.bpf.c"
 			}
 #line 33 "spec.cue"
 			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
-			return prog_to_client_write3(skb, data, now, v_payload_len_3, row_ch_2);
-#line 1865 "relay.bpf.c"
+			return prog_to_client_write3(skb, data, now, v_payload_len_3, v_partial_3, row_ch_2);
+#line 1867 "relay.bpf.c"
 		}
 
 		/* spec.cue:33: do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}] */
@@ -1891,17 +1893,17 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_to_client_prohibit);
 #line 33 "spec.cue"
 			return fr_up(skb, reason_to_client_no_route);
-#line 1895 "relay.bpf.c"
+#line 1897 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu) return fr_up(skb, reason_to_client_too_big);
 #line 33 "spec.cue"
-		return prog_to_client_write4(skb, data, now, v_payload_len_4, row_ch_2);
-#line 1901 "relay.bpf.c"
+		return prog_to_client_write4(skb, data, now, v_payload_len_4, v_partial_4, row_ch_2);
+#line 1903 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp"] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_to_client_not_ip);
-#line 1907 "relay.bpf.c"
+#line 1909 "relay.bpf.c"
 }

@@ -344,13 +344,17 @@ static __noinline int fr_drop(__u32 len, __u32 reason)
 	return TC_ACT_SHOT;
 }
 
-/* The relay may forward: the process that answers for it is alive. */
-static __always_inline int fr_lease_valid(__u64 now)
+static __always_inline struct fr_lease *fr_the_lease(void)
 {
 	__u32 zero = 0;
-	struct fr_lease *l = bpf_map_lookup_elem(&fr_lease, &zero);
 
-	return l && now < *(volatile __u64 *)&l->deadline;
+	return bpf_map_lookup_elem(&fr_lease, &zero);
+}
+
+/* The relay may forward: the process that answers for it is alive. */
+static __always_inline int fr_lease_valid(const struct fr_lease *l, __u64 now)
+{
+	return l && now < *(const volatile __u64 *)&l->deadline;
 }
 
 #ifdef FR_NEEDS_ROWS
@@ -425,15 +429,14 @@ static __always_inline __u64 fr_count_of(const void *changes, const void *learne
 }
 
 /* Finds a row and copies it to a place in fr_rows; learned counts what programs write to the table, or is NULL. */
-static __always_inline enum fr_found fr_find(void *map, const void *key, __u32 place, void **row, __u64 (*copy)(void *, const void *),
-					     enum fr_changes word, const void *learned)
+static __always_inline enum fr_found fr_find(void *map, const void *key, const struct fr_lease *lease, __u32 place, void **row,
+					     __u64 (*copy)(void *, const void *), enum fr_changes word, const void *learned)
 {
+	const void *changes = (const void *)lease + word;
 	__u32 zero = 0, i;
-	const void *changes = bpf_map_lookup_elem(&fr_lease, &zero);
 
-	if (!changes)
+	if (!lease)
 		return FR_MISSING;
-	changes += word;
 	_Pragma("clang loop unroll(disable)")
 	for (i = 0; i < FR_ATTEMPTS; i++) {
 		__u64 before = fr_count_of(changes, learned, 0), after;
@@ -994,8 +997,7 @@ static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup
 /* The process that answers for the relay runs this to learn the kernel's jiffies. */
 SEC("tc") int fr_clock(struct __sk_buff *skb)
 {
-	__u32 zero = 0;
-	struct fr_lease *l = bpf_map_lookup_elem(&fr_lease, &zero);
+	struct fr_lease *l = fr_the_lease();
 
 	if (l)
 		*(volatile __u64 *)&l->now = bpf_jiffies64();

@@ -482,6 +482,7 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 SEC("tc") int prog_deliver(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -496,7 +497,7 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 
 	/* spec.cue:16: programs: deliver: { */
 #line 16 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_deliver_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_deliver_inactive);
 
 	/* spec.cue:17: hook: "tc/ingress" */
 #line 17 "spec.cue"
@@ -509,7 +510,7 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_deliver_link_broadcast);
 #line 17 "spec.cue"
 		return fr_up(skb, reason_deliver_link_multicast);
-#line 513 "relay.bpf.c"
+#line 514 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -566,7 +567,7 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_deliver_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_deliver_martian_destination);
-#line 570 "relay.bpf.c"
+#line 571 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
@@ -606,7 +607,7 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 54))) return fr_up(skb, reason_deliver_partial_checksum);
 #line 19 "spec.cue"
 		return prog_deliver_fan1(skb, data, v_ip_end);
-#line 610 "relay.bpf.c"
+#line 611 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
@@ -644,7 +645,7 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_deliver_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_deliver_martian_destination);
-#line 648 "relay.bpf.c"
+#line 649 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
@@ -684,11 +685,11 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 74))) return fr_up(skb, reason_deliver_partial_checksum);
 #line 19 "spec.cue"
 		return prog_deliver_fan2(skb, data, v_ip_end_2);
-#line 688 "relay.bpf.c"
+#line 689 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_deliver_not_ip);
-#line 694 "relay.bpf.c"
+#line 695 "relay.bpf.c"
 }
