@@ -40,6 +40,8 @@ type Report struct {
 	Copies     int // of packets, sent to receivers
 	Declined   int // turns of receivers without a copy
 	Events     int // records for user space
+	Pending    int // packets whose checksum was left to a device; RunLive only
+	Super      int // super-packets; RunLive only
 	Verdicts   map[sim.Verdict]int
 	Elapsed    time.Duration
 	Coverage   []*sim.Point
@@ -243,14 +245,7 @@ func (f *fuzzer) round(ctx context.Context) error {
 			if g.does(spec.ActLearn) {
 				left = freshPackets
 			}
-			frame = g.frame(b.model)
-			for range 6 { // most packets should come further than the first lookup
-				res, err := b.probe.Run(g.program.Name.Value, sim.Packet{Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host)})
-				if err != nil || g.arrives(res) || f.rng.one(12) || f.isNew() {
-					break
-				}
-				frame = g.frame(b.model)
-			}
+			frame = f.frame(g)
 		}
 		p := g.packet(frame)
 		res, err := f.try(g.program.Name.Value, p)
@@ -276,6 +271,19 @@ func (f *fuzzer) round(ctx context.Context) error {
 		return f.shrink(text)
 	}
 	return nil
+}
+
+// frame makes a frame for a program: most packets should come further than the first lookup.
+func (f *fuzzer) frame(g *generator) *packet.Frame {
+	frame := g.frame(f.bench.model)
+	for range 6 {
+		res, err := f.bench.probe.Run(g.program.Name.Value, sim.Packet{Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host)})
+		if err != nil || g.arrives(res) || f.rng.one(12) || f.isNew() {
+			break
+		}
+		frame = g.frame(f.bench.model)
+	}
+	return frame
 }
 
 // isNew reports whether the last trial came by a place of the plan that none came by before.

@@ -32,6 +32,7 @@ type source struct {
 	known   []uint64
 	near    []bytesHint // addresses and prefixes that a plan knows
 	credits creditRange
+	wire    uint32 // the device of all hops; 0: that of copies
 }
 
 func newSource(seed uint64) source { return source{Rand: rand.New(rand.NewPCG(seed, 0x5eed))} }
@@ -163,7 +164,7 @@ func (s source) prefix() []byte {
 
 // hop is a way out: most often a neighbour whose link-layer address is known.
 func (s source) hop() sim.Hop {
-	h := sim.Hop{Ifindex: testrun.Wire, MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))}}
+	h := sim.Hop{Ifindex: max(s.wire, testrun.Wire), MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))}}
 	switch s.IntN(10) {
 	case 0, 4, 5, 6:
 		h.State = uint8(s.IntN(ir.HopStates))

@@ -26,6 +26,7 @@ type Net struct {
 	plain   bool
 	host    [6]byte  // the link-layer address of the device that packets come to
 	zeroth  bool     // the lowest address of an IPv4 network is a broadcast address, as it was before Linux 5.14
+	out     uint32   // index of the device that everything leads over
 	capture *capture // nil: copies are not taken
 }
 
@@ -134,6 +135,9 @@ func (n *Net) Host(addr [6]byte) error {
 	return nil
 }
 
+// Out is the index of the device that everything leads over.
+func (n *Net) Out() uint32 { return n.out }
+
 // Leave moves the thread back; the network ends with that.
 func (n *Net) Leave() error {
 	if n.capture != nil {
@@ -189,6 +193,7 @@ func (n *Net) build() error {
 		}
 	}
 	index := dev.Attrs().Index
+	n.out = uint32(index)
 	for i, p := range deviceAddrs {
 		addr := &netlink.Addr{IPNet: ipNet(p), Flags: syscall.IFA_F_NODAD}
 		if err := netlink.AddrAdd(dev, addr); err != nil {

@@ -1,0 +1,465 @@
+package fuzz
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/sim"
+)
+
+// RunLive compares the model and the kernel on devices: what each program gets is what a device gave it, with checksums that are left
+// to a device, tags in the metadata and super-packets, and what is compared is what the next program and the other end of a cable
+// get. Offload says whether the device that packets leave through takes checksums as they are; else the kernel completes them, and
+// cuts super-packets up. Programs that send copies are not compared here.
+func RunLive(ctx context.Context, c Config, offload bool) (*Report, error) {
+	if c.Packets == 0 && c.Duration == 0 {
+		return nil, errors.New("fuzz: neither a number of packets nor a duration is given")
+	}
+	f := &fuzzer{Config: c, rng: newSource(c.Seed), headers: packet.NewHeaders(c.Spec), report: Report{Verdicts: map[sim.Verdict]int{}}}
+	defer f.close()
+	unpin, err := testrun.Pin()
+	if err != nil {
+		return nil, err
+	}
+	if f.net, err = testrun.Enter(false); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if f.net.Leave() == nil {
+			unpin() // else the thread ends with its goroutine
+		}
+	}()
+	f.rng.wire = f.net.Out()
+	if c.Duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.Duration)
+		defer cancel()
+	}
+	start := time.Now()
+	l := &live{fuzzer: f, offload: offload}
+	defer l.leave()
+	err = l.run(ctx)
+	f.report.Elapsed = time.Since(start)
+	return &f.report, err
+}
+
+type live struct {
+	*fuzzer
+	devices *testrun.Live
+	of      *bench // whose programs are on the devices
+	offload bool
+	text    string // how the last packet differs
+}
+
+func (l *live) leave() {
+	if l.devices != nil {
+		l.devices.Close()
+	}
+}
+
+func (l *live) run(ctx context.Context) error {
+	for round := 0; !l.done(ctx); round++ {
+		if round%settingRounds == 0 {
+			if err := l.load(round == 0); err != nil {
+				return err
+			}
+			if l.of != l.bench {
+				l.leave()
+				var err error
+				if l.devices, err = l.net.Live(l.bench.kernel, l.offload); err != nil {
+					return err
+				}
+				l.of = l.bench
+			}
+		}
+		if err := l.round(ctx); err != nil {
+			return err
+		}
+	}
+	l.collect()
+	return nil
+}
+
+// round runs packets on one random state.
+func (l *live) round(ctx context.Context) error {
+	b := l.bench
+	l.rng.state(b.plan, b.model)
+	if err := b.start(); err != nil {
+		return err
+	}
+	var frame *packet.Frame
+	var g *generator
+	for n := range roundPackets {
+		if n%16 == 0 && l.done(ctx) {
+			break
+		}
+		if n%8 == 0 {
+			g = pick(l.rng, l.generators)
+			frame = l.frame(g)
+		}
+		shot := g.shot(frame)
+		text, err := l.try(g.program.Name.Value, shot)
+		if err != nil {
+			return err
+		}
+		if text != "" {
+			l.report.Difference = &Difference{Text: fmt.Sprintf("%s\nprogram %s, sent %s", text, g.program.Name.Value, showShot(shot))}
+			return nil
+		}
+	}
+	text, err := b.finish()
+	if err == nil && text != "" {
+		l.report.Difference = &Difference{Text: text}
+	}
+	return err
+}
+
+func showShot(s *testrun.Shot) string {
+	return fmt.Sprintf("%x, checksum %+v, gso type %d size %d, linear %d, mark %d", s.Data, s.Partial, s.GSOType, s.GSOSize, s.Linear, s.Mark)
+}
+
+// expected is what the model makes of a packet that came to a program.
+type expected struct {
+	came testrun.Seen
+	res  sim.Result
+}
+
+// try sends a packet to a program, and returns how what becomes of it differs from the model's word.
+func (l *live) try(program string, s *testrun.Shot) (string, error) {
+	b := l.bench
+	seen, err := l.devices.Send(program, s)
+	if err != nil && !errors.Is(err, testrun.ErrRefused) {
+		return "", err
+	}
+	var want []expected
+	var up, left []testrun.Seen
+	if err := b.tell(b.model); err != nil {
+		return "", err
+	}
+	for _, p := range seen {
+		switch p.Where {
+		case testrun.SeenUp:
+			up = append(up, p)
+		case testrun.SeenLeaving:
+			left = append(left, p)
+		default:
+			res, err := b.model.Run(program, p.Packet)
+			if err != nil {
+				return fmt.Sprintf("%v: %s", err, show(&p.Packet)), nil
+			}
+			want = append(want, expected{p, res})
+			b.told = append(b.told, res.Events...)
+		}
+	}
+	l.report.Packets++
+	if len(want) == 0 {
+		l.report.Refused++
+	}
+	for _, w := range want {
+		l.report.Verdicts[w.res.Verdict]++
+		if w.came.Packet.Partial != (sim.Partial{}) {
+			l.report.Pending++
+		}
+		if w.came.Packet.GSO != 0 {
+			l.report.Super++
+		}
+		text := ""
+		switch w.res.Verdict {
+		case sim.VerdictUp, sim.VerdictPass:
+			up, text = l.stays(program, &w, up)
+		case sim.VerdictSent:
+			left, text = l.leaves(&w, left, len(want) > 1)
+		}
+		if text == "" {
+			text, err = l.counted(program, w.res.Reason)
+		}
+		if text != "" || err != nil {
+			return fmt.Sprintf("%s (%s, %s)\ncame %s\nwant %s", text, w.res.Verdict, w.res.Reason, show(&w.came.Packet), show(&w.res.Packet)), err
+		}
+	}
+	for what, rest := range map[string][]testrun.Seen{"went up": up, "left": left} {
+		if len(rest) == 0 {
+			continue
+		}
+		text := fmt.Sprintf("one more packet %s: %s", what, show(&rest[0].Packet))
+		for _, w := range want {
+			text += fmt.Sprintf("\ncame %s, and the model says %s, %s", show(&w.came.Packet), w.res.Verdict, w.res.Reason)
+		}
+		return text, nil
+	}
+	return b.readEvents(), nil
+}
+
+func show(p *sim.Packet) string {
+	text := fmt.Sprintf("%x", p.Data)
+	if p.VLAN != nil {
+		text += fmt.Sprintf(", tag %04x:%04x", p.VLAN.Proto, p.VLAN.TCI)
+	}
+	if p.Partial != (sim.Partial{}) {
+		text += fmt.Sprintf(", checksum left at %d from %d", p.Partial.Field, p.Partial.Start)
+	}
+	if p.GSO != 0 {
+		text += fmt.Sprintf(", segments of %d (tunnel %v)", p.GSO, p.Tunnel)
+	}
+	return text + fmt.Sprintf(", protocol %04x, mark %d", p.Proto, p.Mark)
+}
+
+// counted compares how often the reason was counted so far.
+func (l *live) counted(program, reason string) (string, error) {
+	b := l.bench
+	p := b.plan.Programs[slices.IndexFunc(b.plan.Programs, func(p *ir.Program) bool { return p.Name == program })]
+	i := slices.IndexFunc(p.Reasons, func(r *ir.Reason) bool { return r.Name == reason })
+	got, err := b.kernel.Counted(p.Base + i)
+	if want := b.model.Reasons[p.Base+i].Packets; err == nil && got != want {
+		return fmt.Sprintf("the kernel has counted %d packets under %q, the model %d", got, reason, want), nil
+	}
+	return "", err
+}
+
+// stays compares a packet that went on to the next program with what the model says.
+func (l *live) stays(program string, w *expected, up []testrun.Seen) ([]testrun.Seen, string) {
+	if len(up) == 0 {
+		return up, "the packet doesn't come to the next program"
+	}
+	got, want := up[0].Packet, w.res.Packet
+	if w.res.Verdict == sim.VerdictUp {
+		want = w.came.Packet
+	}
+	priority := true
+	if p := l.bench.plan.Programs[slices.IndexFunc(l.bench.plan.Programs, func(p *ir.Program) bool { return p.Name == program })]; p.Hook == "tc/egress" {
+		// It has gone through a cable, behind which the kernel looks at its tag, and its priority is nobody's.
+		priority = false
+		if want.VLAN == nil && tagged(want.Data) {
+			want.Data = slices.Clone(want.Data)
+			intoMetadata(&want)
+			moveSum(&want, -4)
+			want.Proto = 0
+		}
+	}
+	switch {
+	case !bytes.Equal(got.Data, want.Data):
+		return up[1:], "the next program gets other bytes: " + firstByte(got.Data, want.Data) + ": " + show(&got)
+	case priority && got.Priority != want.Priority:
+		return up[1:], fmt.Sprintf("priority %d, the model says %d", got.Priority, want.Priority)
+	case got.Proto != protocol(&want):
+		return up[1:], fmt.Sprintf("the kernel takes the packet for protocol %04x, it has %04x", got.Proto, protocol(&want))
+	}
+	return up[1:], l.beside(w, &got, &want)
+}
+
+func moveSum(p *sim.Packet, by int) {
+	if p.Partial != (sim.Partial{}) {
+		p.Partial.Start += by
+		p.Partial.Field += by
+	}
+}
+
+// protocol is skb->protocol.
+func protocol(p *sim.Packet) uint16 {
+	if p.Proto != 0 || len(p.Data) < 14 {
+		return p.Proto
+	}
+	return binary.BigEndian.Uint16(p.Data[12:])
+}
+
+// beside compares what is not in a packet's bytes, and what becomes of it when its checksum is completed.
+func (l *live) beside(w *expected, got, want *sim.Packet) string {
+	switch {
+	case got.Mark != want.Mark:
+		return fmt.Sprintf("mark %d, the model says %d", got.Mark, want.Mark)
+	case (got.VLAN == nil) != (want.VLAN == nil) || got.VLAN != nil && *got.VLAN != *want.VLAN:
+		return fmt.Sprintf("the tag in the metadata: the kernel has %+v, the model %+v", got.VLAN, want.VLAN)
+	case got.Partial != want.Partial:
+		return fmt.Sprintf("a checksum is left to a device: the kernel says %+v, the model %+v: %s", got.Partial, want.Partial, show(got))
+	case got.GSO != want.GSO:
+		return fmt.Sprintf("segments of %d bytes, the model says %d", got.GSO, want.GSO)
+	}
+	return l.right(w, got)
+}
+
+// right has a packet that goes on, and was right when it came, decoded by those who don't know the plan, with its checksum completed.
+func (l *live) right(w *expected, got *sim.Packet) string {
+	if !w.right() || w.cut(got) {
+		return ""
+	}
+	if wrong, known := judge(complete(got)); wrong != "" {
+		return "the packet that came was right, the one that goes on is not: " + wrong + ": " + show(got)
+	} else if known {
+		l.report.Decoded++
+	}
+	return ""
+}
+
+// cut reports whether bytes that are not 0 were cut off which a checksum covered that is left to a device. No host sends such a packet, and
+// none knows what its checksum should be.
+func (w *expected) cut(got *sim.Packet) bool {
+	came := &w.came.Packet
+	if came.Partial == (sim.Partial{}) {
+		return false
+	}
+	front := w.res.Packet.Partial.Start - came.Partial.Start // by how much the headers grew
+	end := min(len(got.Data)-front, len(came.Data))
+	return end < 0 || !isZero(came.Data[end:])
+}
+
+func isZero(b []byte) bool { return !slices.ContainsFunc(b, func(x byte) bool { return x != 0 }) }
+
+// right reports whether a packet was right when it came, with its checksum completed.
+func (w *expected) right() bool {
+	wrong, known := judge(complete(&w.came.Packet))
+	return wrong == "" && known
+}
+
+// leaves compares what came out of the other end of a cable with what the model sends. Others says that packets before or behind this
+// one may be missing.
+func (l *live) leaves(w *expected, left []testrun.Seen, others bool) ([]testrun.Seen, string) {
+	want := w.res.Packet
+	resolved := w.res.Hop.State == ir.HopDirect
+	if len(left) == 0 {
+		switch {
+		case !resolved: // the kernel finds no neighbour, or no route
+			return left, ""
+		case want.GSO != 0 && !w.right(): // nobody can cut it up
+			return left, ""
+		}
+		return left, "the packet doesn't leave"
+	}
+	if !resolved && others {
+		return nil, ""
+	}
+	from := 0
+	if !resolved {
+		from = 12 // the kernel writes the link-layer addresses
+	}
+	if want.GSO != 0 && !l.offload {
+		if !w.right() {
+			return nil, ""
+		}
+		return nil, l.cutUp(w, left, from)
+	}
+	got := left[0].Packet
+	if !l.offload {
+		want.Data, want.Partial = complete(&want), sim.Partial{}
+	}
+	if len(got.Data) != len(want.Data) || !bytes.Equal(got.Data[from:], want.Data[from:]) {
+		return left[1:], "what leaves has other bytes: " + firstByte(got.Data, want.Data) + ": " + show(&got)
+	}
+	return left[1:], l.beside(w, &got, &want)
+}
+
+// complete returns a packet's bytes with the checksum that is left to a device (skb_checksum_help in net/core/dev.c).
+func complete(p *sim.Packet) []byte {
+	if p.Partial == (sim.Partial{}) {
+		return p.Data
+	}
+	data := slices.Clone(p.Data)
+	sum := ^add(data[p.Partial.Start:], 0)
+	if sum == 0 {
+		sum = 0xffff
+	}
+	binary.BigEndian.PutUint16(data[p.Partial.Field:], sum)
+	return data
+}
+
+// add adds 16-bit words to a sum (RFC 1071).
+func add(b []byte, sum uint16) uint16 {
+	total := uint64(sum)
+	for i := 0; i < len(b); i += 2 {
+		total += uint64(b[i]) << 8
+		if i+1 < len(b) {
+			total += uint64(b[i+1])
+		}
+	}
+	for total > 0xffff {
+		total = total>>16 + total&0xffff
+	}
+	return uint16(total)
+}
+
+// cutUp compares the segments that the kernel has made of a super-packet with the model's: all have its headers, but for lengths,
+// checksums and numbers, and together they have its payload.
+func (l *live) cutUp(w *expected, got []testrun.Seen, from int) string {
+	want := w.res.Packet
+	start := want.Partial.Start
+	front := start + 8
+	if w.came.GSOType&gsoUDP == 0 {
+		front = start + int(want.Data[start+12]>>4)*4
+	}
+	changing := segmented(want.Data, start)
+	rest := want.Data[front:]
+	for i, s := range got {
+		p := s.Packet
+		n := min(int(want.GSO), len(rest))
+		if p.Partial != (sim.Partial{}) || p.GSO != 0 {
+			return "a device without offload got " + show(&p)
+		}
+		if len(p.Data) != front+n || n == 0 {
+			return fmt.Sprintf("segment %d has %d bytes, and should have %d: %s", i, len(p.Data), front+n, show(&p))
+		}
+		for at := from; at < front; at++ {
+			if p.Data[at] != want.Data[at] && !changing[at] {
+				return fmt.Sprintf("segment %d, byte %d: %02x, the model's has %02x: %s", i, at, p.Data[at], want.Data[at], show(&p))
+			}
+		}
+		if !bytes.Equal(p.Data[front:], rest[:n]) {
+			return fmt.Sprintf("segment %d has another payload: %s", i, firstByte(p.Data[front:], rest[:n]))
+		}
+		if wrong, known := judge(p.Data); wrong != "" && known {
+			return fmt.Sprintf("segment %d: %s: %s", i, wrong, show(&p))
+		}
+		rest = rest[n:]
+	}
+	if len(rest) > 0 {
+		return fmt.Sprintf("%d bytes of a super-packet don't leave", len(rest))
+	}
+	l.report.Decoded += len(got)
+	return ""
+}
+
+// gsoUDP is SKB_GSO_UDP_L4.
+const gsoUDP = 1 << 17
+
+// segmented says which bytes in front of a super-packet's payload differ from segment to segment. start is where the transport header begins.
+func segmented(b []byte, start int) map[int]bool {
+	out := map[int]bool{}
+	mark := func(from, n int) {
+		for i := range n {
+			out[from+i] = true
+		}
+	}
+	ip := func(at int) (end int, proto byte) {
+		if b[at]>>4 == 4 {
+			mark(at+2, 4)
+			mark(at+10, 2)
+			return at + int(b[at]&15)*4, b[at+9]
+		}
+		mark(at+4, 2)
+		return at + 40, b[at+6]
+	}
+	at := 12
+	for tagged(b[at-12:]) {
+		at += 4
+	}
+	end, proto := ip(at + 2)
+	if end < start && proto == 17 {
+		mark(end+4, 4)
+		for _, size := range []int{20, 40} {
+			if b[start-size]>>4 == map[int]byte{20: 4, 40: 6}[size] {
+				ip(start - size)
+				break
+			}
+		}
+	}
+	mark(start+4, 4) // of UDP the length and the checksum, of TCP the number
+	mark(start+13, 1)
+	mark(start+16, 2)
+	return out
+}

@@ -1,0 +1,115 @@
+package fuzz
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/sim"
+)
+
+// shot returns a packet made of a frame, with facts that only a device can give it.
+func (g *generator) shot(f *packet.Frame) *testrun.Shot {
+	if len(f.Spans) > 0 && g.one(24) { // a packet that takes more than a page
+		if data := resize(g.headers, f, 2000+g.IntN(4500)); data != nil {
+			f = &packet.Frame{Data: data, Spans: f.Spans}
+		}
+	}
+	p := g.packet(f)
+	if p.VLAN != nil && len(p.Data) >= 12 {
+		p.Data = slices.Insert(slices.Clone(p.Data), 12, byte(p.VLAN.Proto>>8), byte(p.VLAN.Proto), byte(p.VLAN.TCI>>8), byte(p.VLAN.TCI))
+	} else if len(p.Data) >= 14 && g.one(24) {
+		g.tag(&p)
+	}
+	s := &testrun.Shot{Data: p.Data, Mark: p.Mark}
+	if len(s.Data) < 14 {
+		s.Data = append(s.Data, make([]byte, 14-len(s.Data))...)
+	}
+	s.Data = s.Data[:min(len(s.Data), testrun.MaxShot-4)]
+	moved := 0 // by what a tag moves the headers
+	if tagged(s.Data) && !tagged(f.Data) {
+		moved = 4
+	}
+	if len(s.Data) > 4096 && !g.one(3) {
+		s.Linear = uint16(14 + g.IntN(200))
+	}
+	places := sums(f, moved)
+	switch n := g.IntN(20); {
+	case n < 5:
+	case n < 14 && len(places) > 0:
+		g.leave(s, pick(g.source, places))
+		if g.one(3) {
+			g.super(s, f, moved)
+		}
+	case n < 16 && len(f.Spans) > 0: // a header that has no such checksum, or one that the spec doesn't know
+		start := moved + pick(g.source, f.Spans).Start
+		g.leave(s, sim.Partial{Start: start, Field: start + g.field()})
+	case n < 18 && len(f.Spans) > 0: // a header behind all of them
+		start := moved + f.Spans[len(f.Spans)-1].End + g.IntN(12)
+		g.leave(s, sim.Partial{Start: start, Field: start + g.field()})
+	case n < 19:
+		start := 14 + g.IntN(64)
+		g.leave(s, sim.Partial{Start: start, Field: start + g.IntN(24)})
+	}
+	return s
+}
+
+// field is where a checksum often is in its header: UDP's, TCP's, others.
+func (g *generator) field() int { return pick(g.source, []int{6, 6, 6, 16, 16, 2, 0, 10, 7}) }
+
+// sums returns the checksums of a frame's headers that may be left to a device.
+func sums(f *packet.Frame, moved int) (out []sim.Partial) {
+	for _, sp := range f.Spans {
+		for _, pl := range sp.Places {
+			if c := pl.Field.Checksum; c != nil && c.Offloaded && pl.Bits > 0 {
+				out = append(out, sim.Partial{Start: moved + sp.Start, Field: moved + pl.Bit/8})
+			}
+		}
+	}
+	return out
+}
+
+// leave leaves a checksum to a device: its field holds what makes it the same when it is completed.
+func (g *generator) leave(s *testrun.Shot, at sim.Partial) {
+	if at.Field+2 > len(s.Data) || at.Start >= len(s.Data) || at.Field < at.Start {
+		return
+	}
+	s.Data = slices.Clone(s.Data)
+	field := s.Data[at.Field:]
+	old := binary.BigEndian.Uint16(field)
+	if !g.one(16) {
+		field[0], field[1] = 0, 0
+		binary.BigEndian.PutUint16(field, add([]byte{byte(^old >> 8), byte(^old)}, ^add(s.Data[at.Start:], 0)))
+	}
+	s.Partial = at
+}
+
+// super makes a super-packet of one whose checksum is left to a device.
+func (g *generator) super(s *testrun.Shot, f *packet.Frame, moved int) {
+	front, version := 0, byte(0)
+	for _, sp := range f.Spans {
+		switch at := moved + sp.Start; {
+		case at == s.Partial.Start:
+			front = moved + sp.End
+		case at < s.Partial.Start && (sp.Header.Name.Value == "ipv4" || sp.Header.Name.Value == "ipv6"):
+			version = sp.Header.Name.Value[3]
+		}
+	}
+	size := len(s.Data) - front
+	if version == 0 || size < 2 {
+		return
+	}
+	switch s.Partial.Field - s.Partial.Start {
+	case 6:
+		s.GSOType = testrun.GSOUDP
+	case 16:
+		s.GSOType = testrun.GSOTCPv4
+		if version == '6' {
+			s.GSOType = testrun.GSOTCPv6
+		}
+	default:
+		return
+	}
+	s.GSOSize = uint16(max(size/8, 1) + g.IntN(size-max(size/8, 1)))
+}
