@@ -65,7 +65,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	if segmentedOnly(w.path) {
 		emit(w.blk, w.ordinary(a.Pos))
 	}
-	w.unknownPartial(&w.guards, last.end, false, a.Pos)
+	w.unknownPartial(&w.guards, &ir.Rewrite{OldFront: last.end}, a.Pos)
 	emit(w.blk, w.guards...)
 	emit(w.blk, w.fx.late...)
 	out := &ir.FanOut{

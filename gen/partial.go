@@ -9,12 +9,13 @@ import (
 
 // A checksum that is left to a device (CHECKSUM_PARTIAL) is completed at a place of the buffer that the kernel remembers, over all
 // that stands behind it. The plan follows the checksums that the stack names. One of a header that it doesn't name would end up
-// wrong where what its field holds (the pseudo-header's sum) changes, or in another header's bytes where its own header moves. Such
-// packets go up. One that begins behind all headers of the stack, as in a tunnel, stays where it is while headers move.
+// wrong where what its field holds (the pseudo-header's sum) changes, or in another header's bytes where its own header moves. It
+// makes up for what changes behind its header, and a complete one in front of it must not follow that. Such packets go up. One that
+// begins behind all headers of the stack, as in a tunnel, stays where it is while headers move; unless it is cut off with bytes that
+// belong to nothing.
 
-// unknownPartial lets packets go up that have such a checksum; front is behind all headers, and moves says that what is behind them
-// moves.
-func (s *scope) unknownPartial(blk *[]ir.Stmt, front ir.Off, moves bool, pos diag.Pos) {
+// unknownPartial lets packets go up that have such a checksum, which a rewrite would spoil.
+func (s *scope) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
 	reason := s.went("partial_checksum", "a checksum is left to a device, of a header that the stack doesn't name", pos)
 	partial := &ir.VarRef{Var: s.let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
 	ok := bin(ir.Eq, partial, num(0))
@@ -25,8 +26,13 @@ func (s *scope) unknownPartial(blk *[]ir.Stmt, front ir.Off, moves bool, pos dia
 			}
 		}
 	}
-	if !moves {
-		ok = or(ok, bin(ir.Ge, bin(ir.Shr, partial, num(16)), offExpr(front)))
+	if rw.Resize != ir.MovePayload {
+		behind := bin(ir.Ge, bin(ir.Shr, partial, num(16)), offExpr(rw.OldFront))
+		if rw.Trim {
+			end := bin(ir.Add, offExpr(rw.OldFront), rw.Payload)
+			behind = and(behind, bin(ir.Lt, bin(ir.And, partial, num(0xFFFF)), bin(ir.Sub, end, num(1))))
+		}
+		ok = or(ok, behind)
 	}
 	emit(blk, &ir.Guard{Cond: ok, Reason: reason, Pos: pos})
 }

@@ -430,12 +430,16 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 			return
 		}
 	}
-	if w.each == nil && (moved || w.readdressed()) {
-		w.unknownPartial(&w.guards, oldFront, rw.Resize == ir.MovePayload, pos)
+	unknown := w.each == nil && (moved || w.readdressed())
+	if unknown {
+		w.unknownPartial(&w.guards, rw, pos)
 	}
 	sums, ok := w.sums(rw, end)
 	if !ok {
 		return
+	}
+	if w.each == nil && !unknown && slices.ContainsFunc(sums, func(s *ir.Sum) bool { return s.Offloaded && !s.Fresh }) {
+		w.unknownPartial(&w.guards, rw, pos)
 	}
 	rw.Sums = sums
 	full := rw.Resize == ir.MoveHeaders || rw.Resize == ir.MoveEither || w.family != 0 || w.popInner

@@ -64,8 +64,14 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	f.quote(s.Pos)
 	f.cover(s.Pos, s.Length, s.Hop.From, s.Hop.To)
 	hop := f.hop(s.Hop)
+	length := f.expr(s.Length)
+	if !f.known.plain {
+		if head := f.headers(rest); head != "" { // the kernel segments a super-packet: each segment has to fit
+			length = fmt.Sprintf("(skb->gso_size ? skb->gso_size + %s : %s)", head, length)
+		}
+	}
 	if s.Hop.Row == nil {
-		f.route(s)
+		f.route(s, length)
 	}
 	usable := fmt.Sprintf("%sstate != FR_HOP_DIRECT && %sstate != FR_HOP_NEIGHBOUR", hop, hop)
 	if f.turn != nil { // the kernel doesn't resolve neighbours for clones
@@ -89,12 +95,6 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	f.line("}")
 	if s.Hop.Row == nil {
 		return // the lookup has compared the length
-	}
-	length := f.expr(s.Length)
-	if !f.known.plain {
-		if head := f.headers(rest); head != "" { // the kernel segments a super-packet: each segment has to fit
-			length = fmt.Sprintf("(skb->gso_size ? skb->gso_size + %s : %s)", head, length)
-		}
 	}
 	f.stmt(s.Pos, "if (%s > %smtu) %s", length, hop, f.up(s.TooBig))
 }
@@ -136,8 +136,8 @@ func (f *function) offset(o ir.Off) string {
 	return fmt.Sprintf("(%s + %d)", f.variable(o.Base), o.Const)
 }
 
-// route renders a route lookup.
-func (f *function) route(s *ir.CheckHop) {
+// route renders a route lookup for a packet of a length.
+func (f *function) route(s *ir.CheckHop, length string) {
 	n := f.looked(s.Hop)
 	fib, words, first, family := n.fib(), 4, 0, "AF_INET6"
 	if s.Hop.Family == 4 {
@@ -157,7 +157,7 @@ func (f *function) route(s *ir.CheckHop) {
 			f.stmt(s.Pos, "%s.%s[%d] = %s;", fib, end.name, i, b.load(first+4*i, 4))
 		}
 	}
-	f.stmt(s.Pos, "if (fr_route(skb, &%s, %s, &%s)) %s", fib, f.expr(s.Length), n.hop(), f.up(s.TooBig))
+	f.stmt(s.Pos, "if (fr_route(skb, &%s, %s, &%s)) %s", fib, length, n.hop(), f.up(s.TooBig))
 }
 
 // redirect renders the end of a packet that is sent; direct is the condition for a hop whose link-layer addresses are known, or

@@ -68,7 +68,7 @@ func TestPlantedFaults(t *testing.T) {
 
 func specFile(t *testing.T, name string) string {
 	t.Helper()
-	for _, file := range corpus() {
+	for _, file := range liveCorpus() {
 		if filepath.Base(filepath.Dir(file)) == name {
 			return file
 		}

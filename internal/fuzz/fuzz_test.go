@@ -39,6 +39,14 @@ type compiled struct {
 
 func compile(t testing.TB, file string) compiled {
 	t.Helper()
+	c := planned(t, file)
+	c.object = object(t, c.plan)
+	return c
+}
+
+// planned is a spec with its plan.
+func planned(t testing.TB, file string) compiled {
+	t.Helper()
 	s, diags := spec.LoadFile(file)
 	if err := diags.Err(); err != nil {
 		t.Fatal(err)
@@ -47,7 +55,7 @@ func compile(t testing.TB, file string) compiled {
 	if err := diags.Err(); err != nil {
 		t.Fatal(err)
 	}
-	return compiled{filepath.Base(filepath.Dir(file)), s, plan, object(t, plan)}
+	return compiled{name: filepath.Base(filepath.Dir(file)), spec: s, plan: plan}
 }
 
 func object(t testing.TB, plan *ir.Plan) []byte {

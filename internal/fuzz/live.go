@@ -126,6 +126,9 @@ func showShot(s *testrun.Shot) string {
 	return fmt.Sprintf("%x, checksum %+v, gso type %d size %d, linear %d, mark %d", s.Data, s.Partial, s.GSOType, s.GSOSize, s.Linear, s.Mark)
 }
 
+// missing is a difference that may be the machine's.
+const missing = "the packet doesn't arrive"
+
 // expected is what the model makes of a packet that came to a program.
 type expected struct {
 	came testrun.Seen
@@ -181,7 +184,16 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 		if text == "" {
 			text, err = l.counted(program, w.res.Reason)
 		}
+		if text == missing {
+			if lost, err := l.devices.Dropped(); lost || err != nil {
+				return "", err
+			}
+		}
 		if text != "" || err != nil {
+			text += l.reason(program)
+			for _, p := range seen {
+				text += fmt.Sprintf("\nseen at %d: %s", p.Where, show(&p.Packet))
+			}
 			return fmt.Sprintf("%s (%s, %s)\ncame %s\nwant %s", text, w.res.Verdict, w.res.Reason, show(&w.came.Packet), show(&w.res.Packet)), err
 		}
 	}
@@ -214,40 +226,54 @@ func show(p *sim.Packet) string {
 
 // counted compares how often the reason was counted so far.
 func (l *live) counted(program, reason string) (string, error) {
-	b := l.bench
-	p := b.plan.Programs[slices.IndexFunc(b.plan.Programs, func(p *ir.Program) bool { return p.Name == program })]
+	p := l.program(program)
 	i := slices.IndexFunc(p.Reasons, func(r *ir.Reason) bool { return r.Name == reason })
-	got, err := b.kernel.Counted(p.Base + i)
-	if want := b.model.Reasons[p.Base+i].Packets; err == nil && got != want {
+	got, err := l.bench.kernel.Counted(p.Base + i)
+	if want := l.bench.model.Reasons[p.Base+i].Packets; err == nil && got != want {
 		return fmt.Sprintf("the kernel has counted %d packets under %q, the model %d", got, reason, want), nil
 	}
 	return "", err
 }
 
+// reason says under which reason the kernel has counted a packet that the model counts elsewhere.
+func (l *live) reason(program string) (text string) {
+	p := l.program(program)
+	for i, r := range p.Reasons {
+		if got, err := l.bench.kernel.Counted(p.Base + i); err == nil && got > l.bench.model.Reasons[p.Base+i].Packets {
+			text += fmt.Sprintf("; the kernel counts it as %q", r.Name)
+		}
+	}
+	return text
+}
+
+func (l *live) program(name string) *ir.Program {
+	all := l.bench.plan.Programs
+	return all[slices.IndexFunc(all, func(p *ir.Program) bool { return p.Name == name })]
+}
+
 // stays compares a packet that went on to the next program with what the model says.
 func (l *live) stays(program string, w *expected, up []testrun.Seen) ([]testrun.Seen, string) {
+	if len(up) == 0 && w.came.Packet.GSO != 0 && !w.right() && l.program(program).Hook == "tc/egress" {
+		return up, "" // the device in front of the next program can't cut it up
+	}
 	if len(up) == 0 {
-		return up, "the packet doesn't come to the next program"
+		return up, missing
 	}
 	got, want := up[0].Packet, w.res.Packet
 	if w.res.Verdict == sim.VerdictUp {
 		want = w.came.Packet
 	}
-	priority := true
-	if p := l.bench.plan.Programs[slices.IndexFunc(l.bench.plan.Programs, func(p *ir.Program) bool { return p.Name == program })]; p.Hook == "tc/egress" {
-		// It has gone through a cable, behind which the kernel looks at its tag, and its priority is nobody's.
-		priority = false
-		if want.VLAN == nil && tagged(want.Data) {
-			want.Data = slices.Clone(want.Data)
-			intoMetadata(&want)
-			moveSum(&want, -4)
-			want.Proto = 0
-		}
+	egress := l.program(program).Hook == "tc/egress"
+	if egress { // it has gone through a cable, behind which its priority is nobody's
+		want.Priority, want.Proto = got.Priority, 0
+	}
+	if egress || want.VLAN == nil && w.came.Packet.VLAN != nil { // the kernel moves the next tag into the metadata
+		untag(&want)
 	}
 	switch {
 	case !bytes.Equal(got.Data, want.Data):
 		return up[1:], "the next program gets other bytes: " + firstByte(got.Data, want.Data) + ": " + show(&got)
-	case priority && got.Priority != want.Priority:
+	case got.Priority != want.Priority:
 		return up[1:], fmt.Sprintf("priority %d, the model says %d", got.Priority, want.Priority)
 	case got.Proto != protocol(&want):
 		return up[1:], fmt.Sprintf("the kernel takes the packet for protocol %04x, it has %04x", got.Proto, protocol(&want))
@@ -255,19 +281,31 @@ func (l *live) stays(program string, w *expected, up []testrun.Seen) ([]testrun.
 	return up[1:], l.beside(w, &got, &want)
 }
 
-func moveSum(p *sim.Packet, by int) {
+// untag moves the outermost tag into the metadata.
+func untag(p *sim.Packet) {
+	if p.VLAN != nil || !tagged(p.Data) {
+		return
+	}
+	p.Data, p.Proto = slices.Clone(p.Data), 0
+	intoMetadata(p)
 	if p.Partial != (sim.Partial{}) {
-		p.Partial.Start += by
-		p.Partial.Field += by
+		p.Partial.Start -= 4
+		p.Partial.Field -= 4
 	}
 }
 
-// protocol is skb->protocol.
+// protocol is skb->protocol: eth_type_trans in net/ethernet/eth.c.
 func protocol(p *sim.Packet) uint16 {
 	if p.Proto != 0 || len(p.Data) < 14 {
 		return p.Proto
 	}
-	return binary.BigEndian.Uint16(p.Data[12:])
+	switch t := binary.BigEndian.Uint16(p.Data[12:]); {
+	case t >= 0x600:
+		return t
+	case len(p.Data) >= 16 && p.Data[14] == 0xff && p.Data[15] == 0xff:
+		return 0x0001
+	}
+	return 0x0004
 }
 
 // beside compares what is not in a packet's bytes, and what becomes of it when its checksum is completed.
@@ -287,7 +325,7 @@ func (l *live) beside(w *expected, got, want *sim.Packet) string {
 
 // right has a packet that goes on, and was right when it came, decoded by those who don't know the plan, with its checksum completed.
 func (l *live) right(w *expected, got *sim.Packet) string {
-	if !w.right() || w.cut(got) {
+	if _, proto := datagram(got.Data); !w.right() || w.cut(got) || proto != 6 && proto != 17 { // another one may be what it was all along
 		return ""
 	}
 	if wrong, known := judge(complete(got)); wrong != "" {
@@ -305,17 +343,38 @@ func (w *expected) cut(got *sim.Packet) bool {
 	if came.Partial == (sim.Partial{}) {
 		return false
 	}
-	front := w.res.Packet.Partial.Start - came.Partial.Start // by how much the headers grew
-	end := min(len(got.Data)-front, len(came.Data))
-	return end < 0 || !isZero(came.Data[end:])
+	if end, _ := datagram(came.Data); !isZero(came.Data[end:]) {
+		return true
+	}
+	// Of what a header calls its content, up to 3 bytes may be padding.
+	end := len(got.Data) - (w.res.Packet.Partial.Start - came.Partial.Start)
+	return end < len(came.Data) && end >= len(came.Data)-3 && !isZero(came.Data[end:])
 }
 
 func isZero(b []byte) bool { return !slices.ContainsFunc(b, func(x byte) bool { return x != 0 }) }
 
 // right reports whether a packet was right when it came, with its checksum completed.
 func (w *expected) right() bool {
-	wrong, known := judge(complete(&w.came.Packet))
-	return wrong == "" && known
+	came := &w.came.Packet
+	wrong, known := judge(complete(came))
+	end, _ := datagram(came.Data)
+	return wrong == "" && known && (came.GSO == 0 || end == len(came.Data)) // the kernel cuts up all that there is
+}
+
+// datagram finds the end of the IP datagram in a frame, and its protocol; 0 where there is none.
+func datagram(b []byte) (end int, proto byte) {
+	at := 14
+	for len(b) >= at+24 && tagged(b[at-14:]) {
+		at += 4
+	}
+	switch {
+	case len(b) < at+20:
+	case b[at]>>4 == 4:
+		return min(at+int(binary.BigEndian.Uint16(b[at+2:])), len(b)), b[at+9]
+	case b[at]>>4 == 6:
+		return min(at+40+int(binary.BigEndian.Uint16(b[at+4:])), len(b)), b[at+6]
+	}
+	return len(b), 0
 }
 
 // leaves compares what came out of the other end of a cable with what the model sends. Others says that packets before or behind this
@@ -330,7 +389,10 @@ func (l *live) leaves(w *expected, left []testrun.Seen, others bool) ([]testrun.
 		case want.GSO != 0 && !w.right(): // nobody can cut it up
 			return left, ""
 		}
-		return left, "the packet doesn't leave"
+		return left, missing
+	}
+	if want.VLAN == nil && w.came.Packet.VLAN != nil {
+		untag(&want)
 	}
 	if !resolved && others {
 		return nil, ""

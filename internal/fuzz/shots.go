@@ -27,6 +27,10 @@ func (g *generator) shot(f *packet.Frame) *testrun.Shot {
 		s.Data = append(s.Data, make([]byte, 14-len(s.Data))...)
 	}
 	s.Data = s.Data[:min(len(s.Data), testrun.MaxShot-4)]
+	if end, proto := datagram(s.Data); proto == 0 || proto == 43 || proto == 44 || proto == 60 {
+		// The kernel looks behind such headers for the transport header, and doesn't cut off what is behind the datagram if it finds it there.
+		s.Data = s.Data[:end]
+	}
 	moved := 0 // by what a tag moves the headers
 	if tagged(s.Data) && !tagged(f.Data) {
 		moved = 4

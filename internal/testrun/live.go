@@ -37,6 +37,7 @@ type Live struct {
 	progs   []*ebpf.Program
 	links   []link.Link
 	marks   uint32
+	dropped uint64
 	seen    []Seen
 	bytes   []byte
 }
@@ -440,11 +441,15 @@ func (l *Live) await(e *entrance) ([]Seen, error) {
 	frame := make([]byte, 60+10)
 	binary.BigEndian.PutUint16(frame[10+12:], markerProto)
 	binary.BigEndian.PutUint32(frame[10+14:], l.marks)
-	if _, err := unix.SendmsgBuffers(e.fd, [][]byte{frame}, nil, nil, 0); err != nil {
-		return nil, fmt.Errorf("send a marker: %w", err)
-	}
 	l.seen, l.bytes = l.seen[:0], l.bytes[:0]
-	for start := time.Now(); ; {
+	start := time.Now()
+	for sent := start; ; {
+		if sent == start || time.Since(sent) > 100*time.Millisecond { // on a busy machine even a marker may be dropped
+			sent = time.Now()
+			if _, err := unix.SendmsgBuffers(e.fd, [][]byte{frame}, nil, nil, 0); err != nil {
+				return nil, fmt.Errorf("send a marker: %w", err)
+			}
+		}
 		there := false
 		l.ring.drain(func(record []byte) {
 			s := l.parse(record)
@@ -457,11 +462,31 @@ func (l *Live) await(e *entrance) ([]Seen, error) {
 		if there {
 			return l.seen, nil
 		}
-		if time.Since(start) > 5*time.Second {
-			return nil, errors.New("a marker that was sent behind a packet doesn't come through within 5 s")
+		if time.Since(start) > 10*time.Second {
+			return nil, errors.New("a marker that was sent behind a packet doesn't come through within 10 s")
 		}
 		runtime.Gosched()
 	}
+}
+
+// Dropped reports whether a cable has dropped packets since the last call: all devices of a machine share the queues behind them.
+func (l *Live) Dropped() (bool, error) {
+	total := uint64(0)
+	for _, e := range l.ways {
+		d, err := netlink.LinkByIndex(e.dev.Attrs().Index)
+		if err != nil {
+			return false, fmt.Errorf("read a device's counters: %w", err)
+		}
+		total += d.Attrs().Statistics.TxDropped
+	}
+	d, err := netlink.LinkByIndex(int(l.out))
+	if err != nil {
+		return false, fmt.Errorf("read a device's counters: %w", err)
+	}
+	total += d.Attrs().Statistics.TxDropped
+	more := total > l.dropped
+	l.dropped = total
+	return more, nil
 }
 
 func (l *Live) parse(record []byte) Seen {
