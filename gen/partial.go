@@ -22,7 +22,7 @@ func (s *scope) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
 	for _, in := range s.path {
 		for _, pl := range in.order {
 			if k := pl.f.Checksum; k != nil && k.Offloaded {
-				ok = or(ok, bin(ir.Eq, bin(ir.And, partial, num(0xFFFF)), offExpr(pl.off)))
+				ok = or(ok, bin(ir.Eq, partial, bin(ir.Or, bin(ir.Shl, offExpr(in.off), num(16)), offExpr(pl.off))))
 			}
 		}
 	}

@@ -79,11 +79,11 @@ func (r *run) sum(s *ir.Sum) uint16 {
 // pending reports whether a checksum is left to a device. Of a super-packet, outer ones are left to whoever cuts it, too.
 func (r *run) pending(s *ir.Sum) bool {
 	p := r.packet.Partial
-	if s.Fresh || !s.Offloaded || p == (Partial{}) || s.Absent && r.old(s) == 0 {
+	if s.Fresh || !s.Offloaded || p == (Partial{}) {
 		return false
 	}
 	at := r.offset(s.Old)
-	return at == p.Field || r.packet.GSO != 0 && at < p.Start
+	return at == p.Field || r.packet.GSO != 0 && at < p.Start && !(s.Absent && r.old(s) == 0)
 }
 
 // old is the checksum of the packet that came.

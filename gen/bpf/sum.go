@@ -185,7 +185,11 @@ func (w *writer) checksum(s *sum) {
 		w.partial()
 		pending := fmt.Sprintf("fr_is_partial(partial, %s, %s, fr_fold(%s))", w.offset(s.Old), s.name("old"), s.name("was"))
 		if w.rw.Resize == ir.InPlace && !w.known.plain {
-			pending += fmt.Sprintf(" || fr_is_segmented(skb, partial, %s)", w.offset(s.Old))
+			segmented := fmt.Sprintf("fr_is_segmented(skb, partial, %s)", w.offset(s.Old))
+			if s.Absent { // nobody makes up a checksum of a tunnel that has none
+				segmented = fmt.Sprintf("(%s && %s)", s.name("old"), segmented)
+			}
+			pending += " || " + segmented
 		}
 		w.line("int %s = %s;", s.name("pending"), pending)
 		switch at := w.offset(s.New); {

@@ -76,7 +76,15 @@ func sums(f *packet.Frame, moved int) (out []sim.Partial) {
 
 // leave leaves a checksum to a device: its field holds what makes it the same when it is completed.
 func (g *generator) leave(s *testrun.Shot, at sim.Partial) {
-	if at.Field+2 > len(s.Data) || at.Start >= len(s.Data) || at.Field < at.Start {
+	ip := 14
+	for len(s.Data) >= ip+24 && tagged(s.Data[ip-14:]) {
+		ip += 4
+	}
+	first := ip + 20 // where a transport header may begin
+	if ip < len(s.Data) && s.Data[ip]>>4 == 6 {
+		first = ip + 40
+	}
+	if at.Field+2 > len(s.Data) || at.Start < first || at.Field < at.Start {
 		return
 	}
 	s.Data = slices.Clone(s.Data)
