@@ -322,9 +322,12 @@ func (l *live) beside(w *expected, got, want *sim.Packet) string {
 
 // right has a packet that goes on, and was right when it came, decoded by those who don't know the plan, with its checksum completed.
 func (l *live) right(w *expected, got *sim.Packet) string {
-	// What a tunnel holds may be wrong, or what was taken for another protocol.
-	_, proto := datagram(got.Data)
-	if !w.right() || w.cut(got) || proto != 6 && proto != 17 || len(w.came.Packet.Data)-len(got.Data) >= outerHeaders {
+	// What a tunnel holds may be wrong. A packet for the next program may have headers that only that program knows.
+	_, before := datagram(w.came.Packet.Data)
+	_, behind := datagram(got.Data)
+	other := func(proto byte) bool { return proto != 6 && proto != 17 }
+	shorter := len(w.came.Packet.Data) - len(got.Data)
+	if other(before) || other(behind) || shorter >= outerHeaders || w.res.Verdict != sim.VerdictSent && shorter != 0 || !w.right() || w.cut(got) {
 		return ""
 	}
 	if wrong, known := judge(complete(got)); wrong != "" {

@@ -2,13 +2,13 @@ package fuzz_test
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
@@ -35,16 +35,13 @@ func TestLiveAgrees(t *testing.T) {
 				return
 			}
 			c := compile(t, file)
-			for _, offload := range []bool{true, false} {
-				t.Run(fmt.Sprintf("offload %v", offload), func(t *testing.T) {
-					config := fuzz.Config{Spec: c.spec, Plan: c.plan, Object: c.object, Seed: *flagSeed, Packets: livePackets}
+			for _, d := range devices {
+				t.Run(d.name, func(t *testing.T) {
+					config := fuzz.Config{Packets: livePackets}
 					if *flagTime > 0 {
-						config.Packets, config.Duration = 0, *flagTime/time.Duration(2*len(files))
+						config = fuzz.Config{Duration: *flagTime / time.Duration(2*len(files))}
 					}
-					r, err := fuzz.RunLive(context.Background(), config, offload)
-					if err != nil {
-						t.Fatal(err)
-					}
+					r := runLive(t, c, d, config)
 					t.Logf("%d packets (%.0f a second), %d sent, %d passed, %d dropped, %d up; %d left a checksum, %d were super-packets; %d right behind the relay, %d not taken by the kernel",
 						r.Packets, r.Rate(), r.Verdicts[sim.VerdictSent], r.Verdicts[sim.VerdictPass], r.Verdicts[sim.VerdictDrop], r.Verdicts[sim.VerdictUp],
 						r.Pending, r.Super, r.Decoded, r.Refused)
@@ -55,4 +52,28 @@ func TestLiveAgrees(t *testing.T) {
 			}
 		})
 	}
+}
+
+type device struct {
+	name    string
+	offload bool
+	ways    skbfacts.Ways
+}
+
+// devices are the ways out, and with each a way to learn what the kernel knows of a packet.
+var devices = []device{
+	{"a device without offload", false, skbfacts.All},
+	{"a device with offload, as before Linux 6.2", true, skbfacts.Read},
+}
+
+func runLive(t *testing.T, c compiled, d device, config fuzz.Config) *fuzz.Report {
+	t.Helper()
+	skbfacts.Allowed = d.ways
+	defer func() { skbfacts.Allowed = skbfacts.All }()
+	config.Spec, config.Plan, config.Object, config.Seed = c.spec, c.plan, c.object, *flagSeed
+	r, err := fuzz.RunLive(context.Background(), config, d.offload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
