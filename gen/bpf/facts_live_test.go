@@ -317,13 +317,15 @@ programs: renumber: {
 func TestSegmentedTunnel(t *testing.T) {
 	u := compileText(t, "overlay.cue", []byte(overlay), nil)
 	for _, offload := range []bool{true, false} {
-		t.Run(fmt.Sprintf("relay's devices %v", offload), func(t *testing.T) {
-			eachWay(t, func(t *testing.T) { segmentedTunnel(t, u, offload) })
-		})
+		for _, outer := range []string{"udpcsum", "noudpcsum"} {
+			t.Run(fmt.Sprintf("relay's devices %v, %s", offload, outer), func(t *testing.T) {
+				eachWay(t, func(t *testing.T) { segmentedTunnel(t, u, offload, outer) })
+			})
+		}
 	}
 }
 
-func segmentedTunnel(t *testing.T, u *unit, offload bool) {
+func segmentedTunnel(t *testing.T, u *unit, offload bool, outer string) {
 	line, err := testnet.Start(t).Line()
 	must(t, err)
 	must(t, line.RelayOut.SetTxChecksum(offload), line.RelayIn.SetTxChecksum(offload))
@@ -332,7 +334,7 @@ func segmentedTunnel(t *testing.T, u *unit, offload bool) {
 		local, remote netip.Addr
 	}{{line.Client, line.ClientAddr.V4, line.RelayInAddr.V4}, {line.Peer, line.PeerAddr.V4, line.RelayOutAddr.V4}} {
 		must(t,
-			end.host.Run("ip", "link", "add", "vx", "type", "vxlan", "id", fmt.Sprint(100+i), "dstport", "4789", "local", end.local.String(), "remote", end.remote.String(), "udpcsum"),
+			end.host.Run("ip", "link", "add", "vx", "type", "vxlan", "id", fmt.Sprint(100+i), "dstport", "4789", "local", end.local.String(), "remote", end.remote.String(), outer),
 			end.host.Run("ip", "link", "set", "vx", "up"),
 			end.host.Run("ip", "addr", "add", fmt.Sprintf("198.51.100.%d/24", i+1), "dev", "vx"))
 	}

@@ -13,5 +13,9 @@
 // A difference is made small (fewer packets, fewer rows, a shorter packet with fewer bytes that are not 0) and saved as a case
 // that Replay runs again.
 //
-// What BPF_PROG_TEST_RUN can't show is not compared here: see package testrun.
+// What BPF_PROG_TEST_RUN can't show (package testrun says what) is compared by RunLive on devices: checksums that are left to a device, of
+// headers that the spec names or doesn't, tags in the metadata, super-packets, data that isn't linear. A packet comes in through a packet
+// socket with a virtio header; the model gets it with the facts that a watch in front of the program saw. What the next program gets and
+// what comes out of the other end of a cable has to be what the model says, with checksums completed and super-packets cut up where the
+// device in between makes the kernel do that.
 package fuzz

@@ -15,15 +15,17 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// RunLive compares the model and the kernel on devices: what each program gets is what a device gave it, with checksums that are left
-// to a device, tags in the metadata and super-packets, and what is compared is what the next program and the other end of a cable
-// get. Offload says whether the device that packets leave through takes checksums as they are; else the kernel completes them, and
-// cuts super-packets up. Programs that send copies are not compared here.
+// RunLive compares the model and the kernel on devices: what each program gets is what a device gave it, with
+// checksums that are left to a device, tags in the metadata and super-packets, and what is compared is what the next
+// program and the other end of a cable get. Offload says whether the device that packets leave through takes
+// checksums as they are; else the kernel completes them, and cuts super-packets up. Programs that send copies are not
+// compared here.
 func RunLive(ctx context.Context, c Config, offload bool) (*Report, error) {
 	if c.Packets == 0 && c.Duration == 0 {
 		return nil, errors.New("fuzz: neither a number of packets nor a duration is given")
 	}
-	f := &fuzzer{Config: c, rng: newSource(c.Seed), headers: packet.NewHeaders(c.Spec), report: Report{Verdicts: map[sim.Verdict]int{}}}
+	f := &fuzzer{Config: c, rng: newSource(c.Seed), headers: packet.NewHeaders(c.Spec)}
+	f.report.Verdicts = map[sim.Verdict]int{}
 	defer f.close()
 	unpin, err := testrun.Pin()
 	if err != nil {
@@ -111,7 +113,8 @@ func (l *live) round(ctx context.Context) error {
 			return err
 		}
 		if text != "" {
-			l.report.Difference = &Difference{Text: fmt.Sprintf("%s\nprogram %s, sent %s", text, g.program.Name.Value, showShot(shot))}
+			text = fmt.Sprintf("%s\nprogram %s, sent %s", text, g.program.Name.Value, showShot(shot))
+			l.report.Difference = &Difference{Text: text}
 			return nil
 		}
 	}
@@ -123,7 +126,8 @@ func (l *live) round(ctx context.Context) error {
 }
 
 func showShot(s *testrun.Shot) string {
-	return fmt.Sprintf("%x, checksum %+v, gso type %d size %d, linear %d, mark %d", s.Data, s.Partial, s.GSOType, s.GSOSize, s.Linear, s.Mark)
+	return fmt.Sprintf("%x, checksum %+v, gso type %d size %d, linear %d, mark %d",
+		s.Data, s.Partial, s.GSOType, s.GSOSize, s.Linear, s.Mark)
 }
 
 // missing is a difference that may be the machine's.
@@ -191,7 +195,8 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 		}
 		if text != "" || err != nil {
 			text += l.reason(program)
-			return fmt.Sprintf("%s (%s, %s)\ncame %s\nwant %s", text, w.res.Verdict, w.res.Reason, show(&w.came.Packet), show(&w.res.Packet)), err
+			return fmt.Sprintf("%s (%s, %s)\ncame %s\nwant %s",
+				text, w.res.Verdict, w.res.Reason, show(&w.came.Packet), show(&w.res.Packet)), err
 		}
 	}
 	for what, rest := range map[string][]testrun.Seen{"went up": up, "left": left} {
@@ -313,21 +318,26 @@ func (l *live) beside(w *expected, got, want *sim.Packet) string {
 	case (got.VLAN == nil) != (want.VLAN == nil) || got.VLAN != nil && *got.VLAN != *want.VLAN:
 		return fmt.Sprintf("the tag in the metadata: the kernel has %+v, the model %+v", got.VLAN, want.VLAN)
 	case got.Partial != want.Partial:
-		return fmt.Sprintf("a checksum is left to a device: the kernel says %+v, the model %+v: %s", got.Partial, want.Partial, show(got))
+		return fmt.Sprintf("a checksum is left to a device: the kernel says %+v, the model %+v: %s",
+			got.Partial, want.Partial, show(got))
 	case got.GSO != want.GSO:
 		return fmt.Sprintf("segments of %d bytes, the model says %d", got.GSO, want.GSO)
 	}
 	return l.right(w, got)
 }
 
-// right has a packet that goes on, and was right when it came, decoded by those who don't know the plan, with its checksum completed.
+// right has a packet that goes on, and was right when it came, decoded by those who don't know the plan, with its
+// checksum completed.
 func (l *live) right(w *expected, got *sim.Packet) string {
 	// What a tunnel holds may be wrong. A packet for the next program may have headers that only that program knows.
 	_, before := datagram(w.came.Packet.Data)
 	_, behind := datagram(got.Data)
 	other := func(proto byte) bool { return proto != 6 && proto != 17 }
 	shorter := len(w.came.Packet.Data) - len(got.Data)
-	if other(before) || other(behind) || shorter >= outerHeaders || w.res.Verdict != sim.VerdictSent && shorter != 0 || !w.right() || w.cut(got) {
+	if w.res.Verdict != sim.VerdictSent && shorter != 0 {
+		return ""
+	}
+	if other(before) || other(behind) || shorter >= outerHeaders || !w.right() || w.cut(got) {
 		return ""
 	}
 	if wrong, known := judge(complete(got)); wrong != "" {
@@ -338,8 +348,8 @@ func (l *live) right(w *expected, got *sim.Packet) string {
 	return ""
 }
 
-// cut reports whether bytes that are not 0 were cut off which a checksum covered that is left to a device. No host sends such a packet, and
-// none knows what its checksum should be.
+// cut reports whether bytes that are not 0 were cut off which a checksum covered that is left to a device. No host
+// sends such a packet, and none knows what its checksum should be.
 func (w *expected) cut(got *sim.Packet) bool {
 	came := &w.came.Packet
 	if came.Partial == (sim.Partial{}) {
@@ -382,8 +392,8 @@ func datagram(b []byte) (end int, proto byte) {
 	return len(b), 0
 }
 
-// leaves compares what came out of the other end of a cable with what the model sends. Others says that packets before or behind this
-// one may be missing.
+// leaves compares what came out of the other end of a cable with what the model sends. Others says that packets
+// before or behind this one may be missing.
 func (l *live) leaves(w *expected, left []testrun.Seen, others bool) ([]testrun.Seen, string) {
 	want := w.res.Packet
 	resolved := w.res.Hop.State == ir.HopDirect
@@ -451,8 +461,8 @@ func add(b []byte, sum uint16) uint16 {
 	return uint16(total)
 }
 
-// cutUp compares the segments that the kernel has made of a super-packet with the model's: all have its headers, but for lengths,
-// checksums and numbers, and together they have its payload.
+// cutUp compares the segments that the kernel has made of a super-packet with the model's: all have its headers, but
+// for lengths, checksums and numbers, and together they have its payload.
 func (l *live) cutUp(w *expected, got []testrun.Seen, from int) string {
 	want := w.res.Packet
 	start := want.Partial.Start
@@ -473,7 +483,8 @@ func (l *live) cutUp(w *expected, got []testrun.Seen, from int) string {
 		}
 		for at := from; at < front; at++ {
 			if p.Data[at] != want.Data[at] && !changing[at] {
-				return fmt.Sprintf("segment %d, byte %d: %02x, the model's has %02x: %s", i, at, p.Data[at], want.Data[at], show(&p))
+				return fmt.Sprintf("segment %d, byte %d: %02x, the model's has %02x: %s",
+					i, at, p.Data[at], want.Data[at], show(&p))
 			}
 		}
 		if !bytes.Equal(p.Data[front:], rest[:n]) {
@@ -494,7 +505,8 @@ func (l *live) cutUp(w *expected, got []testrun.Seen, from int) string {
 // gsoUDP is SKB_GSO_UDP_L4.
 const gsoUDP = 1 << 17
 
-// segmented says which bytes in front of a super-packet's payload differ from segment to segment. start is where the transport header begins.
+// segmented says which bytes in front of a super-packet's payload differ from segment to segment. start is where the
+// transport header begins.
 func segmented(b []byte, start int) map[int]bool {
 	out := map[int]bool{}
 	mark := func(from, n int) {

@@ -18,7 +18,8 @@ func (g *generator) shot(f *packet.Frame) *testrun.Shot {
 	}
 	p := g.packet(f)
 	if p.VLAN != nil && len(p.Data) >= 12 {
-		p.Data = slices.Insert(slices.Clone(p.Data), 12, byte(p.VLAN.Proto>>8), byte(p.VLAN.Proto), byte(p.VLAN.TCI>>8), byte(p.VLAN.TCI))
+		tag := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, p.VLAN.Proto), p.VLAN.TCI)
+		p.Data = slices.Insert(slices.Clone(p.Data), 12, tag...)
 	} else if len(p.Data) >= 14 && g.one(24) {
 		g.tag(&p)
 	}
@@ -27,9 +28,13 @@ func (g *generator) shot(f *packet.Frame) *testrun.Shot {
 		s.Data = append(s.Data, make([]byte, 14-len(s.Data))...)
 	}
 	s.Data = s.Data[:min(len(s.Data), testrun.MaxShot-4)]
-	if end, proto := datagram(s.Data); proto == 0 || proto == 43 || proto == 44 || proto == 60 {
-		// The kernel looks behind such headers for the transport header, and doesn't cut off what is behind the datagram if it finds it there.
+	// The kernel looks behind some headers for the transport header, and doesn't cut off what is behind the datagram
+	// where it finds it there.
+	if end, proto := datagram(s.Data); proto != 6 && proto != 17 {
 		s.Data = s.Data[:end]
+	}
+	if t := binary.BigEndian.Uint16(s.Data[12:]); (t == 0x8100 || t == 0x88a8) && len(s.Data) < 26 {
+		s.Data = append(s.Data, make([]byte, 26-len(s.Data))...) // the kernel drops a frame that ends inside its tag
 	}
 	moved := 0 // by what a tag moves the headers
 	if tagged(s.Data) && !tagged(f.Data) {

@@ -19,14 +19,15 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// Live runs a relay's programs on devices, for what BPF_PROG_TEST_RUN can't show: checksums that are left to a device, super-packets
-// that are cut up, tags in the metadata, data that isn't linear, and what the next program and the device behind get.
+// Live runs a relay's programs on devices, for what BPF_PROG_TEST_RUN can't show: checksums that are left to a
+// device, super-packets that are cut up, tags in the metadata, data that isn't linear, and what the next program and
+// the device behind get.
 //
 //	inN: gate --- inNp: watch, the Nth program, watch        fr0 --- fr1: watch
 //
-// A packet socket on inN sends; on fr0 everything leaves. A program of an egress hook runs on inN, where a watch is in front of it. Watches
-// write down what they see of struct sk_buff. All happens in the thread's namespace and, most often, inside of the system call that
-// sends.
+// A packet socket on inN sends; on fr0 everything leaves. A program of an egress hook runs on inN, where a watch is
+// in front of it. Watches write down what they see of struct sk_buff. All happens in the thread's namespace and, most
+// often, inside of the system call that sends.
 type Live struct {
 	relay   *Relay
 	out     uint32
@@ -63,7 +64,8 @@ type Seen struct {
 	GSOType uint32 // SKB_GSO_…
 }
 
-// Shot is a packet to send. Where the frame has a tag behind the link-layer addresses, the kernel puts it into the metadata.
+// Shot is a packet to send. Where the frame has a tag behind the link-layer addresses, the kernel puts it into the
+// metadata.
 type Shot struct {
 	Data    []byte
 	Partial sim.Partial // a checksum that is left to a device: as offsets in Data
@@ -89,8 +91,10 @@ const (
 	liveMTU  = 9216
 	liveRing = 1 << 24
 
-	ours        = 0x5eed // skb->tc_index of packets that came from Send, and at the gate their priority: there are others, which the kernel sends
-	markerProto = 0x88b5 // an EtherType for experiments: such a frame comes behind all that was sent before
+	// skb->tc_index of packets that came from Send, and at the gate their priority: there are others, which the kernel sends.
+	ours = 0x5eed
+	// An EtherType for experiments: such a frame comes behind all that was sent before.
+	markerProto = 0x88b5
 
 	// Records of watches.
 	seenWhere  = 0
@@ -132,7 +136,9 @@ func findLayout() (l skbLayout, err error) {
 		return l, err
 	}
 	var bits int
-	for name, at := range map[string]*int{"csum_start": &l.csumStart, "csum_offset": &l.csumOffset, "head": &l.head, "data": &l.data, "end": &l.end, "ip_summed": &bits} {
+	for name, at := range map[string]*int{
+		"csum_start": &l.csumStart, "csum_offset": &l.csumOffset, "head": &l.head, "data": &l.data, "end": &l.end, "ip_summed": &bits,
+	} {
 		n, ok := memberBits(skb.Members, name)
 		if !ok {
 			return l, fmt.Errorf("struct sk_buff has no member %s", name)
@@ -144,7 +150,8 @@ func findLayout() (l skbLayout, err error) {
 	}
 	l.ipSummed, l.bit = bits/8, bits%8
 	n, ok := memberBits(shared.Members, "gso_type")
-	if l.sharedGSO = n / 8; !ok || l.sharedGSO+4 > sharedSize || max(l.csumStart, l.head, l.data, l.end, l.ipSummed)+8 > skbSize {
+	l.sharedGSO = n / 8
+	if !ok || l.sharedGSO+4 > sharedSize || max(l.csumStart, l.head, l.data, l.end, l.ipSummed)+8 > skbSize {
 		return l, errors.New("struct sk_buff is larger than watches expect")
 	}
 	return l, nil
@@ -173,8 +180,8 @@ func memberBits(members []btf.Member, name string) (int, bool) {
 	return 0, false
 }
 
-// Live puts the programs of a relay on devices of the network. Offload says whether the device that they send through takes checksums
-// and super-packets as they are.
+// Live puts the programs of a relay on devices of the network. Offload says whether the device that they send through
+// takes checksums and super-packets as they are.
 func (n *Net) Live(r *Relay, offload bool) (*Live, error) {
 	l := &Live{relay: r, out: n.out, ways: map[string]*entrance{}}
 	if err := l.open(offload); err != nil {
@@ -234,7 +241,8 @@ func (l *Live) open(offload bool) (err error) {
 	l.progs = append(l.progs, guard)
 	watches := map[int]*ebpf.Program{}
 	for _, where := range []int{SeenComing, SeenUp, SeenLeaving} {
-		if watches[where], err = ebpf.NewProgram(&ebpf.ProgramSpec{Name: "watch", Type: ebpf.SchedCLS, Instructions: l.watch(where), License: "GPL"}); err != nil {
+		prog := &ebpf.ProgramSpec{Name: "watch", Type: ebpf.SchedCLS, Instructions: l.watch(where), License: "GPL"}
+		if watches[where], err = ebpf.NewProgram(prog); err != nil {
 			return refused(fmt.Errorf("load a watch: %w", err))
 		}
 		l.progs = append(l.progs, watches[where])
@@ -282,7 +290,8 @@ func (l *Live) open(offload bool) (err error) {
 }
 
 func (l *Live) attach(at netlink.Link, hook ebpf.AttachType, prog *ebpf.Program) error {
-	k, err := link.AttachTCX(link.TCXOptions{Interface: at.Attrs().Index, Program: prog, Attach: hook, Anchor: link.Tail()})
+	options := link.TCXOptions{Interface: at.Attrs().Index, Program: prog, Attach: hook, Anchor: link.Tail()}
+	k, err := link.AttachTCX(options)
 	if err != nil {
 		return fmt.Errorf("%s: attach a program: %w", at.Attrs().Name, err)
 	}
@@ -305,7 +314,8 @@ func packetSocket(index int) (int, error) {
 	return fd, nil
 }
 
-// setOffload switches the checksums of what a device sends, and with them super-packets (ETHTOOL_STXCSUM in linux/ethtool.h).
+// setOffload switches the checksums of what a device sends, and with them super-packets (ETHTOOL_STXCSUM in
+// linux/ethtool.h).
 func setOffload(device string, on bool) error {
 	value := struct{ cmd, data uint32 }{unix.ETHTOOL_STXCSUM, 0}
 	if on {
@@ -351,7 +361,10 @@ func (l *Live) watch(where int) asm.Instructions {
 	code = append(code, asm.LoadMem(asm.R1, asm.R6, ctxTCIndex, asm.Word), asm.JNE.Imm(asm.R1, ours, "out"))
 	if where == SeenComing {
 		onward = -1
-		code = append(code, asm.LoadMem(asm.R1, asm.R6, ctxProtocol, asm.Word), asm.JEq.Imm(asm.R1, int32(swap16(markerProto)), "marker"))
+		code = append(code,
+			asm.LoadMem(asm.R1, asm.R6, ctxProtocol, asm.Word),
+			asm.JEq.Imm(asm.R1, int32(swap16(markerProto)), "marker"),
+		)
 	}
 	code = append(code,
 		asm.LoadMapPtr(asm.R1, l.records.FD()),
@@ -363,7 +376,10 @@ func (l *Live) watch(where int) asm.Instructions {
 		asm.StoreImm(asm.R7, seenWhere, int64(where), asm.Word),
 	)
 	for i, off := range facts {
-		code = append(code, asm.LoadMem(asm.R1, asm.R6, off, asm.Word), asm.StoreMem(asm.R7, int16(seenFacts+4*i), asm.R1, asm.Word))
+		code = append(code,
+			asm.LoadMem(asm.R1, asm.R6, off, asm.Word),
+			asm.StoreMem(asm.R7, int16(seenFacts+4*i), asm.R1, asm.Word),
+		)
 	}
 	read := func(to, size int32) asm.Instructions { // of the kernel's memory at R3, to the record
 		return asm.Instructions{
@@ -396,15 +412,20 @@ func (l *Live) watch(where int) asm.Instructions {
 		asm.Return(),
 	)
 	if where == SeenComing {
-		code = append(code, asm.Mov.Imm(asm.R1, int32(l.out)).WithSymbol("marker"), asm.Mov.Imm(asm.R2, 0), asm.FnRedirect.Call(), asm.Return())
+		code = append(code,
+			asm.Mov.Imm(asm.R1, int32(l.out)).WithSymbol("marker"),
+			asm.Mov.Imm(asm.R2, 0),
+			asm.FnRedirect.Call(),
+			asm.Return(),
+		)
 	}
 	return code
 }
 
 func swap16(v uint16) uint16 { return v<<8 | v>>8 }
 
-// Send sends a packet to a program, and returns all that watches saw of it, in order. The error is ErrRefused where the kernel doesn't
-// take such a packet; where it finds out later, nothing is seen.
+// Send sends a packet to a program, and returns all that watches saw of it, in order. The error is ErrRefused where
+// the kernel doesn't take such a packet; where it finds out later, nothing is seen.
 func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
 	e := l.ways[program]
 	if e == nil {
@@ -429,7 +450,8 @@ func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EMSGSIZE) {
 		return nil, ErrRefused
 	}
-	if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.ENOMEM) { // what is dropped on the way, nobody sees
+	// What is dropped on the way, nobody sees.
+	if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.ENOMEM) {
 		return nil, fmt.Errorf("send %d bytes: %w", len(s.Data), err)
 	}
 	return l.await(e)
@@ -469,7 +491,8 @@ func (l *Live) await(e *entrance) ([]Seen, error) {
 	}
 }
 
-// Dropped reports whether a cable has dropped packets since the last call: all devices of a machine share the queues behind them.
+// Dropped reports whether a cable has dropped packets since the last call: all devices of a machine share the queues
+// behind them.
 func (l *Live) Dropped() (bool, error) {
 	total := uint64(0)
 	for _, e := range l.ways {
@@ -502,7 +525,8 @@ func (l *Live) parse(record []byte) Seen {
 	l.bytes = append(l.bytes, record[seenHeader:seenHeader+n]...)
 	s := Seen{Where: int(binary.NativeEndian.Uint32(record[seenWhere:]))}
 	s.Packet = sim.Packet{
-		Data: l.bytes[at : at+n : at+n], GSO: fact(ctxGSOSize), Mark: fact(ctxMark), Priority: fact(ctxPriority), Proto: swap16(uint16(fact(ctxProtocol))),
+		Data: l.bytes[at : at+n : at+n], GSO: fact(ctxGSOSize), Mark: fact(ctxMark), Priority: fact(ctxPriority),
+		Proto: swap16(uint16(fact(ctxProtocol))),
 	}
 	if fact(ctxVLANPresent) != 0 {
 		s.Packet.VLAN = &sim.Tag{Proto: swap16(uint16(fact(ctxVLANProto))), TCI: uint16(fact(ctxVLANTCI))}
@@ -511,7 +535,8 @@ func (l *Live) parse(record []byte) Seen {
 	if skb[l.layout.ipSummed]>>l.layout.bit&3 == partialSum {
 		front := binary.NativeEndian.Uint64(skb[l.layout.data:]) - binary.NativeEndian.Uint64(skb[l.layout.head:])
 		start := int(binary.NativeEndian.Uint16(skb[l.layout.csumStart:])) - int(front)
-		s.Packet.Partial = sim.Partial{Start: start, Field: start + int(binary.NativeEndian.Uint16(skb[l.layout.csumOffset:]))}
+		offset := int(binary.NativeEndian.Uint16(skb[l.layout.csumOffset:]))
+		s.Packet.Partial = sim.Partial{Start: start, Field: start + offset}
 	}
 	if s.Packet.GSO != 0 {
 		s.GSOType = binary.NativeEndian.Uint32(record[seenShared+l.layout.sharedGSO:])

@@ -4,7 +4,8 @@
 //
 // What such a run can't show: VLAN tags in the metadata, pending checksums, the device and the next hop of a redirect, frames
 // that the kernel's own entry refuses (below 14 bytes, IPv4 below 34, IPv6 below 54, more than a page), and non-linear data.
-// Redirects are recorded by the kernel and not executed. Clones are sent: a Net takes them on their way out (see Capture).
+// Redirects are recorded by the kernel and not executed. Clones are sent: a Net takes them on their way out (see Capture). Live runs
+// programs on devices, for the rest.
 package testrun
 
 import (
