@@ -361,6 +361,9 @@ func segmentedTunnel(t *testing.T, u *unit, offload bool, outer string) {
 				return err
 			}
 			defer conn.Close()
+			if err := conn.SetWriteDeadline(time.Now().Add(20 * time.Second)); err != nil {
+				return err
+			}
 			_, err = conn.Write(data)
 			return err
 		})

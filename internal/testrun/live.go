@@ -91,7 +91,7 @@ const (
 	liveMTU  = 9216
 	liveRing = 1 << 24
 
-	// skb->tc_index of packets that came from Send, and at the gate their priority: there are others, which the kernel sends.
+	// skb->tc_index of packets that came from Send, and at the gate their priority: the kernel sends others.
 	ours = 0x5eed
 	// An EtherType for experiments: such a frame comes behind all that was sent before.
 	markerProto = 0x88b5
@@ -137,7 +137,8 @@ func findLayout() (l skbLayout, err error) {
 	}
 	var bits int
 	for name, at := range map[string]*int{
-		"csum_start": &l.csumStart, "csum_offset": &l.csumOffset, "head": &l.head, "data": &l.data, "end": &l.end, "ip_summed": &bits,
+		"csum_start": &l.csumStart, "csum_offset": &l.csumOffset,
+		"head": &l.head, "data": &l.data, "end": &l.end, "ip_summed": &bits,
 	} {
 		n, ok := memberBits(skb.Members, name)
 		if !ok {
