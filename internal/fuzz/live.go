@@ -31,7 +31,7 @@ func RunLive(ctx context.Context, c Config, offload bool) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if f.net, err = testrun.Enter(false); err != nil {
+	if f.net, err = testrun.Enter(c.Plan, false); err != nil {
 		return nil, err
 	}
 	defer func() {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
@@ -27,7 +28,7 @@ var liveCorpus = sync.OnceValue(func() []string {
 
 // The kernel and the model agree on packets that come in on real devices, and leave through real ones.
 func TestLiveAgrees(t *testing.T) {
-	needsRoot(t)
+	bpftest.Rights(t)
 	files := liveCorpus()
 	for _, file := range files {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
 )
 
@@ -17,7 +18,7 @@ const liveFaultPackets = 8000
 
 // Packets on devices find faults that nothing else shows: in what the kernel knows of a packet beside its bytes.
 func TestLivePlantedFaults(t *testing.T) {
-	needsRoot(t)
+	bpftest.Rights(t)
 	for i, f := range liveFaults {
 		name := fmt.Sprintf("%02d %s: %s", i+1, f.where, f.what)
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {

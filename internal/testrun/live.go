@@ -99,7 +99,7 @@ const (
 	// Records of watches.
 	seenWhere  = 0
 	seenFacts  = 4 // the facts below, 4 bytes each
-	seenSKB    = 48
+	seenSKB    = 56
 	skbSize    = 256
 	seenShared = seenSKB + skbSize
 	sharedSize = 64
@@ -109,6 +109,7 @@ const (
 
 // Offsets in struct __sk_buff (include/uapi/linux/bpf.h).
 const (
+	ctxPktType     = 4
 	ctxProtocol    = 16
 	ctxVLANPresent = 20
 	ctxVLANTCI     = 24
@@ -117,7 +118,7 @@ const (
 )
 
 // facts are what watches read of struct __sk_buff.
-var facts = []int16{ctxLen, ctxProtocol, ctxVLANPresent, ctxVLANTCI, ctxVLANProto, ctxMark, ctxPriority, ctxGSOSize}
+var facts = []int16{ctxLen, ctxPktType, ctxProtocol, ctxVLANPresent, ctxVLANTCI, ctxVLANProto, ctxMark, ctxPriority, ctxGSOSize}
 
 // skbLayout says where members of the kernel's structures are.
 type skbLayout struct {
@@ -526,7 +527,7 @@ func (l *Live) parse(record []byte) Seen {
 	l.bytes = append(l.bytes, record[seenHeader:seenHeader+n]...)
 	s := Seen{Where: int(binary.NativeEndian.Uint32(record[seenWhere:]))}
 	s.Packet = sim.Packet{
-		Data: l.bytes[at : at+n : at+n], GSO: fact(ctxGSOSize), Mark: fact(ctxMark), Priority: fact(ctxPriority),
+		Data: l.bytes[at : at+n : at+n], GSO: fact(ctxGSOSize), Link: uint8(fact(ctxPktType)), Mark: fact(ctxMark), Priority: fact(ctxPriority),
 		Proto: swap16(uint16(fact(ctxProtocol))),
 	}
 	if fact(ctxVLANPresent) != 0 {
