@@ -179,7 +179,11 @@ func (w *rewriter) mark(a *spec.Action) {
 				w.mark_ = v.x
 			}
 		default: // dscp, ecn
-			i := slices.IndexFunc(w.path, func(in *inst) bool { return in.fields[name] != nil && in.fields[name].load != nil })
+			has := func(in *inst) bool { return in.fields[name] != nil && in.fields[name].load != nil }
+			i := slices.IndexFunc(w.path, func(in *inst) bool { return has(in) && w.header(in) != nil })
+			if i < 0 { // popped, all of them
+				i = slices.IndexFunc(w.path, has)
+			}
 			if i < 0 {
 				w.fail(codeAction, as.Target.Pos, "no header of the stack has a field %q", name)
 				continue

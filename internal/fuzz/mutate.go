@@ -46,7 +46,7 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 	case n < 75:
 		p.VLAN = &sim.Tag{Proto: pick(g.source, []uint16{0x8100, 0x88a8}), TCI: uint16(g.Uint32())}
 	case n < 80:
-		p.Data = append(p.Data, g.bytes(1+g.IntN(64))...)
+		p.Data = g.trail(p.Data, f)
 	case n < 85:
 		g.flip(p.Data)
 		g.mend(p.Data, f)
@@ -69,6 +69,52 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 		intoMetadata(&p)
 	}
 	return p
+}
+
+// trail puts bytes behind what a header says it holds: behind the frame's datagram, as where a frame is padded, or behind one inside of
+// another.
+func (g *generator) trail(b []byte, f *packet.Frame) []byte {
+	more := g.bytes(1 + g.IntN(64))
+	switch g.IntN(4) {
+	case 0:
+		return append(b, make([]byte, max(1, 60-len(b)))...)
+	case 1, 2:
+		i := g.IntN(len(f.Spans))
+		if out := grow(g.headers, f, b, i, more); out != nil {
+			return out
+		}
+	}
+	if g.one(8) {
+		more = g.bytes(1500)
+	}
+	if len(b)+len(more) > testrun.MaxFrame {
+		return b
+	}
+	return append(b, more...)
+}
+
+// grow puts bytes behind what the i-th header of a frame holds, into all headers in front of it; their lengths and checksums fit again. It
+// returns nil where they can't.
+func grow(hs *packet.Headers, f *packet.Frame, b []byte, i int, more []byte) []byte {
+	at := f.Spans[i].Inner
+	for _, sp := range f.Spans[i:] {
+		at = max(at, sp.End)
+	}
+	if i == 0 || at > len(b) {
+		return nil
+	}
+	b = slices.Insert(slices.Clone(b), at, more...)
+	for _, sp := range f.Spans[:i] {
+		for _, pl := range sp.Places {
+			if k := pl.Field.Counts; k != nil && k.What != "header" {
+				pl.Put(b, packet.Uint(pl.Get(b).Int+uint64(len(more)/max(k.Unit, 1))))
+			}
+		}
+	}
+	if hs.FillSums(copyOf(f, b), packet.Options{}) != nil {
+		return nil
+	}
+	return b
 }
 
 // mend mostly makes those checksums right again that are verified where a packet comes in: else it comes no further than there.

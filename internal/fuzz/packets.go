@@ -164,15 +164,21 @@ func (g *generator) follows(h *spec.Header, parent string) bool {
 	})
 }
 
-// aim gives fields the values of the key of a random row.
+// aim gives fields the values of the key of a random row. Half of the time one rule is aimed at, and rows of the others are mostly missing.
 func (g *generator) aim(stack []entry, state *sim.Relay) {
 	mapped := g.one(30) // IPv4 addresses as IPv6 has them: they have to be refused
 	given := map[string]bool{}
 	lookups := slices.Clone(g.program.Lookups)
-	for _, r := range g.program.Rules {
+	rules := g.program.Rules
+	if n := g.IntN(len(rules)); g.one(2) {
+		if rules = rules[n : n+1]; g.one(8) {
+			rules = append(rules[:1:1], g.program.Rules...)
+		}
+	}
+	for _, r := range rules {
 		lookups = append(lookups, r.Lookups...)
 	}
-	for _, r := range g.program.Rules {
+	for _, r := range rules {
 		for _, a := range r.Do {
 			if a.FanOut == nil {
 				continue
@@ -227,15 +233,22 @@ func dotted(path []spec.Name) string {
 	return strings.Join(out, ".")
 }
 
+// called reports whether a name of the program stands for a header of the stack.
+func (g *generator) called(e entry, name string) bool {
+	return e.name == name || e.header.Name.Value == name ||
+		slices.ContainsFunc(g.headers.Group(name), func(h *spec.Header) bool { return h == e.header })
+}
+
 // give sets what a dotted name of the program stands for.
 func (g *generator) give(stack []entry, path []spec.Name, value []byte, t ir.Type, mapped bool) {
-	i := slices.IndexFunc(stack, func(e entry) bool {
-		return e.name == path[0].Value || e.header.Name.Value == path[0].Value ||
-			slices.ContainsFunc(g.headers.Group(path[0].Value), func(h *spec.Header) bool { return h == e.header })
-	})
-	if i < 0 {
-		return
+	i := slices.IndexFunc(stack, func(e entry) bool { return g.called(e, path[0].Value) })
+	if i >= 0 {
+		g.giveTo(stack, i, path, value, t, mapped)
 	}
+}
+
+// giveTo sets a field of the i-th header. What a part of it names in other headers is in the nearest one in front of it, as in a tunnel.
+func (g *generator) giveTo(stack []entry, i int, path []spec.Name, value []byte, t ir.Type, mapped bool) {
 	name := path[1].Value
 	lit := spec.Literal{Kind: spec.LitString, Text: testrun.Show(value, t)}
 	switch t.Kind {
@@ -265,7 +278,12 @@ func (g *generator) give(stack []entry, path []spec.Name, value []byte, t ir.Typ
 				part = p.Addr
 			}
 			if len(part.Path) > 1 {
-				g.give(stack, part.Path, value, t, mapped)
+				for n, e := range slices.Backward(stack[:i]) {
+					if g.called(e, part.Path[0].Value) {
+						g.giveTo(stack, n, part.Path, value, t, mapped)
+						break
+					}
+				}
 				return
 			}
 			name = part.Path[0].Value
@@ -366,7 +384,7 @@ func (g *generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, boo
 		}
 	}
 	if f.Type == "ip" {
-		if f.Bytes == 16 && g.one(40) { // IPv4 as IPv6 has it
+		if f.Bytes == 16 && g.one(120) { // IPv4 as IPv6 has it
 			a := addresses[g.IntN(4)].As16()
 			return packet.Bytes(a[:]), true
 		}

@@ -39,6 +39,11 @@ func (s *scope) actions() []string {
 			add(a)
 		}
 	}
+	if end >= 3 && !s.inFan && s.one(8) {
+		for _, a := range w.encapsulate() {
+			add(a)
+		}
+	}
 	if end >= 3 { // not dropped
 		for range s.IntN(3) {
 			switch s.IntN(5) {
@@ -173,6 +178,9 @@ func (w *rewriting) resizable(i, gone int, last bool) bool {
 	if w.one(25) {
 		return true // or the compiler says why not
 	}
+	if size(firsts(w.now)) > mostBytes-15 {
+		return false
+	}
 	hasIP, transport, static := false, false, true
 	for j, e := range w.now {
 		for _, h := range e.alts {
@@ -224,8 +232,11 @@ func (w *rewriting) decapsulate() (out []string) {
 	if outer < 0 || inner <= outer || slices.ContainsFunc(w.now[outer:inner+1], func(e *entry) bool { return e.optional || w.gone[e] }) {
 		return nil
 	}
-	if slices.Contains(w.now[outer].alts, stdIPv6) && w.now[inner].alts[0] == stdIPv4 {
+	if slices.Contains(w.now[outer].alts, stdIPv6) && slices.Contains(w.now[inner].alts, stdIPv4) && !w.one(4) {
 		return nil // the kernel doesn't make such a packet shorter than an IPv6 header
+	}
+	if w.rigid(w.now[inner:]) && !w.one(20) {
+		return nil
 	}
 	for _, e := range slices.Backward(w.now[outer:inner]) {
 		w.gone[e] = true
@@ -373,6 +384,11 @@ func (w *rewriting) send() string {
 	})
 	// With from and to the family may change, and then everything behind has to move.
 	rigid := len(w.now[net].alts) > 1 && slices.ContainsFunc(w.now, func(e *entry) bool { return !e.all(func(h *header) bool { return h.fixed }) }) && !w.one(20)
+	tagged := slices.ContainsFunc(w.now, func(e *entry) bool { return e.alts[0] == stdVLAN })
+	if tagged && w.rigid(w.now) && !w.one(4) {
+		return "" // without its tag all behind would have to move
+	}
+	rigid = rigid || len(w.now[net].alts) > 1 && size(firsts(w.now)) > mostBytes-15 && !w.one(20)
 	any := func(kind kind) (string, bool) {
 		r, ok := w.choose(func(r ref) bool { return r.t.kind == kind })
 		return r.text, ok
@@ -433,7 +449,7 @@ func (w *rewriting) send() string {
 // net is the place of the network header that a packet is sent by, or -1.
 func (w *rewriting) net() int {
 	net := slices.IndexFunc(w.now, func(e *entry) bool { return e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6 })
-	if net >= 0 && w.now[net].optional {
+	if net >= 0 && (w.now[net].optional || w.gone[w.now[net]]) { // one that is put in says itself where the packet goes
 		return -1
 	}
 	return net

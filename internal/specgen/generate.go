@@ -18,6 +18,7 @@ type generator struct {
 	sessions []*session
 	state    *namer // tables (also those of sessions)
 	counters []string
+	tunnels  bool // some stacks go on inside of another packet
 
 	levels     int // of priority; 0: none
 	fans       []*fanGroup
@@ -38,6 +39,12 @@ func Generate(seed uint64) []byte {
 	names := g.namer()
 	for range g.IntN(4) {
 		g.headers = append(g.headers, g.header(names.next()))
+	}
+	if g.one(4) {
+		g.headers = append(g.headers, g.transport(names.next()))
+	}
+	if g.tunnels = g.one(3); g.tunnels {
+		g.headers = append(g.headers, g.tunnelHeader(names.next()))
 	}
 	g.settings = g.someSettings()
 	var programs []string

@@ -46,6 +46,8 @@ type header struct {
 	sums   bool // a checksum over all that follows
 	more   []string
 	tail   bool // a trailer
+
+	transport bool // in the place of UDP
 }
 
 // shapes reports whether the size or presence of another field depends on a field.
@@ -144,7 +146,7 @@ func (g *generator) header(name string) *header {
 	} else if g.one(12) {
 		h.more = append(h.more, "closed: true")
 	}
-	if g.one(8) {
+	if g.one(5) {
 		h.more = append(h.more, "segmented: true")
 	}
 	for _, f := range h.fields {

@@ -80,6 +80,9 @@ func (g *generator) program(name string) string {
 
 // wanted are the types that a lookup's row should have, for a rule to send by.
 func (s *scope) wanted() []typ {
+	if s.tunnels && s.one(3) {
+		return []typ{{kind: nextHopKind}} // what comes out of a tunnel is mostly routed
+	}
 	switch s.IntN(5) {
 	case 0, 1:
 		return []typ{{kind: endpointKind}, {kind: endpointKind}}
@@ -95,7 +98,18 @@ func (s *scope) wanted() []typ {
 func (s *scope) rule(open bool) string {
 	var parts []string
 	in := s.clone()
-	if !open {
+	only := !open && s.one(4) // nothing but a row decides
+	if only {
+		if l := in.lookup(in.wanted()); l != nil {
+			l.optional = false
+			in = in.clone()
+			in.found(l)
+			parts = append(parts, fmt.Sprintf("lookup: {%s}", l.text(s.generator)))
+		} else {
+			only = false
+		}
+	}
+	if !open && !only {
 		if s.one(2) {
 			var m string
 			if m, in = in.match(); m != "" {
@@ -217,6 +231,16 @@ func (g *generator) stack(names *namer) []*entry {
 		return &entry{name: "ip", text: `"ip"`, alts: groupIP}
 	}
 	transport := func() {
+		last := out[len(out)-1]
+		own := slices.DeleteFunc(g.transports(), func(h *header) bool { return !last.all(func(p *header) bool { return h.follows(p) }) })
+		if len(own) > 0 && !g.one(3) {
+			if h := pick(g, own); slices.Contains(h.after[0].match, "253") && g.one(3) {
+				add(g.entry(names, false, h, stdUDP))
+			} else {
+				add(g.entry(names, false, h))
+			}
+			return
+		}
 		switch g.IntN(8) {
 		case 0:
 			add(g.entry(names, false, stdUDP, stdTCP))
@@ -246,23 +270,17 @@ func (g *generator) stack(names *namer) []*entry {
 		add(ip())
 		transport()
 	}
-	for range g.IntN(3) {
+	users := g.IntN(3)
+	if g.tunnels && g.one(2) {
+		users = 1
+	}
+	for range users {
 		if e := g.userEntry(names, out); e != nil {
 			add(e)
 		}
 	}
-	if g.one(8) && len(out) > 3 { // a tunnel
-		users := !out[len(out)-1].optional && out[len(out)-1].all(func(p *header) bool { return !p.std }) // behind a header of the user's anything may stand
-		tunnel := []*header{stdEth, stdIPv4, stdUDP}
-		if users && g.one(2) {
-			tunnel = []*header{pick(g, []*header{stdIPv4, stdIPv6}), stdUDP}
-		}
-		for i, h := range tunnel {
-			if i == 0 && (users || h == stdEth) || out[len(out)-1].all(func(p *header) bool { return h.follows(p) }) {
-				n := names.next()
-				add(&entry{name: n, text: fmt.Sprintf("{%s: %q}", label(n), h.name), alts: []*header{h}})
-			}
-		}
+	if len(out) > 2 && (g.tunnels && !g.one(4) || g.one(16)) {
+		out = append(out, g.inner(names, out)...)
 	}
 	return out
 }
