@@ -550,6 +550,9 @@ func (w *rewriter) newLengths(front ir.Off, payload ir.Expr, sent bool, pos diag
 			}
 			o.vals[f.Name.Value] = bytes
 		}
+		if o.old != nil && o.old == w.path[len(w.path)-1] && o.h.Trailer > 0 { // what is put in behind it ends in front of its trailer
+			payload = bin(ir.Sub, payload, num(uint64(o.h.Trailer)))
+		}
 	}
 }
 
