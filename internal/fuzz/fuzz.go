@@ -276,7 +276,7 @@ func (f *fuzzer) round(ctx context.Context) error {
 // frame makes a frame for a program: most packets should come further than the first lookup.
 func (f *fuzzer) frame(g *generator) *packet.Frame {
 	frame := g.frame(f.bench.model)
-	for range 6 {
+	for range 16 { // most packets should come further than the first lookup
 		res, err := f.bench.probe.Run(g.program.Name.Value, sim.Packet{Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host)})
 		if err != nil || g.arrives(res) || f.rng.one(12) || f.isNew() {
 			break

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
-	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
 )
 

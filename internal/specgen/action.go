@@ -34,12 +34,12 @@ func (s *scope) actions() []string {
 			return append(out, a)
 		}
 	}
-	if end >= 3 && !s.inFan && s.one(3) {
+	if end >= 3 && !s.inFan && !s.one(3) {
 		for _, a := range w.decapsulate() {
 			add(a)
 		}
 	}
-	if end >= 3 && !s.inFan && s.one(8) {
+	if end >= 3 && !s.inFan && s.one(6) {
 		for _, a := range w.encapsulate() {
 			add(a)
 		}

@@ -35,14 +35,14 @@ func (g *generator) program(name string) string {
 		fmt.Fprintf(&w, "\tpriority: %q\n", s.int(1))
 		s.hasLevel = true
 	}
-	if g.one(3) {
+	if g.one(4) {
 		var m string
 		if m, s = s.match(); m != "" {
 			fmt.Fprintf(&w, "\tmatch: %s\n", m)
 		}
 	}
 	when := ""
-	if g.one(3) {
+	if g.one(4) {
 		when, s = s.asserting(2)
 	}
 	var lookups []string
