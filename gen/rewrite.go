@@ -380,6 +380,14 @@ func (w *rewriter) placeHeaders() (first int, ok bool) {
 
 // finish emits the guards, the state changes and the Forward. hop is nil where the packet goes on.
 func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
+	if len(w.hdrs) == 0 {
+		w.fail(codePush, pos, "all headers of the packet are popped").WithHint("keep the one that says what the packet is")
+		return
+	}
+	if role(w.path[0].h, "link_destination") != nil && role(w.hdrs[0].h, "link_destination") == nil {
+		w.fail(codePush, pos, "the packet would begin with header %q: its link-layer header is popped", w.hdrs[0].entry)
+		return
+	}
 	if !w.announce() || !w.complete() {
 		return
 	}

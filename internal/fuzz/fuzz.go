@@ -322,7 +322,7 @@ func (f *fuzzer) try(program string, p sim.Packet) (sim.Result, error) {
 		text = foreign(p)
 	}
 	if text == "" && res.Verdict == sim.VerdictSent && res.Modified {
-		text = f.noHost(res.Packet.Data)
+		text = f.noHost(p.Data, res.Packet.Data)
 	}
 	if text == "" {
 		f.examined++

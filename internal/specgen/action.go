@@ -238,6 +238,9 @@ func (w *rewriting) decapsulate() (out []string) {
 	if w.rigid(w.now[inner:]) && !w.one(20) {
 		return nil
 	}
+	if w.now[inner-1].alts[0] == stdEth && outer == 1 && w.one(2) { // a frame in a packet
+		outer, inner = 0, inner-1
+	}
 	for _, e := range slices.Backward(w.now[outer:inner]) {
 		w.gone[e] = true
 		out = append(out, fmt.Sprintf("{pop: %q}", e.name))

@@ -54,6 +54,9 @@ func without(src []byte, n int) (text []byte, ok bool) {
 	return bytes.TrimSpace(text), err == nil
 }
 
+// longestRun elements of a list go at once: actions that take headers out of a packet one by one often need each other.
+const longestRun = 6
+
 // change makes the n-th change that it comes by.
 type change struct {
 	n    int
@@ -74,10 +77,12 @@ func (c *change) node(cursor astutil.Cursor) bool {
 	case *ast.StructLit:
 		c.decls(&x.Elts)
 	case *ast.ListLit:
-		for i := range x.Elts {
-			if c.here() {
-				x.Elts = append(x.Elts[:i:i], x.Elts[i+1:]...)
-				return false
+		for run := min(len(x.Elts), longestRun); run > 0; run-- {
+			for i := range len(x.Elts) - run + 1 {
+				if c.here() {
+					x.Elts = append(x.Elts[:i:i], x.Elts[i+run:]...)
+					return false
+				}
 			}
 		}
 	case *ast.BinaryExpr:
