@@ -232,12 +232,14 @@ func whole(u *unit, off ir.Off, old *inst, came ir.Off) []piece {
 
 // What is written again at most: all of it is read or computed before the first byte is written, and a program has no room for
 // more on its stack (512 bytes for everything). A checksum and a route lookup take as much as so many bytes of headers, and so do the
-// places and sums of what came behind a header of variable length.
+// places and sums of what came behind a header of variable length, and the functions of a fan-out that the program has as well: their
+// frames come on top of its own.
 const (
 	maxFront      = 172
 	sumCosts      = 20
 	routeCosts    = 30
 	variableCosts = 32
+	fanOutCosts   = 40
 )
 
 // tooLarge reports n bytes of headers, where there is room for fewer.
@@ -288,6 +290,9 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Cell, bool) {
 	}
 	if w.path[len(w.path)-1].end.Base != nil {
 		costs += variableCosts
+	}
+	if slices.ContainsFunc(w.src.Rules, func(r *spec.Rule) bool { return r.Do[len(r.Do)-1].FanOut != nil }) {
+		costs += fanOutCosts
 	}
 	if full && costs > maxFront {
 		w.tooLarge(n, maxFront-(costs-n))

@@ -29,7 +29,7 @@ func (s *scope) actions() []string {
 	for _, a := range s.effects(end < 3) {
 		add(a)
 	}
-	if end >= 3 && !s.inFan && s.one(3) {
+	if end >= 3 && !s.inFan && s.IntN(5) < 2 {
 		if a := w.fanOut(); a != "" {
 			return append(out, a)
 		}
