@@ -104,7 +104,7 @@ func (r *run) copy(n *node, s *ir.Copy) {
 		r.fail("a copy changes bytes behind the %d of the fan-out's front", r.front)
 		return
 	}
-	if w := &r.relay.World; w.Refuses != nil && w.Refuses(len(r.result.Copies), hop) {
+	if w := &r.relay.World; r.stuck(s.Rewrite) || w.Refuses != nil && w.Refuses(len(r.result.Copies), hop) {
 		n.no.Hits++
 		r.giveBack(taken)
 		r.decline(s.Failed)

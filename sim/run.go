@@ -493,7 +493,13 @@ func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 }
 
 func (r *run) forward(n *node, s *ir.Forward) {
-	if _, ok := r.before(n.effects); !ok {
+	taken, ok := r.before(n.effects)
+	if !ok {
+		return
+	}
+	if r.stuck(s.Rewrite) {
+		r.giveBack(taken)
+		r.up(s.NoRoom)
 		return
 	}
 	out := *r.packet

@@ -86,6 +86,21 @@ func (r *run) pending(s *ir.Sum) bool {
 	return at == p.Field || r.packet.GSO != 0 && at < p.Start && !(s.Absent && r.old(s) == 0)
 }
 
+// stuck reports whether a checksum of a rewrite seems to be pending at an odd offset, where a program that infers can't have the
+// kernel finish it.
+func (r *run) stuck(w *ir.Rewrite) bool {
+	return w != nil && r.relay.World.Infers && slices.ContainsFunc(w.Sums, func(s *ir.Sum) bool {
+		if !s.Offloaded || s.Fresh || r.offset(s.New)&1 == 0 {
+			return false
+		}
+		pseudo := r.terms(s.OldPseudo, s.Name)
+		if pseudo == 0 {
+			pseudo = modulus // a sum of summands that are not all zero
+		}
+		return r.old(s) == pseudo || w.Resize == ir.InPlace && r.packet.GSO != 0
+	})
+}
+
 // old is the checksum of the packet that came.
 func (r *run) old(s *ir.Sum) uint64 { return bigEndian(r.bytesAt(s.Old, 2, s.Name)) }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
@@ -49,6 +50,7 @@ func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, net *tes
 			relay.World.Route = net.Route
 		}
 		relay.World.Refuses, relay.World.Clock = testrun.Refuses, clock
+		relay.World.Infers = skbfacts.Allowed == skbfacts.None
 		*r = relay
 	}
 	b.points = b.probe.Coverage()

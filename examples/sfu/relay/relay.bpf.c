@@ -1374,7 +1374,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 64 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 64 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= (v_vp8_layer_end + 1)))) return fr_up(skb, reason_video_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= (v_vp8_layer_end + 1)))) return fr_up(skb, reason_video_partial_checksum);
 #line 1379 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
@@ -1817,7 +1817,7 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 #line 64 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 64 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= (v_vp8_layer_end_2 + 1)))) return fr_up(skb, reason_video_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= (v_vp8_layer_end_2 + 1)))) return fr_up(skb, reason_video_partial_checksum);
 #line 1822 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
@@ -2851,7 +2851,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 64 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 64 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= v_rtp_extensions_end))) return fr_up(skb, reason_audio_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= v_rtp_extensions_end))) return fr_up(skb, reason_audio_partial_checksum);
 #line 2856 "relay.bpf.c"
 		{
 #line 64 "spec.cue"
@@ -3137,7 +3137,7 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 #line 64 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 64 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= v_rtp_extensions_end_2))) return fr_up(skb, reason_audio_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= v_rtp_extensions_end_2))) return fr_up(skb, reason_audio_partial_checksum);
 #line 3142 "relay.bpf.c"
 		{
 #line 64 "spec.cue"

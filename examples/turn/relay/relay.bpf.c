@@ -779,7 +779,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 26 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 26 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 46))) return fr_up(skb, reason_to_peer_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 46) && ((v_partial & 0xffff) < ((46ULL + v_payload_len) - 1))))) return fr_up(skb, reason_to_peer_partial_checksum);
 #line 26 "spec.cue"
 			if (unlikely(row_ch->h_hop_peer.state != FR_HOP_DIRECT && row_ch->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 26 "spec.cue"
@@ -807,7 +807,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 26 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 26 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 46))) return fr_up(skb, reason_to_peer_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || (((v_partial_2 >> 16) >= 46) && ((v_partial_2 & 0xffff) < ((46ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_to_peer_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -964,7 +964,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 26 "spec.cue"
 			v_partial_3 = fr_partial(skb);
 #line 26 "spec.cue"
-			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 66))) return fr_up(skb, reason_to_peer_partial_checksum);
+			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) || (((v_partial_3 >> 16) >= 66) && ((v_partial_3 & 0xffff) < ((66ULL + v_payload_len_3) - 1))))) return fr_up(skb, reason_to_peer_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -998,7 +998,7 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 #line 26 "spec.cue"
 		v_partial_4 = fr_partial(skb);
 #line 26 "spec.cue"
-		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 66))) return fr_up(skb, reason_to_peer_partial_checksum);
+		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) || (((v_partial_4 >> 16) >= 66) && ((v_partial_4 & 0xffff) < ((66ULL + v_payload_len_4) - 1))))) return fr_up(skb, reason_to_peer_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1671,7 +1671,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 33 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 33 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_to_client_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 42) && ((v_partial & 0xffff) < ((42ULL + v_payload_len) - 1))))) return fr_up(skb, reason_to_client_partial_checksum);
 #line 33 "spec.cue"
 			if (unlikely(row_ch->h_hop_client.state != FR_HOP_DIRECT && row_ch->h_hop_client.state != FR_HOP_NEIGHBOUR)) {
 #line 33 "spec.cue"
@@ -1701,7 +1701,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 33 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 33 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 42))) return fr_up(skb, reason_to_client_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || (((v_partial_2 >> 16) >= 42) && ((v_partial_2 & 0xffff) < ((42ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_to_client_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1838,7 +1838,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 33 "spec.cue"
 			v_partial_3 = fr_partial(skb);
 #line 33 "spec.cue"
-			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 62))) return fr_up(skb, reason_to_client_partial_checksum);
+			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) || (((v_partial_3 >> 16) >= 62) && ((v_partial_3 & 0xffff) < ((62ULL + v_payload_len_3) - 1))))) return fr_up(skb, reason_to_client_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1874,7 +1874,7 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 #line 33 "spec.cue"
 		v_partial_4 = fr_partial(skb);
 #line 33 "spec.cue"
-		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 62))) return fr_up(skb, reason_to_client_partial_checksum);
+		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) || (((v_partial_4 >> 16) >= 62) && ((v_partial_4 & 0xffff) < ((62ULL + v_payload_len_4) - 1))))) return fr_up(skb, reason_to_client_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"

@@ -962,15 +962,16 @@ static __always_inline long fr_redirect_neigh(__u32 ifindex, __u32 family, const
 }
 
 /*
- * Ask the kernel's routing for the way of a packet of len bytes (network header included), and fill in a hop. Returns 1 where
- * the packet is too big for the route. Kernels before 5.12 compare the device's MTU with the packet that came.
+ * Ask the kernel's routing for the way of a packet of len bytes (network header included; of a super-packet, those of a segment),
+ * and fill in a hop. Returns 1 where the packet is too big for the route. Kernels before 5.12 compare the device's MTU with the
+ * packet that came.
  */
 static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 len, struct fr_hop *hop)
 {
 	long ret;
 
 	fib->ifindex = skb->ifindex;
-	fib->tot_len = skb->gso_size ? 0 : len;
+	fib->tot_len = len < 0xFFFF ? len : 0xFFFF;
 	ret = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
 	hop->ifindex = fib->ifindex;
 	hop->mtu = 0xFFFF; /* the lookup has compared it */

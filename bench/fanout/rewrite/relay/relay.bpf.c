@@ -604,7 +604,7 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 #line 19 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 19 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 54))) return fr_up(skb, reason_deliver_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 54))) return fr_up(skb, reason_deliver_partial_checksum);
 #line 19 "spec.cue"
 		return prog_deliver_fan1(skb, data, v_ip_end);
 #line 611 "relay.bpf.c"
@@ -682,7 +682,7 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 #line 19 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 19 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 74))) return fr_up(skb, reason_deliver_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 74))) return fr_up(skb, reason_deliver_partial_checksum);
 #line 19 "spec.cue"
 		return prog_deliver_fan2(skb, data, v_ip_end_2);
 #line 689 "relay.bpf.c"
