@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 30
+#define FR_REASONS 31
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -44,17 +44,18 @@ enum {
 	reason_filter_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
 	reason_filter_odd_version = 20, /* odd.version is not 5 */
 	reason_filter_no_match = 21, /* not what the program is for */
-	reason_filter_no_memory = 22, /* the kernel has no memory to change the packet */
-	reason_filter_fault = 23, /* dropped: the kernel failed after the first change */
-	reason_filter_negative = 24, /* dropped, as the spec says */
-	reason_filter_ipv6_version = 25, /* ipv6.version is not 6 */
-	reason_filter_mapped_address = 26, /* an IPv4-mapped address in an IPv6 header */
-	reason_filter_ipv6_payload_length = 27, /* ipv6.payload_length disagrees with the packet */
-	reason_filter_udp_checksum = 28, /* udp.checksum is 0, which stands for none and is not valid here */
-	reason_filter_not_ip = 29, /* no ip header here */
+	reason_filter_partial_checksum = 22, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_filter_no_memory = 23, /* the kernel has no memory to change the packet */
+	reason_filter_fault = 24, /* dropped: the kernel failed after the first change */
+	reason_filter_negative = 25, /* dropped, as the spec says */
+	reason_filter_ipv6_version = 26, /* ipv6.version is not 6 */
+	reason_filter_mapped_address = 27, /* an IPv4-mapped address in an IPv6 header */
+	reason_filter_ipv6_payload_length = 28, /* ipv6.payload_length disagrees with the packet */
+	reason_filter_udp_checksum = 29, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_filter_not_ip = 30, /* no ip header here */
 };
 
-static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
+static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data, __u64 v_partial)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -74,10 +75,10 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	__u32 x4 = ld32(data + 30);
 #line 17 "spec.cue"
 	__u16 x5 = ld16(data + 38);
-#line 78 "relay.bpf.c"
+#line 79 "relay.bpf.c"
 	__u64 was0 = (__u64)x3 + x4 + x5 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x5 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 17 "spec.cue"
 	__u8 x6 = ld8(data + 42);
@@ -93,7 +94,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	__u8 x11 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 16) & 255;
 #line 17 "spec.cue"
 	__u8 x12 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 24) & 255;
-#line 97 "relay.bpf.c"
+#line 98 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x6 + ((__u64)x7 << 8) + ((__u64)x8 << 8) + was0) + (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x9 << 8) + x10 + ((__u64)x11 << 8) + x12 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -113,7 +114,7 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data)
 	st32(data + 45, x2);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 117 "relay.bpf.c"
+#line 118 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
 	if (unlikely(csum >= 0)) {
@@ -132,7 +133,7 @@ static __always_inline int prog_filter_write2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
+static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data, __u64 v_partial_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -156,10 +157,10 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 	__u64 x6 = ld64(data + 46);
 #line 17 "spec.cue"
 	__u16 x7 = ld16(data + 58);
-#line 160 "relay.bpf.c"
+#line 161 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x7 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 17 "spec.cue"
 	__u8 x8 = ld8(data + 62);
@@ -175,7 +176,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 	__u8 x13 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 16) & 255;
 #line 17 "spec.cue"
 	__u8 x14 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 24) & 255;
-#line 179 "relay.bpf.c"
+#line 180 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + ((__u64)x9 << 8) + ((__u64)x10 << 8) + was0) + (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x11 << 8) + x12 + ((__u64)x13 << 8) + x14 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -193,7 +194,7 @@ static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data)
 	st32(data + 65, x2);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 197 "relay.bpf.c"
+#line 198 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
 	if (unlikely(csum >= 0)) {
@@ -215,11 +216,14 @@ static __always_inline int prog_filter_write4(struct __sk_buff *skb)
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 77);
 	data = (void *)(long)skb->data;
@@ -227,7 +231,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* spec.cue:12: programs: filter: { */
 #line 12 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_filter_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_filter_inactive);
 
 	/* spec.cue:13: hook: "tc/ingress" */
 #line 13 "spec.cue"
@@ -240,7 +244,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_filter_link_broadcast);
 #line 13 "spec.cue"
 		return fr_up(skb, reason_filter_link_multicast);
-#line 244 "relay.bpf.c"
+#line 248 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -297,7 +301,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_filter_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_filter_martian_destination);
-#line 301 "relay.bpf.c"
+#line 305 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
@@ -342,8 +346,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 #line 17 "spec.cue"
 		if (((((be16(data + 42) << 8 | be8(data + 44)) >> 1) & 0xfffff) == 0xabcde) && ((be8(data + 44) & 1) == 1)) { /* rule */
 #line 17 "spec.cue"
-			return prog_filter_write1(skb, data);
-#line 347 "relay.bpf.c"
+			v_partial = fr_partial(skb);
+#line 17 "spec.cue"
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 57))) return fr_up(skb, reason_filter_partial_checksum);
+#line 17 "spec.cue"
+			return prog_filter_write1(skb, data, v_partial);
+#line 355 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
@@ -351,13 +359,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((be64(data + 49) >> 63) == 1) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_filter_negative);
-#line 355 "relay.bpf.c"
+#line 363 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {do: ["pass"]}, */
 #line 19 "spec.cue"
 		return prog_filter_write2(skb);
-#line 361 "relay.bpf.c"
+#line 369 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
@@ -395,7 +403,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_filter_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_filter_martian_destination);
-#line 399 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
@@ -445,8 +453,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 			/* spec.cue:17: {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.wide, 20)", "odd.offset": "low(odd.offset + 1, 32)"}}, "pass"]}, */
 #line 17 "spec.cue"
-			return prog_filter_write3(skb, data);
-#line 450 "relay.bpf.c"
+			v_partial_2 = fr_partial(skb);
+#line 17 "spec.cue"
+			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 77))) return fr_up(skb, reason_filter_partial_checksum);
+#line 17 "spec.cue"
+			return prog_filter_write3(skb, data, v_partial_2);
+#line 462 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
@@ -454,17 +466,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((be64(data + 69) >> 63) == 1) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_filter_negative);
-#line 458 "relay.bpf.c"
+#line 470 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {do: ["pass"]}, */
 #line 19 "spec.cue"
 		return prog_filter_write4(skb);
-#line 464 "relay.bpf.c"
+#line 476 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "odd"] */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 470 "relay.bpf.c"
+#line 482 "relay.bpf.c"
 }

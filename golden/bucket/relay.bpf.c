@@ -594,6 +594,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 SEC("tc") int prog_tap(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -610,7 +611,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 
 	/* spec.cue:10: programs: tap: { */
 #line 10 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_tap_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_tap_inactive);
 
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
@@ -623,7 +624,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_tap_link_broadcast);
 #line 11 "spec.cue"
 		return fr_up(skb, reason_tap_link_multicast);
-#line 627 "relay.bpf.c"
+#line 628 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -680,7 +681,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_tap_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_tap_martian_destination);
-#line 684 "relay.bpf.c"
+#line 685 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -713,10 +714,10 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 13 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_tap_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_tap_partial_checksum);
 #line 13 "spec.cue"
 		return prog_tap_fan1(skb, data, v_ip_end, v_priority);
-#line 720 "relay.bpf.c"
+#line 721 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -754,7 +755,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_tap_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_tap_martian_destination);
-#line 758 "relay.bpf.c"
+#line 759 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -787,14 +788,14 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 13 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_tap_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_tap_partial_checksum);
 #line 13 "spec.cue"
 		return prog_tap_fan2(skb, data, v_ip_end_2, v_priority_2);
-#line 794 "relay.bpf.c"
+#line 795 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_tap_not_ip);
-#line 800 "relay.bpf.c"
+#line 801 "relay.bpf.c"
 }

@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 28
+#define FR_REASONS 29
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -40,16 +40,17 @@ enum {
 	reason_hop_udp_length = 18, /* udp.length disagrees with the packet */
 	reason_hop_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
 	reason_hop_no_match = 20, /* not what the program is for */
-	reason_hop_no_memory = 21, /* the kernel has no memory to change the packet */
-	reason_hop_fault = 22, /* dropped: the kernel failed after the first change */
-	reason_hop_ipv6_version = 23, /* ipv6.version is not 6 */
-	reason_hop_mapped_address = 24, /* an IPv4-mapped address in an IPv6 header */
-	reason_hop_ipv6_payload_length = 25, /* ipv6.payload_length disagrees with the packet */
-	reason_hop_udp_checksum = 26, /* udp.checksum is 0, which stands for none and is not valid here */
-	reason_hop_not_ip = 27, /* no ip header here */
+	reason_hop_partial_checksum = 21, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_hop_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_hop_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_hop_ipv6_version = 24, /* ipv6.version is not 6 */
+	reason_hop_mapped_address = 25, /* an IPv4-mapped address in an IPv6 header */
+	reason_hop_ipv6_payload_length = 26, /* ipv6.payload_length disagrees with the packet */
+	reason_hop_udp_checksum = 27, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_hop_not_ip = 28, /* no ip header here */
 };
 
-static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
+static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data, __u64 v_partial)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -65,7 +66,7 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 	__u16 x2 = ld16(data + 42);
 #line 16 "spec.cue"
 	__u32 x3 = ld32(data + 46);
-#line 69 "relay.bpf.c"
+#line 70 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 
 	/* udp.checksum */
@@ -77,14 +78,14 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 	__u32 x5 = ld32(data + 30);
 #line 16 "spec.cue"
 	__u16 x6 = ld16(data + 38);
-#line 81 "relay.bpf.c"
+#line 82 "relay.bpf.c"
 	__u64 was1 = (__u64)x4 + x5 + x6 + 0x1100;
 	__u64 now1 = (__u64)x4 + x5 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
 #line 16 "spec.cue"
 	__u16 x7 = ld16(data + 44);
-#line 88 "relay.bpf.c"
+#line 89 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x7 + x3 + was1) + (__u64)x0 + sum0 + x1 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -104,7 +105,7 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 	st16(data + 44, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
-#line 108 "relay.bpf.c"
+#line 109 "relay.bpf.c"
 	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_hop_fault);
 	if (unlikely(csum >= 0)) {
@@ -115,7 +116,7 @@ static __always_inline int prog_hop_write1(struct __sk_buff *skb, void *data)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
+static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data, __u64 v_partial_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -131,7 +132,7 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 	__u16 x2 = ld16(data + 62);
 #line 16 "spec.cue"
 	__u32 x3 = ld32(data + 66);
-#line 135 "relay.bpf.c"
+#line 136 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 
 	/* udp.checksum */
@@ -147,14 +148,14 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 	__u64 x7 = ld64(data + 46);
 #line 16 "spec.cue"
 	__u16 x8 = ld16(data + 58);
-#line 151 "relay.bpf.c"
+#line 152 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
 #line 16 "spec.cue"
 	__u16 x9 = ld16(data + 64);
-#line 158 "relay.bpf.c"
+#line 159 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x9 + x3 + was1) + (__u64)x0 + sum0 + x1 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -172,7 +173,7 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 	st16(data + 64, sum0);
 #line 14 "transport.cue"
 	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
-#line 176 "relay.bpf.c"
+#line 177 "relay.bpf.c"
 	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_hop_fault);
 	if (unlikely(csum >= 0)) {
@@ -186,11 +187,14 @@ static __always_inline int prog_hop_write2(struct __sk_buff *skb, void *data)
 SEC("tc") int prog_hop(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
@@ -198,7 +202,7 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 
 	/* spec.cue:12: programs: hop: { */
 #line 12 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_hop_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_hop_inactive);
 
 	/* spec.cue:13: hook: "tc/ingress" */
 #line 13 "spec.cue"
@@ -211,7 +215,7 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_hop_link_broadcast);
 #line 13 "spec.cue"
 		return fr_up(skb, reason_hop_link_multicast);
-#line 215 "relay.bpf.c"
+#line 219 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -268,7 +272,7 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_hop_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_hop_martian_destination);
-#line 272 "relay.bpf.c"
+#line 276 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
@@ -307,8 +311,12 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 
 		/* spec.cue:16: do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"}}, "pass"] */
 #line 16 "spec.cue"
-		return prog_hop_write1(skb, data);
-#line 312 "relay.bpf.c"
+		v_partial = fr_partial(skb);
+#line 16 "spec.cue"
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_hop_partial_checksum);
+#line 16 "spec.cue"
+		return prog_hop_write1(skb, data, v_partial);
+#line 320 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
@@ -346,7 +354,7 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_hop_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_hop_martian_destination);
-#line 350 "relay.bpf.c"
+#line 358 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
@@ -389,12 +397,16 @@ SEC("tc") int prog_hop(struct __sk_buff *skb)
 
 		/* spec.cue:16: do: [{set: {"unit.hops": "low(unit.hops - 1, 8)", "unit.id": "low(unit.id + 1, 32)"}}, "pass"] */
 #line 16 "spec.cue"
-		return prog_hop_write2(skb, data);
-#line 394 "relay.bpf.c"
+		v_partial_2 = fr_partial(skb);
+#line 16 "spec.cue"
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 70))) return fr_up(skb, reason_hop_partial_checksum);
+#line 16 "spec.cue"
+		return prog_hop_write2(skb, data, v_partial_2);
+#line 406 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: stack: ["eth", "ip", "udp", "unit"] */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_hop_not_ip);
-#line 400 "relay.bpf.c"
+#line 412 "relay.bpf.c"
 }

@@ -41,11 +41,29 @@ struct {
 	__type(value, struct val_by_ssrc);
 } tbl_by_ssrc SEC(".maps");
 
-static __always_inline enum fr_found find_by_ssrc(const struct key_by_ssrc *key, struct val_by_ssrc *row, __u64 now)
+static __always_inline __u64 copy_by_ssrc(void *to, const void *from)
 {
-	enum fr_found found = fr_find(&tbl_by_ssrc, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
 
-	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(16, 16);
+	FR_COPY(64, 18);
+	FR_COPY(64, 26);
+	FR_COPY(16, 34);
+	FR_COPY(64, 36);
+	FR_COPY(64, 44);
+	FR_COPY(32, 52);
+	FR_COPY(32, 56);
+	FR_COPY(32, 60);
+	return all;
+}
+
+static __always_inline enum fr_found find_by_ssrc(const struct key_by_ssrc *key, const struct fr_lease *lease, __u32 place, struct val_by_ssrc **row, __u64 now)
+{
+	enum fr_found found = fr_find(&tbl_by_ssrc, key, lease, place, (void **)row, copy_by_ssrc, FR_CHANGES, NULL);
+
+	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -101,7 +119,7 @@ enum {
 	reason_wrap_not_ip = 42, /* no ip header here */
 };
 
-static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, struct val_by_ssrc *row_s)
+static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, __u64 v_partial, struct val_by_ssrc *row_s)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -135,16 +153,16 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x13 = ld32(data + 30);
 #line 28 "spec.cue"
 	__u16 x14 = ld16(data + 38);
-#line 139 "relay.bpf.c"
+#line 157 "relay.bpf.c"
 	__u64 was0 = (__u64)x12 + x13 + x14 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 28 "spec.cue"
 	__u32 x15 = ld32(data + 34);
 #line 28 "spec.cue"
 	__u16 x16 = ld16(data + 44);
-#line 148 "relay.bpf.c"
+#line 166 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0) + (__u64)x5 + x6 + x7 + x8 + x10 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -158,13 +176,13 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	__u32 x17 = ld32(data + 16);
 #line 28 "spec.cue"
 	__u32 x18 = ld32(data + 20);
-#line 162 "relay.bpf.c"
+#line 180 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x17 + x18 + x12 + x13) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_s->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 50, 54, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 168 "relay.bpf.c"
+#line 186 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -209,7 +227,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 213 "relay.bpf.c"
+#line 231 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
@@ -223,7 +241,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	return bpf_redirect_neigh(row_s->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, struct val_by_ssrc *row_s)
+static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, __u64 v_partial_2, struct val_by_ssrc *row_s)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -258,16 +276,16 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	__u32 x13 = ld32(data + 30);
 #line 28 "spec.cue"
 	__u16 x14 = ld16(data + 38);
-#line 262 "relay.bpf.c"
+#line 280 "relay.bpf.c"
 	__u64 was0 = (__u64)x12 + x13 + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 28 "spec.cue"
 	__u32 x15 = ld32(data + 34);
 #line 28 "spec.cue"
 	__u16 x16 = ld16(data + 44);
-#line 271 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0) + (__u64)x6 + x7 + x1 + x8 + x10 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -275,7 +293,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 50, 74, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
-#line 279 "relay.bpf.c"
+#line 297 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -320,7 +338,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	st32(data + 70, x11);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 324 "relay.bpf.c"
+#line 342 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
@@ -334,7 +352,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	return bpf_redirect_neigh(row_s->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_3, struct val_by_ssrc *row_s_2)
+static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_3, __u64 v_partial_3, struct val_by_ssrc *row_s_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -375,16 +393,16 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	__u64 x17 = ld64(data + 46);
 #line 28 "spec.cue"
 	__u16 x18 = ld16(data + 58);
-#line 379 "relay.bpf.c"
+#line 397 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x14) + fr_add64(x15) + fr_add64(x16) + fr_add64(x17) + x18 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_3;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 28 "spec.cue"
 	__u32 x19 = ld32(data + 54);
 #line 28 "spec.cue"
 	__u16 x20 = ld16(data + 64);
-#line 388 "relay.bpf.c"
+#line 406 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x19 + x18 + x20 + was0) + (__u64)x8 + x9 + x2 + x10 + x12 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -392,7 +410,7 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 70, 74, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
-#line 396 "relay.bpf.c"
+#line 414 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -436,7 +454,7 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	st32(data + 70, x13);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 440 "relay.bpf.c"
+#line 458 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
@@ -450,7 +468,7 @@ static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, _
 	return bpf_redirect_neigh(row_s_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_4, struct val_by_ssrc *row_s_2)
+static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_4, __u64 v_partial_4, struct val_by_ssrc *row_s_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -486,16 +504,16 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	__u64 x14 = ld64(data + 46);
 #line 28 "spec.cue"
 	__u16 x15 = ld16(data + 58);
-#line 490 "relay.bpf.c"
+#line 508 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + x15 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_4;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 28 "spec.cue"
 	__u32 x16 = ld32(data + 54);
 #line 28 "spec.cue"
 	__u16 x17 = ld16(data + 64);
-#line 499 "relay.bpf.c"
+#line 517 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x16 + x15 + x17 + was0) + (__u64)x4 + x5 + x6 + x7 + x9 + now0 + 0xefbe);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -506,7 +524,7 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 
 #line 28 "spec.cue"
 	int err = fr_resize(skb, 70, 54, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
-#line 510 "relay.bpf.c"
+#line 528 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -552,7 +570,7 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 556 "relay.bpf.c"
+#line 574 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
 	if (unlikely(csum >= 0)) {
@@ -569,6 +587,7 @@ static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, _
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -586,16 +605,14 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	__u64 v_partial_4;
 	struct val_by_ssrc *row_s;
 	struct val_by_ssrc *row_s_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:23: programs: wrap: { */
 #line 23 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_wrap_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_wrap_inactive);
 
 	/* spec.cue:24: hook: "tc/ingress" */
 #line 24 "spec.cue"
@@ -608,7 +625,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_wrap_link_broadcast);
 #line 24 "spec.cue"
 		return fr_up(skb, reason_wrap_link_multicast);
-#line 612 "relay.bpf.c"
+#line 629 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -665,7 +682,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_wrap_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_wrap_martian_destination);
-#line 669 "relay.bpf.c"
+#line 686 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
@@ -725,11 +742,11 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (be16(data + 36) != 0x138d) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 729 "relay.bpf.c"
+#line 746 "relay.bpf.c"
 		{
 #line 27 "spec.cue"
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
-#line 733 "relay.bpf.c"
+#line 750 "relay.bpf.c"
 			enum fr_found found;
 
 #line 27 "spec.cue"
@@ -739,16 +756,14 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 27 "spec.cue"
 			key.m_ssrc = be32(data + 46);
 #line 27 "spec.cue"
-			row_s = rows + 0;
-#line 27 "spec.cue"
-			found = find_by_ssrc(&key, row_s, now);
+			found = find_by_ssrc(&key, lease, 0, &row_s, now);
 #line 27 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_wrap_changing);
 #line 27 "spec.cue"
 			if (found == FR_MISSING)
 #line 27 "spec.cue"
 				row_s = NULL;
-#line 752 "relay.bpf.c"
+#line 767 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s) return fr_up(skb, reason_wrap_no_by_ssrc);
@@ -767,7 +782,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 28 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 28 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_wrap_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 50) && ((v_partial & 0xffff) < ((50ULL + v_payload_len) - 1))))) return fr_up(skb, reason_wrap_partial_checksum);
 #line 28 "spec.cue"
 			if (unlikely(row_s->h_hop_peer.state != FR_HOP_DIRECT && row_s->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 28 "spec.cue"
@@ -780,13 +795,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 784 "relay.bpf.c"
+#line 799 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (40ULL + v_payload_len > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
-			return prog_wrap_write1(skb, data, now, v_payload_len, row_s);
-#line 790 "relay.bpf.c"
+			return prog_wrap_write1(skb, data, now, v_payload_len, v_partial, row_s);
+#line 805 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -799,7 +814,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 28 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 28 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 50))) return fr_up(skb, reason_wrap_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || (((v_partial_2 >> 16) >= 50) && ((v_partial_2 & 0xffff) < ((50ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_wrap_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -818,13 +833,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 822 "relay.bpf.c"
+#line 837 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (60ULL + v_payload_len_2 > row_s->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
-		return prog_wrap_write2(skb, data, now, v_payload_len_2, row_s);
-#line 828 "relay.bpf.c"
+		return prog_wrap_write2(skb, data, now, v_payload_len_2, v_partial_2, row_s);
+#line 843 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
@@ -862,7 +877,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_wrap_martian_destination);
-#line 866 "relay.bpf.c"
+#line 881 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
@@ -922,11 +937,11 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (be16(data + 56) != 0x138d) return fr_up(skb, reason_wrap_no_match); /* udp.dst_port */
 
 		/* spec.cue:27: lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-#line 926 "relay.bpf.c"
+#line 941 "relay.bpf.c"
 		{
 #line 27 "spec.cue"
 			struct key_by_ssrc key __attribute__((aligned(8))) = {};
-#line 930 "relay.bpf.c"
+#line 945 "relay.bpf.c"
 			enum fr_found found;
 
 #line 27 "spec.cue"
@@ -938,16 +953,14 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 27 "spec.cue"
 			key.m_ssrc = be32(data + 66);
 #line 27 "spec.cue"
-			row_s_2 = rows + 0;
-#line 27 "spec.cue"
-			found = find_by_ssrc(&key, row_s_2, now);
+			found = find_by_ssrc(&key, lease, 0, &row_s_2, now);
 #line 27 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_wrap_changing);
 #line 27 "spec.cue"
 			if (found == FR_MISSING)
 #line 27 "spec.cue"
 				row_s_2 = NULL;
-#line 951 "relay.bpf.c"
+#line 964 "relay.bpf.c"
 		}
 #line 27 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_wrap_no_by_ssrc);
@@ -966,7 +979,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 28 "spec.cue"
 			v_partial_3 = fr_partial(skb);
 #line 28 "spec.cue"
-			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 70))) return fr_up(skb, reason_wrap_partial_checksum);
+			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) || (((v_partial_3 >> 16) >= 70) && ((v_partial_3 & 0xffff) < ((70ULL + v_payload_len_3) - 1))))) return fr_up(skb, reason_wrap_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -985,13 +998,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 				if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 				return fr_up(skb, reason_wrap_no_route);
-#line 989 "relay.bpf.c"
+#line 1002 "relay.bpf.c"
 			}
 #line 28 "spec.cue"
 			if (60ULL + v_payload_len_3 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
-			return prog_wrap_write3(skb, data, now, v_payload_len_3, row_s_2);
-#line 995 "relay.bpf.c"
+			return prog_wrap_write3(skb, data, now, v_payload_len_3, v_partial_3, row_s_2);
+#line 1008 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -1004,7 +1017,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 28 "spec.cue"
 		v_partial_4 = fr_partial(skb);
 #line 28 "spec.cue"
-		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 70))) return fr_up(skb, reason_wrap_partial_checksum);
+		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) || (((v_partial_4 >> 16) >= 70) && ((v_partial_4 & 0xffff) < ((70ULL + v_payload_len_4) - 1))))) return fr_up(skb, reason_wrap_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1023,17 +1036,17 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_wrap_prohibit);
 #line 28 "spec.cue"
 			return fr_up(skb, reason_wrap_no_route);
-#line 1027 "relay.bpf.c"
+#line 1040 "relay.bpf.c"
 		}
 #line 28 "spec.cue"
 		if (40ULL + v_payload_len_4 > row_s_2->h_hop_peer.mtu) return fr_up(skb, reason_wrap_too_big);
 #line 28 "spec.cue"
-		return prog_wrap_write4(skb, data, now, v_payload_len_4, row_s_2);
-#line 1033 "relay.bpf.c"
+		return prog_wrap_write4(skb, data, now, v_payload_len_4, v_partial_4, row_s_2);
+#line 1046 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: stack: ["eth", "ip", "udp", "rtcp"] */
 #line 25 "spec.cue"
 	return fr_up(skb, reason_wrap_not_ip);
-#line 1039 "relay.bpf.c"
+#line 1052 "relay.bpf.c"
 }

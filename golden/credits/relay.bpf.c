@@ -743,6 +743,7 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -761,7 +762,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 
 	/* spec.cue:15: programs: downstream: { */
 #line 15 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_downstream_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_downstream_inactive);
 
 	/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
@@ -774,7 +775,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_downstream_link_broadcast);
 #line 16 "spec.cue"
 		return fr_up(skb, reason_downstream_link_multicast);
-#line 778 "relay.bpf.c"
+#line 779 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -831,7 +832,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_downstream_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_downstream_martian_destination);
-#line 835 "relay.bpf.c"
+#line 836 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
@@ -874,10 +875,10 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 #line 18 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 18 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 55))) return fr_up(skb, reason_downstream_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 55))) return fr_up(skb, reason_downstream_partial_checksum);
 #line 18 "spec.cue"
 		return prog_downstream_fan1(skb, data, v_ip_end, v_udp_end, v_priority);
-#line 881 "relay.bpf.c"
+#line 882 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
@@ -915,7 +916,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_downstream_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_downstream_martian_destination);
-#line 919 "relay.bpf.c"
+#line 920 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
@@ -958,14 +959,14 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 #line 18 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 18 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 75))) return fr_up(skb, reason_downstream_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 75))) return fr_up(skb, reason_downstream_partial_checksum);
 #line 18 "spec.cue"
 		return prog_downstream_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_priority_2);
-#line 965 "relay.bpf.c"
+#line 966 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_downstream_not_ip);
-#line 971 "relay.bpf.c"
+#line 972 "relay.bpf.c"
 }

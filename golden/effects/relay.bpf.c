@@ -66,9 +66,29 @@ struct {
 	__type(value, struct val_peers);
 } tbl_peers SEC(".maps");
 
-static __always_inline enum fr_found find_peers(const struct key_peers *key, struct val_peers *row)
+static __always_inline __u64 copy_peers(void *to, const void *from)
 {
-	return fr_find(&tbl_peers, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(16, 16);
+	FR_COPY(64, 18);
+	FR_COPY(64, 26);
+	FR_COPY(16, 34);
+	FR_COPY(32, 36);
+	FR_COPY(32, 40);
+	FR_COPY(32, 44);
+	FR_COPY(32, 48);
+	FR_COPY(64, 52);
+	FR_COPY(64, 60);
+	FR_COPY(32, 68);
+	return all;
+}
+
+static __always_inline enum fr_found find_peers(const struct key_peers *key, const struct fr_lease *lease, __u32 place, struct val_peers **row)
+{
+	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 /*
@@ -123,7 +143,7 @@ enum {
 	reason_forward_not_ip = 41, /* no ip header here */
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_topic, struct val_peers *row_p)
+static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_udp_end, __u64 v_topic, __u64 v_partial, struct val_peers *row_p)
 {
 	__u64 v_next;
 	__u64 v_number;
@@ -147,7 +167,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 		fr_shared_add(row_p->m_refused, 1);
 #line 21 "spec.cue"
 		return fr_up(skb, reason_forward_refused_quota);
-#line 151 "relay.bpf.c"
+#line 171 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_up(skb, reason_forward_contended);
@@ -189,10 +209,10 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x8 = ld32(data + 30);
 #line 25 "spec.cue"
 	__u16 x9 = ld16(data + 38);
-#line 193 "relay.bpf.c"
+#line 213 "relay.bpf.c"
 	__u64 was0 = (__u64)x7 + x8 + x9 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x9 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 25 "spec.cue"
 	__u32 x10 = ld32(data + 34);
@@ -200,7 +220,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x11 = ld32(data + 42);
 #line 25 "spec.cue"
 	__u16 x12 = ld16(data + 46);
-#line 204 "relay.bpf.c"
+#line 224 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + x12 + was0) + (__u64)x3 + x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -214,13 +234,13 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x13 = ld32(data + 18);
 #line 25 "spec.cue"
 	__u16 x14 = ld16(data + 22);
-#line 218 "relay.bpf.c"
+#line 238 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x14 + x7 + x8) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 25 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 224 "relay.bpf.c"
+#line 244 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0)) {
 			fr_refund(credit0, spent0);
 			return fr_up(skb, reason_forward_no_memory);
@@ -262,7 +282,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 266 "relay.bpf.c"
+#line 286 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
@@ -274,7 +294,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	fr_count(reason_forward_sent, len);
 #line 24 "spec.cue"
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
-#line 278 "relay.bpf.c"
+#line 298 "relay.bpf.c"
 	if (event0) {
 #line 24 "spec.cue"
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
@@ -302,7 +322,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 		event0->m_urgent = v_said0_5;
 #line 24 "spec.cue"
 		fr_submit(&event0->head, clock);
-#line 306 "relay.bpf.c"
+#line 326 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -311,7 +331,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 v_udp_end, __u64 v_topic, __u64 v_payload_len, struct val_peers *row_p)
+static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 v_udp_end, __u64 v_topic, __u64 v_payload_len, __u64 v_partial_2, struct val_peers *row_p)
 {
 	__u64 v_next;
 	__u64 v_number;
@@ -335,7 +355,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 		fr_shared_add(row_p->m_refused, 1);
 #line 21 "spec.cue"
 		return fr_up(skb, reason_forward_refused_quota);
-#line 339 "relay.bpf.c"
+#line 359 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_up(skb, reason_forward_contended);
@@ -385,10 +405,10 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 x12 = ld32(data + 30);
 #line 25 "spec.cue"
 	__u16 x13 = ld16(data + 38);
-#line 389 "relay.bpf.c"
+#line 409 "relay.bpf.c"
 	__u64 was0 = (__u64)x11 + x12 + x13 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 25 "spec.cue"
 	__u32 x14 = ld32(data + 34);
@@ -396,7 +416,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 x15 = ld32(data + 42);
 #line 25 "spec.cue"
 	__u16 x16 = ld16(data + 46);
-#line 400 "relay.bpf.c"
+#line 420 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + x15 + x16 + was0) + (__u64)x6 + x7 + x1 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -404,7 +424,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 
 #line 25 "spec.cue"
 	int err = fr_resize(skb, 50, 70, v_payload_len, FR_TO_IPV6);
-#line 408 "relay.bpf.c"
+#line 428 "relay.bpf.c"
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
@@ -451,7 +471,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 68, x10);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 455 "relay.bpf.c"
+#line 475 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
@@ -463,7 +483,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	fr_count(reason_forward_sent, len);
 #line 24 "spec.cue"
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
-#line 467 "relay.bpf.c"
+#line 487 "relay.bpf.c"
 	if (event0) {
 #line 24 "spec.cue"
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
@@ -491,7 +511,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 		event0->m_urgent = v_said0_5;
 #line 24 "spec.cue"
 		fr_submit(&event0->head, clock);
-#line 495 "relay.bpf.c"
+#line 515 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -500,7 +520,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_topic_2, struct val_peers *row_p_2)
+static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_udp_end_2, __u64 v_topic_2, __u64 v_partial_3, struct val_peers *row_p_2)
 {
 	__u64 v_next_2;
 	__u64 v_number_2;
@@ -524,7 +544,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 		fr_shared_add(row_p_2->m_refused, 1);
 #line 21 "spec.cue"
 		return fr_up(skb, reason_forward_refused_quota);
-#line 528 "relay.bpf.c"
+#line 548 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_up(skb, reason_forward_contended);
@@ -575,10 +595,10 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u64 x13 = ld64(data + 46);
 #line 25 "spec.cue"
 	__u16 x14 = ld16(data + 58);
-#line 579 "relay.bpf.c"
+#line 599 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x14 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_3;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 25 "spec.cue"
 	__u32 x15 = ld32(data + 54);
@@ -586,7 +606,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x16 = ld32(data + 62);
 #line 25 "spec.cue"
 	__u16 x17 = ld16(data + 66);
-#line 590 "relay.bpf.c"
+#line 610 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x16 + x17 + was0) + (__u64)x6 + x7 + x8 + x9 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -594,7 +614,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 
 #line 25 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 598 "relay.bpf.c"
+#line 618 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0)) {
 			fr_refund(credit0, spent0);
 			return fr_up(skb, reason_forward_no_memory);
@@ -635,7 +655,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 66, x9);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 639 "relay.bpf.c"
+#line 659 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
@@ -647,7 +667,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	fr_count(reason_forward_sent, len);
 #line 24 "spec.cue"
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
-#line 651 "relay.bpf.c"
+#line 671 "relay.bpf.c"
 	if (event0) {
 #line 24 "spec.cue"
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
@@ -675,7 +695,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 		event0->m_urgent = v_said0_5;
 #line 24 "spec.cue"
 		fr_submit(&event0->head, clock);
-#line 679 "relay.bpf.c"
+#line 699 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -684,7 +704,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_udp_end_2, __u64 v_topic_2, __u64 v_payload_len_2, struct val_peers *row_p_2)
+static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_udp_end_2, __u64 v_topic_2, __u64 v_payload_len_2, __u64 v_partial_4, struct val_peers *row_p_2)
 {
 	__u64 v_next_2;
 	__u64 v_number_2;
@@ -708,7 +728,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 		fr_shared_add(row_p_2->m_refused, 1);
 #line 21 "spec.cue"
 		return fr_up(skb, reason_forward_refused_quota);
-#line 712 "relay.bpf.c"
+#line 732 "relay.bpf.c"
 	}
 #line 21 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_up(skb, reason_forward_contended);
@@ -759,10 +779,10 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u64 x13 = ld64(data + 46);
 #line 25 "spec.cue"
 	__u16 x14 = ld16(data + 58);
-#line 763 "relay.bpf.c"
+#line 783 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_4;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 25 "spec.cue"
 	__u32 x15 = ld32(data + 54);
@@ -770,7 +790,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u32 x16 = ld32(data + 62);
 #line 25 "spec.cue"
 	__u16 x17 = ld16(data + 66);
-#line 774 "relay.bpf.c"
+#line 794 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + x17 + was0) + (__u64)x4 + x5 + x6 + x7 + x8 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -781,7 +801,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 25 "spec.cue"
 	int err = fr_resize(skb, 70, 50, v_payload_len_2, FR_TO_IPV4);
-#line 785 "relay.bpf.c"
+#line 805 "relay.bpf.c"
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
@@ -829,7 +849,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 833 "relay.bpf.c"
+#line 853 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
@@ -841,7 +861,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	fr_count(reason_forward_sent, len);
 #line 24 "spec.cue"
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
-#line 845 "relay.bpf.c"
+#line 865 "relay.bpf.c"
 	if (event0) {
 #line 24 "spec.cue"
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
@@ -869,7 +889,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 		event0->m_urgent = v_said0_5;
 #line 24 "spec.cue"
 		fr_submit(&event0->head, clock);
-#line 873 "relay.bpf.c"
+#line 893 "relay.bpf.c"
 	} else {
 		fr_lose(1);
 	}
@@ -881,6 +901,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -898,16 +919,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	__u64 v_partial_4;
 	struct val_peers *row_p;
 	struct val_peers *row_p_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:14: programs: forward: { */
 #line 14 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_forward_inactive);
 
 	/* spec.cue:15: hook: "tc/ingress" */
 #line 15 "spec.cue"
@@ -920,7 +939,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
 #line 15 "spec.cue"
 		return fr_up(skb, reason_forward_link_multicast);
-#line 924 "relay.bpf.c"
+#line 943 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -977,7 +996,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 981 "relay.bpf.c"
+#line 1000 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
@@ -1011,11 +1030,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 		/* spec.cue:17: lookup: p: peers: ["udp.src"] */
-#line 1015 "relay.bpf.c"
+#line 1034 "relay.bpf.c"
 		{
 #line 17 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
-#line 1019 "relay.bpf.c"
+#line 1038 "relay.bpf.c"
 			enum fr_found found;
 
 #line 17 "spec.cue"
@@ -1023,16 +1042,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "spec.cue"
 			key.m_who.port = be16(data + 34);
 #line 17 "spec.cue"
-			row_p = rows + 0;
-#line 17 "spec.cue"
-			found = find_peers(&key, row_p);
+			found = find_peers(&key, lease, 0, &row_p);
 #line 17 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 17 "spec.cue"
 			if (found == FR_MISSING)
 #line 17 "spec.cue"
 				row_p = NULL;
-#line 1036 "relay.bpf.c"
+#line 1053 "relay.bpf.c"
 		}
 #line 17 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_forward_no_peers);
@@ -1042,7 +1059,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (be16(data + 48) == 0xffff) { /* rule */
 #line 19 "spec.cue"
 			struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_gone), 0);
-#line 1046 "relay.bpf.c"
+#line 1063 "relay.bpf.c"
 			if (event0) {
 #line 19 "spec.cue"
 				fr_head(&event0->head, 0, 2, sizeof(*event0));
@@ -1054,13 +1071,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(event0->m_who, ld32(data + 26));
 #line 19 "spec.cue"
 				fr_submit(&event0->head, bpf_ktime_get_ns());
-#line 1058 "relay.bpf.c"
+#line 1075 "relay.bpf.c"
 			} else {
 				fr_lose(2);
 			}
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_forward_unwanted);
-#line 1064 "relay.bpf.c"
+#line 1081 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
@@ -1071,7 +1088,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 25 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_forward_partial_checksum);
 #line 25 "spec.cue"
 			if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT && row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 25 "spec.cue"
@@ -1084,17 +1101,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1088 "relay.bpf.c"
+#line 1105 "relay.bpf.c"
 			}
 #line 25 "spec.cue"
 			if (v_ip_end - 14 > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 			/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1094 "relay.bpf.c"
+#line 1111 "relay.bpf.c"
 			{
 #line 22 "spec.cue"
 				struct fr_translation_key key = { .key = be16(data + 46), .space = row_p->m_topics };
-#line 1098 "relay.bpf.c"
+#line 1115 "relay.bpf.c"
 				struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 				int how = fr_translation(&key, &translation);
@@ -1107,18 +1124,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 					fr_translated(translation, 7);
-#line 1111 "relay.bpf.c"
+#line 1128 "relay.bpf.c"
 				}
 #line 22 "spec.cue"
 				v_topics = translation->value;
-#line 1115 "relay.bpf.c"
+#line 1132 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topic = v_topics;
 
 			/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
-			return prog_forward_write1(skb, data, v_ip_end, v_udp_end, v_topic, row_p);
-#line 1122 "relay.bpf.c"
+			return prog_forward_write1(skb, data, v_ip_end, v_udp_end, v_topic, v_partial, row_p);
+#line 1139 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
@@ -1127,7 +1144,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 25 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 25 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 50))) return fr_up(skb, reason_forward_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || (((v_partial_2 >> 16) >= 50) && ((v_partial_2 & 0xffff) < ((50ULL + v_payload_len) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1146,17 +1163,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1150 "relay.bpf.c"
+#line 1167 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (56ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 		/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1156 "relay.bpf.c"
+#line 1173 "relay.bpf.c"
 		{
 #line 22 "spec.cue"
 			struct fr_translation_key key = { .key = be16(data + 46), .space = row_p->m_topics };
-#line 1160 "relay.bpf.c"
+#line 1177 "relay.bpf.c"
 			struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 			int how = fr_translation(&key, &translation);
@@ -1169,18 +1186,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 				fr_translated(translation, 7);
-#line 1173 "relay.bpf.c"
+#line 1190 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topics = translation->value;
-#line 1177 "relay.bpf.c"
+#line 1194 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		v_topic = v_topics;
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
-		return prog_forward_write2(skb, data, v_udp_end, v_topic, v_payload_len, row_p);
-#line 1184 "relay.bpf.c"
+		return prog_forward_write2(skb, data, v_udp_end, v_topic, v_payload_len, v_partial_2, row_p);
+#line 1201 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
@@ -1218,7 +1235,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 1222 "relay.bpf.c"
+#line 1239 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
@@ -1252,11 +1269,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 		/* spec.cue:17: lookup: p: peers: ["udp.src"] */
-#line 1256 "relay.bpf.c"
+#line 1273 "relay.bpf.c"
 		{
 #line 17 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
-#line 1260 "relay.bpf.c"
+#line 1277 "relay.bpf.c"
 			enum fr_found found;
 
 #line 17 "spec.cue"
@@ -1266,16 +1283,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 17 "spec.cue"
 			key.m_who.port = be16(data + 54);
 #line 17 "spec.cue"
-			row_p_2 = rows + 0;
-#line 17 "spec.cue"
-			found = find_peers(&key, row_p_2);
+			found = find_peers(&key, lease, 0, &row_p_2);
 #line 17 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 17 "spec.cue"
 			if (found == FR_MISSING)
 #line 17 "spec.cue"
 				row_p_2 = NULL;
-#line 1279 "relay.bpf.c"
+#line 1294 "relay.bpf.c"
 		}
 #line 17 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_peers);
@@ -1285,7 +1300,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (be16(data + 68) == 0xffff) { /* rule */
 #line 19 "spec.cue"
 			struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_gone), 0);
-#line 1289 "relay.bpf.c"
+#line 1304 "relay.bpf.c"
 			if (event0) {
 #line 19 "spec.cue"
 				fr_head(&event0->head, 0, 2, sizeof(*event0));
@@ -1295,13 +1310,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st64((void *)event0 + 24, ld64(data + 22 + 8));
 #line 19 "spec.cue"
 				fr_submit(&event0->head, bpf_ktime_get_ns());
-#line 1299 "relay.bpf.c"
+#line 1314 "relay.bpf.c"
 			} else {
 				fr_lose(2);
 			}
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_forward_unwanted);
-#line 1305 "relay.bpf.c"
+#line 1320 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
@@ -1312,7 +1327,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			v_partial_3 = fr_partial(skb);
 #line 25 "spec.cue"
-			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 70))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) || ((v_partial_3 >> 16) >= 70))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1331,17 +1346,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1335 "relay.bpf.c"
+#line 1350 "relay.bpf.c"
 			}
 #line 25 "spec.cue"
 			if (v_ip_end_2 - 14 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 			/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1341 "relay.bpf.c"
+#line 1356 "relay.bpf.c"
 			{
 #line 22 "spec.cue"
 				struct fr_translation_key key = { .key = be16(data + 66), .space = row_p_2->m_topics };
-#line 1345 "relay.bpf.c"
+#line 1360 "relay.bpf.c"
 				struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 				int how = fr_translation(&key, &translation);
@@ -1354,18 +1369,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 					fr_translated(translation, 7);
-#line 1358 "relay.bpf.c"
+#line 1373 "relay.bpf.c"
 				}
 #line 22 "spec.cue"
 				v_topics_2 = translation->value;
-#line 1362 "relay.bpf.c"
+#line 1377 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topic_2 = v_topics_2;
 
 			/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
-			return prog_forward_write3(skb, data, v_ip_end_2, v_udp_end_2, v_topic_2, row_p_2);
-#line 1369 "relay.bpf.c"
+			return prog_forward_write3(skb, data, v_ip_end_2, v_udp_end_2, v_topic_2, v_partial_3, row_p_2);
+#line 1384 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
@@ -1374,7 +1389,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 25 "spec.cue"
 		v_partial_4 = fr_partial(skb);
 #line 25 "spec.cue"
-		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 70))) return fr_up(skb, reason_forward_partial_checksum);
+		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) || (((v_partial_4 >> 16) >= 70) && ((v_partial_4 & 0xffff) < ((70ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1393,17 +1408,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1397 "relay.bpf.c"
+#line 1412 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (36ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 		/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1403 "relay.bpf.c"
+#line 1418 "relay.bpf.c"
 		{
 #line 22 "spec.cue"
 			struct fr_translation_key key = { .key = be16(data + 66), .space = row_p_2->m_topics };
-#line 1407 "relay.bpf.c"
+#line 1422 "relay.bpf.c"
 			struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 			int how = fr_translation(&key, &translation);
@@ -1416,22 +1431,22 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 				fr_translated(translation, 7);
-#line 1420 "relay.bpf.c"
+#line 1435 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topics_2 = translation->value;
-#line 1424 "relay.bpf.c"
+#line 1439 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		v_topic_2 = v_topics_2;
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
-		return prog_forward_write4(skb, data, v_udp_end_2, v_topic_2, v_payload_len_2, row_p_2);
-#line 1431 "relay.bpf.c"
+		return prog_forward_write4(skb, data, v_udp_end_2, v_topic_2, v_payload_len_2, v_partial_4, row_p_2);
+#line 1446 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1437 "relay.bpf.c"
+#line 1452 "relay.bpf.c"
 }

@@ -198,6 +198,7 @@ static __always_inline int prog_leaving_write8(struct __sk_buff *skb)
 SEC("tc") int prog_leaving(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_l4_end;
@@ -216,7 +217,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 
 	/* spec.cue:4: programs: leaving: { */
 #line 4 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_leaving_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_leaving_inactive);
 
 	/* spec.cue:5: hook: "tc/egress" */
 #line 5 "spec.cue"
@@ -285,7 +286,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 36) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 289 "relay.bpf.c"
+#line 290 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -295,13 +296,13 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write1(skb, data);
-#line 299 "relay.bpf.c"
+#line 300 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write2(skb);
-#line 305 "relay.bpf.c"
+#line 306 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -340,7 +341,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 36) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 344 "relay.bpf.c"
+#line 345 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -350,19 +351,19 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write3(skb, data);
-#line 354 "relay.bpf.c"
+#line 355 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write4(skb);
-#line 360 "relay.bpf.c"
+#line 361 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		return fr_up(skb, reason_leaving_not_l4);
-#line 366 "relay.bpf.c"
+#line 367 "relay.bpf.c"
 	}
 
 	/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -414,7 +415,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 56) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 418 "relay.bpf.c"
+#line 419 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -424,13 +425,13 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write5(skb, data);
-#line 428 "relay.bpf.c"
+#line 429 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write6(skb);
-#line 434 "relay.bpf.c"
+#line 435 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -469,7 +470,7 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 			if (be16(data + 56) == 25) { /* rule */
 #line 8 "spec.cue"
 				return fr_drop(skb->len, reason_leaving_mail);
-#line 473 "relay.bpf.c"
+#line 474 "relay.bpf.c"
 			}
 
 			/* spec.cue:9: {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {count: "calls"}, "pass"]}, */
@@ -479,23 +480,23 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 				fr_named_add(0, 1);
 #line 9 "spec.cue"
 				return prog_leaving_write7(skb, data);
-#line 483 "relay.bpf.c"
+#line 484 "relay.bpf.c"
 			}
 
 			/* spec.cue:10: {do: ["pass"]}, */
 #line 10 "spec.cue"
 			return prog_leaving_write8(skb);
-#line 489 "relay.bpf.c"
+#line 490 "relay.bpf.c"
 		}
 
 		/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 		return fr_up(skb, reason_leaving_not_l4);
-#line 495 "relay.bpf.c"
+#line 496 "relay.bpf.c"
 	}
 
 	/* spec.cue:6: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 6 "spec.cue"
 	return fr_up(skb, reason_leaving_not_ip);
-#line 501 "relay.bpf.c"
+#line 502 "relay.bpf.c"
 }

@@ -116,6 +116,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, _
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -142,7 +143,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 	/* spec.cue:14: programs: sort: { */
 #line 14 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_sort_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_sort_inactive);
 
 	/* spec.cue:15: hook: "tc/ingress" */
 #line 15 "spec.cue"
@@ -155,7 +156,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_sort_link_broadcast);
 #line 15 "spec.cue"
 		return fr_up(skb, reason_sort_link_multicast);
-#line 159 "relay.bpf.c"
+#line 160 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -212,7 +213,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_sort_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_sort_martian_destination);
-#line 216 "relay.bpf.c"
+#line 217 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp", "media"] */
@@ -258,7 +259,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_sort_super_packet);
 
 		/* spec.cue:13: priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-#line 262 "relay.bpf.c"
+#line 263 "relay.bpf.c"
 		{
 #line 13 "spec.cue"
 			__u64 form = (be16(data + 44) == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((be16(data + 44) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -267,7 +268,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 #line 13 "spec.cue"
 			v_media_list_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 271 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{drop: "marked"}]}, */
@@ -281,7 +282,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_media_list_found_2 = element != 0;
 #line 19 "spec.cue"
 			v_media_list_element_2 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 285 "relay.bpf.c"
+#line 286 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: match: "udp.dst_port": 5004 */
@@ -297,7 +298,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_media_list_found_2 && (((v_media_list_element_2 >> 48) & 255) == 255)) { /* rule */
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_sort_marked);
-#line 301 "relay.bpf.c"
+#line 302 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "priority > 2", do: [{drop: "late"}]}, */
@@ -305,7 +306,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_priority > 2) { /* rule */
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_sort_late);
-#line 309 "relay.bpf.c"
+#line 310 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: "kept"}, "pass"]}, */
@@ -313,7 +314,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 21 "spec.cue"
 		return prog_sort_write1(skb, data, v_priority);
-#line 317 "relay.bpf.c"
+#line 318 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "media"] */
@@ -351,7 +352,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_sort_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_sort_martian_destination);
-#line 355 "relay.bpf.c"
+#line 356 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp", "media"] */
@@ -397,7 +398,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_sort_super_packet);
 
 		/* spec.cue:13: priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-#line 401 "relay.bpf.c"
+#line 402 "relay.bpf.c"
 		{
 #line 13 "spec.cue"
 			__u64 form = (be16(data + 64) == 0xbede) ? FR_FORM(1, 1, 0, 15) : ((be16(data + 64) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
@@ -406,7 +407,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 
 #line 13 "spec.cue"
 			v_media_list_element_3 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 410 "relay.bpf.c"
+#line 411 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{drop: "marked"}]}, */
@@ -420,7 +421,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_media_list_found_4 = element != 0;
 #line 19 "spec.cue"
 			v_media_list_element_4 = element ? fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-#line 424 "relay.bpf.c"
+#line 425 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: match: "udp.dst_port": 5004 */
@@ -436,7 +437,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_media_list_found_4 && (((v_media_list_element_4 >> 48) & 255) == 255)) { /* rule */
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_sort_marked);
-#line 440 "relay.bpf.c"
+#line 441 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {when: "priority > 2", do: [{drop: "late"}]}, */
@@ -444,7 +445,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_priority_2 > 2) { /* rule */
 #line 20 "spec.cue"
 			return fr_drop(skb->len, reason_sort_late);
-#line 448 "relay.bpf.c"
+#line 449 "relay.bpf.c"
 		}
 
 		/* spec.cue:21: {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: "kept"}, "pass"]}, */
@@ -452,11 +453,11 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 21 "spec.cue"
 		return prog_sort_write2(skb, data, v_priority_2);
-#line 456 "relay.bpf.c"
+#line 457 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "media"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 462 "relay.bpf.c"
+#line 463 "relay.bpf.c"
 }

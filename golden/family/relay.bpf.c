@@ -39,11 +39,29 @@ struct {
 	__type(value, struct val_by_client);
 } tbl_by_client SEC(".maps");
 
-static __always_inline enum fr_found find_by_client(const struct key_by_client *key, struct val_by_client *row, __u64 now)
+static __always_inline __u64 copy_by_client(void *to, const void *from)
 {
-	enum fr_found found = fr_find(&tbl_by_client, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
 
-	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(16, 16);
+	FR_COPY(64, 18);
+	FR_COPY(64, 26);
+	FR_COPY(16, 34);
+	FR_COPY(64, 36);
+	FR_COPY(64, 44);
+	FR_COPY(32, 52);
+	FR_COPY(32, 56);
+	FR_COPY(32, 60);
+	return all;
+}
+
+static __always_inline enum fr_found find_by_client(const struct key_by_client *key, const struct fr_lease *lease, __u32 place, struct val_by_client **row, __u64 now)
+{
+	enum fr_found found = fr_find(&tbl_by_client, key, lease, place, (void **)row, copy_by_client, FR_CHANGES, NULL);
+
+	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -93,7 +111,7 @@ enum {
 	reason_forward_not_ip = 36, /* no ip header here */
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end, struct val_by_client *row_p)
+static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end, __u64 v_partial, struct val_by_client *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -115,14 +133,14 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x6 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 119 "relay.bpf.c"
+#line 137 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 40);
+	__u32 partial = v_partial;
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || (old0 && fr_is_segmented(skb, partial, 40));
 #line 13 "spec.cue"
 	__u32 x8 = ld32(data + 34);
-#line 126 "relay.bpf.c"
+#line 144 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -136,13 +154,13 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 18);
 #line 13 "spec.cue"
 	__u16 x10 = ld16(data + 22);
-#line 140 "relay.bpf.c"
+#line 158 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 13 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 146 "relay.bpf.c"
+#line 164 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -176,7 +194,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 180 "relay.bpf.c"
+#line 198 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -190,7 +208,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, struct val_by_client *row_p)
+static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, __u64 v_partial_2, struct val_by_client *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -218,14 +236,14 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 222 "relay.bpf.c"
+#line 240 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 13 "spec.cue"
 	__u32 x11 = ld32(data + 34);
-#line 229 "relay.bpf.c"
+#line 247 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -233,7 +251,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len, FR_TO_IPV6);
-#line 237 "relay.bpf.c"
+#line 255 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -269,7 +287,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 273 "relay.bpf.c"
+#line 291 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -283,7 +301,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end_2, struct val_by_client *row_p_2)
+static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end_2, __u64 v_partial_3, struct val_by_client *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -314,14 +332,14 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u64 x11 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 318 "relay.bpf.c"
+#line 336 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_3;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 60);
 #line 13 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 325 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -329,7 +347,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 
 #line 13 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 333 "relay.bpf.c"
+#line 351 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -362,7 +380,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 366 "relay.bpf.c"
+#line 384 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -376,7 +394,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, struct val_by_client *row_p_2)
+static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, __u64 v_partial_4, struct val_by_client *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -405,14 +423,14 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 409 "relay.bpf.c"
+#line 427 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_4;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 13 "spec.cue"
 	__u32 x12 = ld32(data + 54);
-#line 416 "relay.bpf.c"
+#line 434 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -423,7 +441,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 13 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_2, FR_TO_IPV4);
-#line 427 "relay.bpf.c"
+#line 445 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -460,7 +478,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 464 "relay.bpf.c"
+#line 482 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -477,6 +495,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -490,16 +509,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	__u64 v_partial_4;
 	struct val_by_client *row_p;
 	struct val_by_client *row_p_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:9: programs: forward: { */
 #line 9 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_forward_inactive);
 
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
@@ -512,7 +529,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
 #line 10 "spec.cue"
 		return fr_up(skb, reason_forward_link_multicast);
-#line 516 "relay.bpf.c"
+#line 533 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -569,7 +586,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 573 "relay.bpf.c"
+#line 590 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -593,11 +610,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 597 "relay.bpf.c"
+#line 614 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_by_client key __attribute__((aligned(8))) = {};
-#line 601 "relay.bpf.c"
+#line 618 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
@@ -609,16 +626,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			key.m_server.port = be16(data + 36);
 #line 12 "spec.cue"
-			row_p = rows + 0;
-#line 12 "spec.cue"
-			found = find_by_client(&key, row_p, now);
+			found = find_by_client(&key, lease, 0, &row_p, now);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_p = NULL;
-#line 622 "relay.bpf.c"
+#line 637 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_forward_no_by_client);
@@ -631,7 +646,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 13 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
 #line 13 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 13 "spec.cue"
@@ -646,13 +661,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 650 "relay.bpf.c"
+#line 665 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
-			return prog_forward_write1(skb, data, now, v_ip_end, row_p);
-#line 656 "relay.bpf.c"
+			return prog_forward_write1(skb, data, now, v_ip_end, v_partial, row_p);
+#line 671 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -663,7 +678,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 13 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || (((v_partial_2 >> 16) >= 42) && ((v_partial_2 & 0xffff) < ((42ULL + v_payload_len) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -682,13 +697,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 686 "relay.bpf.c"
+#line 701 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
-		return prog_forward_write2(skb, data, now, v_payload_len, row_p);
-#line 692 "relay.bpf.c"
+		return prog_forward_write2(skb, data, now, v_payload_len, v_partial_2, row_p);
+#line 707 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -726,7 +741,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 730 "relay.bpf.c"
+#line 745 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -750,11 +765,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 754 "relay.bpf.c"
+#line 769 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_by_client key __attribute__((aligned(8))) = {};
-#line 758 "relay.bpf.c"
+#line 773 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
@@ -774,16 +789,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			key.m_server.port = be16(data + 56);
 #line 12 "spec.cue"
-			row_p_2 = rows + 0;
-#line 12 "spec.cue"
-			found = find_by_client(&key, row_p_2, now);
+			found = find_by_client(&key, lease, 0, &row_p_2, now);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_p_2 = NULL;
-#line 787 "relay.bpf.c"
+#line 800 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_by_client);
@@ -796,7 +809,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "spec.cue"
 			v_partial_3 = fr_partial(skb);
 #line 13 "spec.cue"
-			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) || ((v_partial_3 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -817,13 +830,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 821 "relay.bpf.c"
+#line 834 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
-			return prog_forward_write3(skb, data, now, v_ip_end_2, row_p_2);
-#line 827 "relay.bpf.c"
+			return prog_forward_write3(skb, data, now, v_ip_end_2, v_partial_3, row_p_2);
+#line 840 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -834,7 +847,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		v_partial_4 = fr_partial(skb);
 #line 13 "spec.cue"
-		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
+		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) || (((v_partial_4 >> 16) >= 62) && ((v_partial_4 & 0xffff) < ((62ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -853,17 +866,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 857 "relay.bpf.c"
+#line 870 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (28ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
-		return prog_forward_write4(skb, data, now, v_payload_len_2, row_p_2);
-#line 863 "relay.bpf.c"
+		return prog_forward_write4(skb, data, now, v_payload_len_2, v_partial_4, row_p_2);
+#line 876 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 869 "relay.bpf.c"
+#line 882 "relay.bpf.c"
 }

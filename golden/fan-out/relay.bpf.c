@@ -678,6 +678,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -692,7 +693,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* spec.cue:11: programs: spread: { */
 #line 11 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_spread_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_spread_inactive);
 
 	/* spec.cue:12: hook: "tc/ingress" */
 #line 12 "spec.cue"
@@ -705,7 +706,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_spread_link_broadcast);
 #line 12 "spec.cue"
 		return fr_up(skb, reason_spread_link_multicast);
-#line 709 "relay.bpf.c"
+#line 710 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -762,7 +763,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_spread_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_spread_martian_destination);
-#line 766 "relay.bpf.c"
+#line 767 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
@@ -803,10 +804,10 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 15 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 15 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 48))) return fr_up(skb, reason_spread_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 48))) return fr_up(skb, reason_spread_partial_checksum);
 #line 15 "spec.cue"
 		return prog_spread_fan1(skb, data, v_ip_end);
-#line 810 "relay.bpf.c"
+#line 811 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
@@ -844,7 +845,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_spread_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_spread_martian_destination);
-#line 848 "relay.bpf.c"
+#line 849 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
@@ -885,14 +886,14 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 15 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 15 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 68))) return fr_up(skb, reason_spread_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 68))) return fr_up(skb, reason_spread_partial_checksum);
 #line 15 "spec.cue"
 		return prog_spread_fan2(skb, data, v_ip_end_2);
-#line 892 "relay.bpf.c"
+#line 893 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
 #line 13 "spec.cue"
 	return fr_up(skb, reason_spread_not_ip);
-#line 898 "relay.bpf.c"
+#line 899 "relay.bpf.c"
 }

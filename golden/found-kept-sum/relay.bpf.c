@@ -33,9 +33,21 @@ struct {
 	__type(value, struct val_ways);
 } tbl_ways SEC(".maps");
 
-static __always_inline enum fr_found find_ways(const struct key_ways *key, struct val_ways *row)
+static __always_inline __u64 copy_ways(void *to, const void *from)
 {
-	return fr_find(&tbl_ways, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(32, 16);
+	FR_COPY(64, 20);
+	FR_COPY(64, 28);
+	return all;
+}
+
+static __always_inline enum fr_found find_ways(const struct key_ways *key, const struct fr_lease *lease, __u32 place, struct val_ways **row)
+{
+	return fr_find(&tbl_ways, key, lease, place, (void **)row, copy_ways, FR_CHANGES, NULL);
 }
 
 /*
@@ -100,13 +112,13 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 14 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 104 "relay.bpf.c"
+#line 116 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_w->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 14 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 110 "relay.bpf.c"
+#line 122 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -130,7 +142,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 134 "relay.bpf.c"
+#line 146 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -151,12 +163,12 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 155 "relay.bpf.c"
+#line 167 "relay.bpf.c"
 	int direct = row_w_2->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 14 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 160 "relay.bpf.c"
+#line 172 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -178,7 +190,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 12, bpf_htons(0x86dd));
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 182 "relay.bpf.c"
+#line 194 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -193,7 +205,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_w_2->m_way.hop.ifindex, AF_INET6, row_w_2->m_way.addr);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_payload_len, struct val_ways *row_w_3)
+static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_payload_len, __u64 v_partial, struct val_ways *row_w_3)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -222,10 +234,10 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 34);
 #line 14 "spec.cue"
 	__u16 x10 = ld16(data + 42);
-#line 226 "relay.bpf.c"
+#line 238 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x8 + x9 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 44, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + was0) + (__u64)x6 + now0);
 	if (!sum0)
@@ -240,13 +252,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x11 = ld16(data + 20);
 #line 14 "spec.cue"
 	__u16 x12 = ld16(data + 26);
-#line 244 "relay.bpf.c"
+#line 256 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x11 + x12) + (__u64)x1 + x3);
 	int direct = row_w_3->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 50, 46, v_payload_len, FR_POP_INNER);
-#line 250 "relay.bpf.c"
+#line 262 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -284,7 +296,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 288 "relay.bpf.c"
+#line 300 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -297,7 +309,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_w_3->m_way.hop.ifindex, AF_INET, row_w_3->m_way.addr + 12);
 }
 
-static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_payload_len_2, struct val_ways *row_w_4)
+static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_payload_len_2, __u64 v_partial_2, struct val_ways *row_w_4)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -323,10 +335,10 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 64);
 #line 14 "spec.cue"
 	__u16 x9 = ld16(data + 62);
-#line 327 "relay.bpf.c"
+#line 339 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x9 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 64, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x9 + was0) + (__u64)x1 + now0);
 	if (!sum0)
@@ -335,7 +347,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 70, 66, v_payload_len_2, FR_POP_INNER);
-#line 339 "relay.bpf.c"
+#line 351 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -374,7 +386,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st32(data + 62, x8);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 378 "relay.bpf.c"
+#line 390 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -390,6 +402,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -407,16 +420,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	struct val_ways *row_w_2;
 	struct val_ways *row_w_3;
 	struct val_ways *row_w_4;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:10: programs: forward: { */
 #line 10 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_forward_inactive);
 
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
@@ -427,7 +438,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
 #line 11 "spec.cue"
 		return fr_up(skb, reason_forward_link_multicast);
-#line 431 "relay.bpf.c"
+#line 442 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -486,7 +497,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 490 "relay.bpf.c"
+#line 501 "relay.bpf.c"
 			}
 
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -524,26 +535,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 528 "relay.bpf.c"
+#line 539 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
-#line 532 "relay.bpf.c"
+#line 543 "relay.bpf.c"
 				enum fr_found found;
 
 #line 13 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 30));
 #line 13 "spec.cue"
-				row_w = rows + 0;
-#line 13 "spec.cue"
-				found = find_ways(&key, row_w);
+				found = find_ways(&key, lease, 0, &row_w);
 #line 13 "spec.cue"
 				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 13 "spec.cue"
 				if (found == FR_MISSING)
 #line 13 "spec.cue"
 					row_w = NULL;
-#line 547 "relay.bpf.c"
+#line 556 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w) return fr_up(skb, reason_forward_no_ways);
@@ -563,13 +572,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 567 "relay.bpf.c"
+#line 576 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (v_ip_end - 14 > row_w->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write1(skb, data, v_ip_end, row_w);
-#line 573 "relay.bpf.c"
+#line 582 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -607,7 +616,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 611 "relay.bpf.c"
+#line 620 "relay.bpf.c"
 			}
 
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -645,11 +654,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 649 "relay.bpf.c"
+#line 658 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
-#line 653 "relay.bpf.c"
+#line 662 "relay.bpf.c"
 				enum fr_found found;
 
 #line 13 "spec.cue"
@@ -657,16 +666,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "spec.cue"
 				st64((void *)&key + 8, ld64(data + 38 + 8));
 #line 13 "spec.cue"
-				row_w_2 = rows + 0;
-#line 13 "spec.cue"
-				found = find_ways(&key, row_w_2);
+				found = find_ways(&key, lease, 0, &row_w_2);
 #line 13 "spec.cue"
 				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 13 "spec.cue"
 				if (found == FR_MISSING)
 #line 13 "spec.cue"
 					row_w_2 = NULL;
-#line 670 "relay.bpf.c"
+#line 677 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_2) return fr_up(skb, reason_forward_no_ways);
@@ -686,19 +693,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 690 "relay.bpf.c"
+#line 697 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (v_ip_end_2 - 14 > row_w_2->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write2(skb, data, v_ip_end_2, row_w_2);
-#line 696 "relay.bpf.c"
+#line 703 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 702 "relay.bpf.c"
+#line 709 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -758,7 +765,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast_v4(ld32(data + 34))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 762 "relay.bpf.c"
+#line 769 "relay.bpf.c"
 			}
 
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -796,26 +803,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 800 "relay.bpf.c"
+#line 807 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
-#line 804 "relay.bpf.c"
+#line 811 "relay.bpf.c"
 				enum fr_found found;
 
 #line 13 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 34));
 #line 13 "spec.cue"
-				row_w_3 = rows + 0;
-#line 13 "spec.cue"
-				found = find_ways(&key, row_w_3);
+				found = find_ways(&key, lease, 0, &row_w_3);
 #line 13 "spec.cue"
 				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 13 "spec.cue"
 				if (found == FR_MISSING)
 #line 13 "spec.cue"
 					row_w_3 = NULL;
-#line 819 "relay.bpf.c"
+#line 824 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_3) return fr_up(skb, reason_forward_no_ways);
@@ -828,7 +833,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 14 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 44)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x26002c)) || (((v_partial >> 16) >= 50) && ((v_partial & 0xffff) < ((50ULL + v_payload_len) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 #line 14 "spec.cue"
 			if (unlikely(row_w_3->m_way.hop.state != FR_HOP_DIRECT && row_w_3->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
@@ -841,13 +846,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 845 "relay.bpf.c"
+#line 850 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (32ULL + v_payload_len > row_w_3->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
-			return prog_forward_write3(skb, data, v_payload_len, row_w_3);
-#line 851 "relay.bpf.c"
+			return prog_forward_write3(skb, data, v_payload_len, v_partial, row_w_3);
+#line 856 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -885,7 +890,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast(data + 42)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 889 "relay.bpf.c"
+#line 894 "relay.bpf.c"
 			}
 
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -923,11 +928,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 927 "relay.bpf.c"
+#line 932 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
-#line 931 "relay.bpf.c"
+#line 936 "relay.bpf.c"
 				enum fr_found found;
 
 #line 13 "spec.cue"
@@ -935,16 +940,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "spec.cue"
 				st64((void *)&key + 8, ld64(data + 42 + 8));
 #line 13 "spec.cue"
-				row_w_4 = rows + 0;
-#line 13 "spec.cue"
-				found = find_ways(&key, row_w_4);
+				found = find_ways(&key, lease, 0, &row_w_4);
 #line 13 "spec.cue"
 				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 13 "spec.cue"
 				if (found == FR_MISSING)
 #line 13 "spec.cue"
 					row_w_4 = NULL;
-#line 948 "relay.bpf.c"
+#line 951 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_4) return fr_up(skb, reason_forward_no_ways);
@@ -957,7 +960,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			v_partial_2 = fr_partial(skb);
 #line 14 "spec.cue"
-			if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 64)) || ((v_partial_2 >> 16) >= 70))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x3a0040)) || (((v_partial_2 >> 16) >= 70) && ((v_partial_2 & 0xffff) < ((70ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -976,23 +979,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 980 "relay.bpf.c"
+#line 983 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (52ULL + v_payload_len_2 > row_w_4->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
-			return prog_forward_write4(skb, data, v_payload_len_2, row_w_4);
-#line 986 "relay.bpf.c"
+			return prog_forward_write4(skb, data, v_payload_len_2, v_partial_2, row_w_4);
+#line 989 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 992 "relay.bpf.c"
+#line 995 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_forward_not_vlan);
-#line 998 "relay.bpf.c"
+#line 1001 "relay.bpf.c"
 }

@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 27
+#define FR_REASONS 28
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -39,16 +39,17 @@ enum {
 	reason_change_not_udp = 17, /* no udp header here */
 	reason_change_udp_length = 18, /* udp.length disagrees with the packet */
 	reason_change_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
-	reason_change_no_memory = 20, /* the kernel has no memory to change the packet */
-	reason_change_fault = 21, /* dropped: the kernel failed after the first change */
-	reason_change_ipv6_version = 22, /* ipv6.version is not 6 */
-	reason_change_mapped_address = 23, /* an IPv4-mapped address in an IPv6 header */
-	reason_change_ipv6_payload_length = 24, /* ipv6.payload_length disagrees with the packet */
-	reason_change_udp_checksum = 25, /* udp.checksum is 0, which stands for none and is not valid here */
-	reason_change_not_ip = 26, /* no ip header here */
+	reason_change_partial_checksum = 20, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_change_no_memory = 21, /* the kernel has no memory to change the packet */
+	reason_change_fault = 22, /* dropped: the kernel failed after the first change */
+	reason_change_ipv6_version = 23, /* ipv6.version is not 6 */
+	reason_change_mapped_address = 24, /* an IPv4-mapped address in an IPv6 header */
+	reason_change_ipv6_payload_length = 25, /* ipv6.payload_length disagrees with the packet */
+	reason_change_udp_checksum = 26, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_change_not_ip = 27, /* no ip header here */
 };
 
-static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
+static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data, __u64 v_partial)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -64,7 +65,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
 	__u16 x2 = ld16(data + 42);
 #line 13 "spec.cue"
 	__u32 x3 = ld32(data + 46);
-#line 68 "relay.bpf.c"
+#line 69 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 
 	/* udp.checksum */
@@ -76,14 +77,14 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
 	__u32 x5 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x6 = ld16(data + 38);
-#line 80 "relay.bpf.c"
+#line 81 "relay.bpf.c"
 	__u64 was1 = (__u64)x4 + x5 + x6 + 0x1100;
 	__u64 now1 = (__u64)x4 + x5 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
 #line 13 "spec.cue"
 	__u16 x7 = ld16(data + 44);
-#line 87 "relay.bpf.c"
+#line 88 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x7 + x3 + was1) + (__u64)x0 + sum0 + x1 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -103,7 +104,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
 	st16(data + 44, sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
-#line 107 "relay.bpf.c"
+#line 108 "relay.bpf.c"
 	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
@@ -114,7 +115,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data)
+static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data, __u64 v_partial_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -130,7 +131,7 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data)
 	__u16 x2 = ld16(data + 62);
 #line 13 "spec.cue"
 	__u32 x3 = ld32(data + 66);
-#line 134 "relay.bpf.c"
+#line 135 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 
 	/* udp.checksum */
@@ -146,14 +147,14 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data)
 	__u64 x7 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x8 = ld16(data + 58);
-#line 150 "relay.bpf.c"
+#line 151 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
 #line 13 "spec.cue"
 	__u16 x9 = ld16(data + 64);
-#line 157 "relay.bpf.c"
+#line 158 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x2 + x9 + x3 + was1) + (__u64)x0 + sum0 + x1 + now1);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -171,7 +172,7 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data)
 	st16(data + 64, sum0);
 #line 14 "transport.cue"
 	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
-#line 175 "relay.bpf.c"
+#line 176 "relay.bpf.c"
 	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
@@ -185,11 +186,14 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data)
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
@@ -197,7 +201,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* spec.cue:10: programs: change: { */
 #line 10 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_change_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_change_inactive);
 
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
@@ -210,7 +214,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_change_link_broadcast);
 #line 11 "spec.cue"
 		return fr_up(skb, reason_change_link_multicast);
-#line 214 "relay.bpf.c"
+#line 218 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -267,7 +271,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_change_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_change_martian_destination);
-#line 271 "relay.bpf.c"
+#line 275 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "unit"] */
@@ -302,8 +306,12 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 		/* spec.cue:13: do: [{set: {"unit.hops": 1, "unit.id": "unit.id ^ 0x12345678 & 0xFFFFFFFF"}}, "pass"] */
 #line 13 "spec.cue"
-		return prog_change_write1(skb, data);
-#line 307 "relay.bpf.c"
+		v_partial = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_change_partial_checksum);
+#line 13 "spec.cue"
+		return prog_change_write1(skb, data, v_partial);
+#line 315 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "unit"] */
@@ -341,7 +349,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_change_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_change_martian_destination);
-#line 345 "relay.bpf.c"
+#line 353 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "unit"] */
@@ -380,12 +388,16 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 		/* spec.cue:13: do: [{set: {"unit.hops": 1, "unit.id": "unit.id ^ 0x12345678 & 0xFFFFFFFF"}}, "pass"] */
 #line 13 "spec.cue"
-		return prog_change_write2(skb, data);
-#line 385 "relay.bpf.c"
+		v_partial_2 = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 70))) return fr_up(skb, reason_change_partial_checksum);
+#line 13 "spec.cue"
+		return prog_change_write2(skb, data, v_partial_2);
+#line 397 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_change_not_ip);
-#line 391 "relay.bpf.c"
+#line 403 "relay.bpf.c"
 }

@@ -52,7 +52,7 @@ enum {
 	reason_in_not_ip = 29, /* no ip header here */
 };
 
-static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len)
+static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len, __u64 v_partial)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -87,7 +87,7 @@ static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u
 #line 88 "relay.bpf.c"
 	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
 	__u64 now0 = (__u64)x10 + x11 + x9 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x12 + was0));
 	if (1)
@@ -160,7 +160,7 @@ static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u64 v_payload_len_2)
+static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u64 v_payload_len_2, __u64 v_partial_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -191,7 +191,7 @@ static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u
 #line 192 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x11 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x4 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + was0));
 	if (1)
@@ -258,6 +258,7 @@ static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u
 SEC("tc") int prog_in(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -274,7 +275,7 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 
 	/* spec.cue:9: "in": { */
 #line 9 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_in_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_in_inactive);
 
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
@@ -287,7 +288,7 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_in_link_broadcast);
 #line 10 "spec.cue"
 		return fr_up(skb, reason_in_link_multicast);
-#line 291 "relay.bpf.c"
+#line 292 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -344,7 +345,7 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_in_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_in_martian_destination);
-#line 348 "relay.bpf.c"
+#line 349 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -383,10 +384,10 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 13 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_in_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 42) && ((v_partial & 0xffff) < ((42ULL + v_payload_len) - 1))))) return fr_up(skb, reason_in_partial_checksum);
 #line 13 "spec.cue"
-		return prog_in_write1(skb, data, v_payload_len);
-#line 390 "relay.bpf.c"
+		return prog_in_write1(skb, data, v_payload_len, v_partial);
+#line 391 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -424,7 +425,7 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_in_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_in_martian_destination);
-#line 428 "relay.bpf.c"
+#line 429 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -463,7 +464,7 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 13 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_in_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || (((v_partial_2 >> 16) >= 62) && ((v_partial_2 & 0xffff) < ((62ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_in_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -471,14 +472,14 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 
 		/* spec.cue:13: do: [{push: tag: id: 0x010203}, "pass"] */
 #line 13 "spec.cue"
-		return prog_in_write2(skb, data, v_payload_len_2);
-#line 476 "relay.bpf.c"
+		return prog_in_write2(skb, data, v_payload_len_2, v_partial_2);
+#line 477 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_in_not_ip);
-#line 482 "relay.bpf.c"
+#line 483 "relay.bpf.c"
 }
 
 /*
@@ -522,7 +523,7 @@ enum {
 	reason_out_not_ip = 60, /* no ip header here */
 };
 
-static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __u64 v_named_id_size, __u64 v_named_id_end, void *p_named_id_end, __u64 v_payload_len)
+static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __u64 v_named_id_size, __u64 v_named_id_end, void *p_named_id_end, __u64 v_payload_len, __u64 v_partial)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -534,17 +535,17 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
-#line 538 "relay.bpf.c"
+#line 539 "relay.bpf.c"
 	__u64 x2 = fr_sum64(skb, 43, v_named_id_size);
 #line 19 "spec.cue"
 	__u16 x4 = ld16(p_named_id_end);
-#line 542 "relay.bpf.c"
+#line 543 "relay.bpf.c"
 	__u64 x3 = x4;
 	if (((v_named_id_end - 34) & 1) != 0)
 		x3 <<= 8;
 #line 19 "spec.cue"
 	__u8 x6 = ld8(p_named_id_end + 2);
-#line 548 "relay.bpf.c"
+#line 549 "relay.bpf.c"
 	__u64 x5 = x6;
 	if ((((v_named_id_end + 2) - 34) & 1) != 0)
 		x5 <<= 8;
@@ -555,16 +556,16 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	__u32 x9 = ld32(data + 30);
 #line 19 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 559 "relay.bpf.c"
+#line 560 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x8 + x9 + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 19 "spec.cue"
 	__u32 x11 = ld32(data + 34);
 #line 19 "spec.cue"
 	__u8 x12 = ld8(data + 42);
-#line 568 "relay.bpf.c"
+#line 569 "relay.bpf.c"
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + ((__u64)x2 << 8) + x12 + x3 + x5 + was0));
 	if (((((v_named_id_end + 3) - 34) ^ (v_named_id_end - 34)) & 1) != 0)
 		body0 = __builtin_bswap16(body0);
@@ -579,12 +580,12 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	__u16 old1 = ld16(data + 24);
 #line 19 "spec.cue"
 	__u16 x13 = ld16(data + 16);
-#line 583 "relay.bpf.c"
+#line 584 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - (x13) + x0);
 
 #line 19 "spec.cue"
 	int err = fr_resize(skb, (v_named_id_end + 3), v_named_id_end, v_payload_len, FR_PAYLOAD);
-#line 588 "relay.bpf.c"
+#line 589 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_out_fault) : fr_up(skb, reason_out_no_memory);
 
@@ -604,7 +605,7 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 608 "relay.bpf.c"
+#line 609 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
 	if (unlikely(csum >= 0)) {
@@ -615,7 +616,7 @@ static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __u64 v_named_id_size_2, __u64 v_named_id_end_2, void *p_named_id_end_2, __u64 v_payload_len_2)
+static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __u64 v_named_id_size_2, __u64 v_named_id_end_2, void *p_named_id_end_2, __u64 v_payload_len_2, __u64 v_partial_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -625,17 +626,17 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
-#line 629 "relay.bpf.c"
+#line 630 "relay.bpf.c"
 	__u64 x1 = fr_sum64(skb, 63, v_named_id_size_2);
 #line 19 "spec.cue"
 	__u16 x3 = ld16(p_named_id_end_2);
-#line 633 "relay.bpf.c"
+#line 634 "relay.bpf.c"
 	__u64 x2 = x3;
 	if (((v_named_id_end_2 - 54) & 1) != 0)
 		x2 <<= 8;
 #line 19 "spec.cue"
 	__u8 x5 = ld8(p_named_id_end_2 + 2);
-#line 639 "relay.bpf.c"
+#line 640 "relay.bpf.c"
 	__u64 x4 = x5;
 	if ((((v_named_id_end_2 + 2) - 54) & 1) != 0)
 		x4 <<= 8;
@@ -650,16 +651,16 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 	__u64 x10 = ld64(data + 46);
 #line 19 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 654 "relay.bpf.c"
+#line 655 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x0 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 19 "spec.cue"
 	__u32 x12 = ld32(data + 54);
 #line 19 "spec.cue"
 	__u8 x13 = ld8(data + 62);
-#line 663 "relay.bpf.c"
+#line 664 "relay.bpf.c"
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + ((__u64)x1 << 8) + x13 + x2 + x4 + was0));
 	if (((((v_named_id_end_2 + 3) - 54) ^ (v_named_id_end_2 - 54)) & 1) != 0)
 		body0 = __builtin_bswap16(body0);
@@ -669,7 +670,7 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 
 #line 19 "spec.cue"
 	int err = fr_resize(skb, (v_named_id_end_2 + 3), v_named_id_end_2, v_payload_len_2, FR_PAYLOAD);
-#line 673 "relay.bpf.c"
+#line 674 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_out_fault) : fr_up(skb, reason_out_no_memory);
 
@@ -687,7 +688,7 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 #line 13 "transport.cue"
 	st16(data + 58, x0);
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 691 "relay.bpf.c"
+#line 692 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
 	if (unlikely(csum >= 0)) {
@@ -701,6 +702,7 @@ static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __
 SEC("tc") int prog_out(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -723,7 +725,7 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 
 	/* spec.cue:15: out: { */
 #line 15 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_out_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_out_inactive);
 
 	/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
@@ -736,7 +738,7 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_out_link_broadcast);
 #line 16 "spec.cue"
 		return fr_up(skb, reason_out_link_multicast);
-#line 740 "relay.bpf.c"
+#line 742 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -793,7 +795,7 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_out_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_out_martian_destination);
-#line 797 "relay.bpf.c"
+#line 799 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
@@ -858,10 +860,10 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 #line 19 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 19 "spec.cue"
-		if (!((v_partial == 0) || ((v_partial & 0xffff) == 40))) return fr_up(skb, reason_out_partial_checksum);
+		if (!((v_partial == 0) || (v_partial == 0x220028))) return fr_up(skb, reason_out_partial_checksum);
 #line 19 "spec.cue"
-		return prog_out_write1(skb, data, v_named_id_size, v_named_id_end, p_named_id_end, v_payload_len);
-#line 865 "relay.bpf.c"
+		return prog_out_write1(skb, data, v_named_id_size, v_named_id_end, p_named_id_end, v_payload_len, v_partial);
+#line 867 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
@@ -899,7 +901,7 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_out_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_out_martian_destination);
-#line 903 "relay.bpf.c"
+#line 905 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
@@ -964,7 +966,7 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 #line 19 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 19 "spec.cue"
-		if (!((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60))) return fr_up(skb, reason_out_partial_checksum);
+		if (!((v_partial_2 == 0) || (v_partial_2 == 0x36003c))) return fr_up(skb, reason_out_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -972,12 +974,12 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 
 		/* spec.cue:19: do: [{pop: "tag"}, "pass"] */
 #line 19 "spec.cue"
-		return prog_out_write2(skb, data, v_named_id_size_2, v_named_id_end_2, p_named_id_end_2, v_payload_len_2);
-#line 977 "relay.bpf.c"
+		return prog_out_write2(skb, data, v_named_id_size_2, v_named_id_end_2, p_named_id_end_2, v_payload_len_2, v_partial_2);
+#line 979 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "named", "tag"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_out_not_ip);
-#line 983 "relay.bpf.c"
+#line 985 "relay.bpf.c"
 }

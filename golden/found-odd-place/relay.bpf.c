@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 28
+#define FR_REASONS 29
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
@@ -40,16 +40,17 @@ enum {
 	reason_change_udp_length = 18, /* udp.length disagrees with the packet */
 	reason_change_super_packet = 19, /* several datagrams in one buffer (GSO, GRO) */
 	reason_change_named_id = 20, /* named.id is longer than the spec allows */
-	reason_change_no_memory = 21, /* the kernel has no memory to change the packet */
-	reason_change_fault = 22, /* dropped: the kernel failed after the first change */
-	reason_change_ipv6_version = 23, /* ipv6.version is not 6 */
-	reason_change_mapped_address = 24, /* an IPv4-mapped address in an IPv6 header */
-	reason_change_ipv6_payload_length = 25, /* ipv6.payload_length disagrees with the packet */
-	reason_change_udp_checksum = 26, /* udp.checksum is 0, which stands for none and is not valid here */
-	reason_change_not_ip = 27, /* no ip header here */
+	reason_change_partial_checksum = 21, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_change_no_memory = 22, /* the kernel has no memory to change the packet */
+	reason_change_fault = 23, /* dropped: the kernel failed after the first change */
+	reason_change_ipv6_version = 24, /* ipv6.version is not 6 */
+	reason_change_mapped_address = 25, /* an IPv4-mapped address in an IPv6 header */
+	reason_change_ipv6_payload_length = 26, /* ipv6.payload_length disagrees with the packet */
+	reason_change_udp_checksum = 27, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_change_not_ip = 28, /* no ip header here */
 };
 
-static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data, __u64 v_named_id_end, void *p_named_id_end)
+static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data, __u64 v_named_id_end, void *p_named_id_end, __u64 v_partial)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -63,13 +64,13 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 40);
 #line 13 "spec.cue"
 	__u8 x3 = ld8(p_named_id_end);
-#line 67 "relay.bpf.c"
+#line 68 "relay.bpf.c"
 	__u64 x2 = x3;
 	if (((v_named_id_end - 34) & 1) != 0)
 		x2 <<= 8;
 #line 13 "spec.cue"
 	__u16 x5 = ld16(p_named_id_end + 1);
-#line 73 "relay.bpf.c"
+#line 74 "relay.bpf.c"
 	__u64 x4 = x5;
 	if ((((v_named_id_end + 1) - 34) & 1) != 0)
 		x4 <<= 8;
@@ -85,10 +86,10 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	__u32 x9 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 89 "relay.bpf.c"
+#line 90 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x8 + x9 + x10 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x4 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
@@ -108,7 +109,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	st16(p_named_id_end + 1, x1);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 112 "relay.bpf.c"
+#line 113 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
@@ -120,7 +121,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data, __u64 v_named_id_end_2, void *p_named_id_end_2)
+static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data, __u64 v_named_id_end_2, void *p_named_id_end_2, __u64 v_partial_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -134,13 +135,13 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 60);
 #line 13 "spec.cue"
 	__u8 x3 = ld8(p_named_id_end_2);
-#line 138 "relay.bpf.c"
+#line 139 "relay.bpf.c"
 	__u64 x2 = x3;
 	if (((v_named_id_end_2 - 54) & 1) != 0)
 		x2 <<= 8;
 #line 13 "spec.cue"
 	__u16 x5 = ld16(p_named_id_end_2 + 1);
-#line 144 "relay.bpf.c"
+#line 145 "relay.bpf.c"
 	__u64 x4 = x5;
 	if ((((v_named_id_end_2 + 1) - 54) & 1) != 0)
 		x4 <<= 8;
@@ -160,10 +161,10 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	__u64 x11 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 164 "relay.bpf.c"
+#line 165 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x4 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
@@ -181,7 +182,7 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	st16(p_named_id_end_2 + 1, x1);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 185 "relay.bpf.c"
+#line 186 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
@@ -196,17 +197,20 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
 	__u64 v_named_id_size;
 	__u64 v_named_id_end;
 	void *p_named_id_end;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_named_id_size_2;
 	__u64 v_named_id_end_2;
 	void *p_named_id_end_2;
+	__u64 v_partial_2;
 
 	fr_pull(skb, 75);
 	data = (void *)(long)skb->data;
@@ -214,7 +218,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 	/* spec.cue:10: programs: change: { */
 #line 10 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_change_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_change_inactive);
 
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
@@ -227,7 +231,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_change_link_broadcast);
 #line 11 "spec.cue"
 		return fr_up(skb, reason_change_link_multicast);
-#line 231 "relay.bpf.c"
+#line 235 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -284,7 +288,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_change_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_change_martian_destination);
-#line 288 "relay.bpf.c"
+#line 292 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
@@ -337,8 +341,12 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 		/* spec.cue:13: do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + 0x1234, 16)"}}, "pass"] */
 #line 13 "spec.cue"
-		return prog_change_write1(skb, data, v_named_id_end, p_named_id_end);
-#line 342 "relay.bpf.c"
+		v_partial = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= (v_named_id_end + 3)))) return fr_up(skb, reason_change_partial_checksum);
+#line 13 "spec.cue"
+		return prog_change_write1(skb, data, v_named_id_end, p_named_id_end, v_partial);
+#line 350 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
@@ -376,7 +384,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_change_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_change_martian_destination);
-#line 380 "relay.bpf.c"
+#line 388 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
@@ -433,12 +441,16 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 		/* spec.cue:13: do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + 0x1234, 16)"}}, "pass"] */
 #line 13 "spec.cue"
-		return prog_change_write2(skb, data, v_named_id_end_2, p_named_id_end_2);
-#line 438 "relay.bpf.c"
+		v_partial_2 = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= (v_named_id_end_2 + 3)))) return fr_up(skb, reason_change_partial_checksum);
+#line 13 "spec.cue"
+		return prog_change_write2(skb, data, v_named_id_end_2, p_named_id_end_2, v_partial_2);
+#line 450 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "named"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_change_not_ip);
-#line 444 "relay.bpf.c"
+#line 456 "relay.bpf.c"
 }

@@ -32,9 +32,17 @@ struct {
 	__type(value, struct val_flows);
 } tbl_flows SEC(".maps");
 
-static __always_inline enum fr_found find_flows(const struct key_flows *key, struct val_flows *row)
+static __always_inline __u64 copy_flows(void *to, const void *from)
 {
-	return fr_find(&tbl_flows, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(8, 0);
+	return all;
+}
+
+static __always_inline enum fr_found find_flows(const struct key_flows *key, const struct fr_lease *lease, __u32 place, struct val_flows **row)
+{
+	return fr_find(&tbl_flows, key, lease, place, (void **)row, copy_flows, FR_CHANGES, NULL);
 }
 
 /*
@@ -88,7 +96,7 @@ static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data)
 	__u16 old0 = ld16(data + 24);
 #line 10 "spec.cue"
 	__u16 x1 = ld16(data + 14);
-#line 92 "relay.bpf.c"
+#line 100 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 
 	csum = bpf_csum_update(skb, 0);
@@ -100,7 +108,7 @@ static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data)
 	st16(data + 14, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 104 "relay.bpf.c"
+#line 112 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -116,7 +124,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, s
 #line 12 "spec.cue"
 	__u32 x0 = bpf_htonl(((0x60000000ULL | ((__u64)row_f->m_class << 22)) | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
-#line 120 "relay.bpf.c"
+#line 128 "relay.bpf.c"
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, 14, 4);
@@ -124,7 +132,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, s
 
 #line 12 "spec.cue"
 	st32(data + 14, x0);
-#line 128 "relay.bpf.c"
+#line 136 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 4);
 	}
@@ -136,22 +144,21 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, s
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	struct val_flows *row_f;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:6: programs: sort: { */
 #line 6 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_sort_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_sort_inactive);
 
 	/* spec.cue:7: hook: "tc/ingress" */
 #line 7 "spec.cue"
@@ -164,7 +171,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_sort_link_broadcast);
 #line 7 "spec.cue"
 		return fr_up(skb, reason_sort_link_multicast);
-#line 168 "relay.bpf.c"
+#line 175 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -221,7 +228,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_sort_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_sort_martian_destination);
-#line 225 "relay.bpf.c"
+#line 232 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: stack: ["eth", "ip", "udp"] */
@@ -251,7 +258,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (be16(data + 18) == 7) { /* rule */
 #line 10 "spec.cue"
 				return prog_sort_write1(skb, data);
-#line 255 "relay.bpf.c"
+#line 262 "relay.bpf.c"
 			}
 		}
 
@@ -260,13 +267,13 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (((be16(data + 34) == 0) || (be16(data + 34) >= 2)) && (be8(data + 22) == 1)) { /* rule */
 #line 11 "spec.cue"
 			return fr_drop(skb->len, reason_sort_old);
-#line 264 "relay.bpf.c"
+#line 271 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {do: [{drop: "other"}]}, */
 #line 13 "spec.cue"
 		return fr_drop(skb->len, reason_sort_other);
-#line 270 "relay.bpf.c"
+#line 277 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp"] */
@@ -304,7 +311,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_sort_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_sort_martian_destination);
-#line 308 "relay.bpf.c"
+#line 315 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: stack: ["eth", "ip", "udp"] */
@@ -328,42 +335,40 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_sort_udp_length);
 
 		/* spec.cue:12: {when: "ipv6", lookup: f: flows: ["ipv6.flow_label"], do: [{set: "ipv6.dscp": "f.class"}, "pass"]}, */
-#line 332 "relay.bpf.c"
+#line 339 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_flows key __attribute__((aligned(8))) = {};
-#line 336 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
 			key.m_label = ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff);
 #line 12 "spec.cue"
-			row_f = rows + 0;
-#line 12 "spec.cue"
-			found = find_flows(&key, row_f);
+			found = find_flows(&key, lease, 0, &row_f);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_f = NULL;
-#line 351 "relay.bpf.c"
+#line 356 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (fr_has(row_f)) { /* rule */
 #line 12 "spec.cue"
 			return prog_sort_write2(skb, data, row_f);
-#line 357 "relay.bpf.c"
+#line 362 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {do: [{drop: "other"}]}, */
 #line 13 "spec.cue"
 		return fr_drop(skb->len, reason_sort_other);
-#line 363 "relay.bpf.c"
+#line 368 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp"] */
 #line 8 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 369 "relay.bpf.c"
+#line 374 "relay.bpf.c"
 }

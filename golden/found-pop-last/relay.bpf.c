@@ -116,6 +116,7 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ipv4_end;
 	__u64 v_payload_len;
@@ -127,7 +128,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 	/* spec.cue:8: programs: unwrap: { */
 #line 8 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_unwrap_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_unwrap_inactive);
 
 	/* spec.cue:9: hook: "tc/ingress" */
 #line 9 "spec.cue"
@@ -140,7 +141,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_unwrap_link_broadcast);
 #line 9 "spec.cue"
 		return fr_up(skb, reason_unwrap_link_multicast);
-#line 144 "relay.bpf.c"
+#line 145 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -198,7 +199,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_unwrap_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_unwrap_martian_destination);
-#line 202 "relay.bpf.c"
+#line 203 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ipv4", "shim"] */
@@ -223,8 +224,8 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 #line 11 "spec.cue"
 	v_partial = fr_partial(skb);
 #line 11 "spec.cue"
-	if (!((v_partial == 0) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_unwrap_partial_checksum);
+	if (!((v_partial == 0) || (((v_partial >> 16) >= 42) && ((v_partial & 0xffff) < ((42ULL + v_payload_len) - 1))))) return fr_up(skb, reason_unwrap_partial_checksum);
 #line 11 "spec.cue"
 	return prog_unwrap_write1(skb, data, v_payload_len);
-#line 230 "relay.bpf.c"
+#line 231 "relay.bpf.c"
 }

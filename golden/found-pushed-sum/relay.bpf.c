@@ -52,7 +52,7 @@ enum {
 	reason_wrap_not_ip = 29, /* no ip header here */
 };
 
-static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len)
+static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len, __u64 v_partial)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -95,7 +95,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 #line 96 "relay.bpf.c"
 	__u64 was1 = (__u64)x12 + x13 + x14 + 0x1100;
 	__u64 now1 = (__u64)x12 + x13 + x9 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + was1) + (__u64)x9 + x10 + sum0 + now1);
 	if (!sum1)
@@ -163,7 +163,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, __u64 v_payload_len_2)
+static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, __u64 v_payload_len_2, __u64 v_partial_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -203,7 +203,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 #line 204 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x13 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x4 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + was1) + (__u64)x4 + x11 + sum0 + now1);
 	if (!sum1)
@@ -265,6 +265,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -281,7 +282,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* spec.cue:8: programs: wrap: { */
 #line 8 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_wrap_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_wrap_inactive);
 
 	/* spec.cue:9: hook: "tc/ingress" */
 #line 9 "spec.cue"
@@ -294,7 +295,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_wrap_link_broadcast);
 #line 9 "spec.cue"
 		return fr_up(skb, reason_wrap_link_multicast);
-#line 298 "relay.bpf.c"
+#line 299 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -351,7 +352,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_wrap_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_wrap_martian_destination);
-#line 355 "relay.bpf.c"
+#line 356 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -390,10 +391,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 12 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 12 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_wrap_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 42) && ((v_partial & 0xffff) < ((42ULL + v_payload_len) - 1))))) return fr_up(skb, reason_wrap_partial_checksum);
 #line 12 "spec.cue"
-		return prog_wrap_write1(skb, data, v_payload_len);
-#line 397 "relay.bpf.c"
+		return prog_wrap_write1(skb, data, v_payload_len, v_partial);
+#line 398 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -431,7 +432,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_wrap_martian_destination);
-#line 435 "relay.bpf.c"
+#line 436 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -470,7 +471,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 12 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 12 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_wrap_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || (((v_partial_2 >> 16) >= 62) && ((v_partial_2 & 0xffff) < ((62ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_wrap_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -478,12 +479,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 		/* spec.cue:12: do: [{push: seal: id: "udp.src_port"}, "pass"] */
 #line 12 "spec.cue"
-		return prog_wrap_write2(skb, data, v_payload_len_2);
-#line 483 "relay.bpf.c"
+		return prog_wrap_write2(skb, data, v_payload_len_2, v_partial_2);
+#line 484 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_wrap_not_ip);
-#line 489 "relay.bpf.c"
+#line 490 "relay.bpf.c"
 }

@@ -94,6 +94,7 @@ static __always_inline int prog_untag_write3(struct __sk_buff *skb)
 SEC("tc") int prog_untag(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_payload_len;
 	__u64 v_partial;
@@ -104,7 +105,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 
 	/* spec.cue:6: untag: { */
 #line 6 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_untag_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_untag_inactive);
 
 	/* spec.cue:7: hook: "tc/ingress" */
 #line 7 "spec.cue"
@@ -115,7 +116,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_untag_link_broadcast);
 #line 7 "spec.cue"
 		return fr_up(skb, reason_untag_link_multicast);
-#line 119 "relay.bpf.c"
+#line 120 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -128,7 +129,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		/* spec.cue:9: do: [{pop: "vlan"}, "pass"] */
 #line 9 "spec.cue"
 		return prog_untag_write1(skb);
-#line 132 "relay.bpf.c"
+#line 133 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "vlan?"] */
@@ -155,7 +156,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 		if (!((v_partial == 0) || ((v_partial >> 16) >= 18))) return fr_up(skb, reason_untag_partial_checksum);
 #line 9 "spec.cue"
 		return prog_untag_write2(skb, data, v_payload_len);
-#line 159 "relay.bpf.c"
+#line 160 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "vlan?"] */
@@ -165,7 +166,7 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 	/* spec.cue:9: do: [{pop: "vlan"}, "pass"] */
 #line 9 "spec.cue"
 	return prog_untag_write3(skb);
-#line 169 "relay.bpf.c"
+#line 170 "relay.bpf.c"
 }
 
 /*
@@ -226,7 +227,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 54, 58, v_payload_len, 0);
-#line 230 "relay.bpf.c"
+#line 231 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -261,7 +262,7 @@ static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, _
 	st64(data + 46, x10);
 #line 14 "spec.cue"
 	st32(data + 54, bpf_htonl(7));
-#line 265 "relay.bpf.c"
+#line 266 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 44);
 	}
@@ -294,7 +295,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 54, 58, v_payload_len_3, 0);
-#line 298 "relay.bpf.c"
+#line 299 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) : fr_up(skb, reason_wrap_no_memory);
 
@@ -326,7 +327,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 	st64(data + 46, x9);
 #line 14 "spec.cue"
 	st32(data + 54, bpf_htonl(7));
-#line 330 "relay.bpf.c"
+#line 331 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 44);
 	}
@@ -338,6 +339,7 @@ static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, _
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ipv6_end;
 	__u64 v_payload_len;
@@ -353,7 +355,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 
 	/* spec.cue:11: wrap: { */
 #line 11 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_wrap_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_wrap_inactive);
 
 	/* spec.cue:12: hook: "tc/ingress" */
 #line 12 "spec.cue"
@@ -364,7 +366,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_wrap_link_broadcast);
 #line 12 "spec.cue"
 		return fr_up(skb, reason_wrap_link_multicast);
-#line 368 "relay.bpf.c"
+#line 370 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -409,7 +411,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_wrap_martian_destination);
-#line 413 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: do: [{push: mark: id: 7}, "pass"] */
@@ -422,10 +424,10 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 14 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 14 "spec.cue"
-		if (!((v_partial == 0) || ((v_partial >> 16) >= 54))) return fr_up(skb, reason_wrap_partial_checksum);
+		if (!((v_partial == 0) || (((v_partial >> 16) >= 54) && ((v_partial & 0xffff) < ((54ULL + v_payload_len) - 1))))) return fr_up(skb, reason_wrap_partial_checksum);
 #line 14 "spec.cue"
 		return prog_wrap_write1(skb, data, v_payload_len);
-#line 429 "relay.bpf.c"
+#line 431 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "vlan?", "ipv6"] */
@@ -471,13 +473,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			if (fr_multicast(data + 42)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_wrap_martian_destination);
-#line 475 "relay.bpf.c"
+#line 477 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: do: [{push: mark: id: 7}, "pass"] */
 #line 14 "spec.cue"
 		return fr_up(skb, reason_wrap_tag_in_frame);
-#line 481 "relay.bpf.c"
+#line 483 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "vlan?", "ipv6"] */
@@ -518,7 +520,7 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 		if (fr_multicast(data + 38)) return fr_up(skb, reason_wrap_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 		return fr_up(skb, reason_wrap_martian_destination);
-#line 522 "relay.bpf.c"
+#line 524 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: do: [{push: mark: id: 7}, "pass"] */
@@ -531,8 +533,8 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 #line 14 "spec.cue"
 	v_partial_2 = fr_partial(skb);
 #line 14 "spec.cue"
-	if (!((v_partial_2 == 0) || ((v_partial_2 >> 16) >= 54))) return fr_up(skb, reason_wrap_partial_checksum);
+	if (!((v_partial_2 == 0) || (((v_partial_2 >> 16) >= 54) && ((v_partial_2 & 0xffff) < ((54ULL + v_payload_len_3) - 1))))) return fr_up(skb, reason_wrap_partial_checksum);
 #line 14 "spec.cue"
 	return prog_wrap_write2(skb, data, v_payload_len_3);
-#line 538 "relay.bpf.c"
+#line 540 "relay.bpf.c"
 }

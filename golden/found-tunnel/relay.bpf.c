@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 33
+#define FR_REASONS 34
 #define FR_NEEDS_ROWS 8
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -34,9 +34,17 @@ struct {
 	__type(value, struct val_peers);
 } tbl_peers SEC(".maps");
 
-static __always_inline enum fr_found find_peers(const struct key_peers *key, struct val_peers *row)
+static __always_inline __u64 copy_peers(void *to, const void *from)
 {
-	return fr_find(&tbl_peers, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(32, 0);
+	return all;
+}
+
+static __always_inline enum fr_found find_peers(const struct key_peers *key, const struct fr_lease *lease, __u32 place, struct val_peers **row)
+{
+	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 /*
@@ -73,16 +81,17 @@ enum {
 	reason_inside_not_inner_udp = 23, /* no inner_udp header here */
 	reason_inside_no_peers = 24, /* no row in peers */
 	reason_inside_changing = 25, /* user space changed rows at each attempt to read one */
-	reason_inside_no_memory = 26, /* the kernel has no memory to change the packet */
-	reason_inside_fault = 27, /* dropped: the kernel failed after the first change */
-	reason_inside_ipv6_version = 28, /* ipv6.version is not 6 */
-	reason_inside_mapped_address = 29, /* an IPv4-mapped address in an IPv6 header */
-	reason_inside_ipv6_payload_length = 30, /* ipv6.payload_length disagrees with the packet */
-	reason_inside_udp_checksum = 31, /* udp.checksum is 0, which stands for none and is not valid here */
-	reason_inside_not_ip = 32, /* no ip header here */
+	reason_inside_partial_checksum = 26, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_inside_no_memory = 27, /* the kernel has no memory to change the packet */
+	reason_inside_fault = 28, /* dropped: the kernel failed after the first change */
+	reason_inside_ipv6_version = 29, /* ipv6.version is not 6 */
+	reason_inside_mapped_address = 30, /* an IPv4-mapped address in an IPv6 header */
+	reason_inside_ipv6_payload_length = 31, /* ipv6.payload_length disagrees with the packet */
+	reason_inside_udp_checksum = 32, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_inside_not_ip = 33, /* no ip header here */
 };
 
-static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data, struct val_peers *row_p)
+static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data, __u64 v_partial, struct val_peers *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -98,14 +107,14 @@ static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data,
 	__u32 x2 = ld32(data + 80);
 #line 13 "spec.cue"
 	__u16 x3 = ld16(data + 88);
-#line 102 "relay.bpf.c"
+#line 111 "relay.bpf.c"
 	__u64 was0 = (__u64)x1 + x2 + x3 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x3 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 90, old0, fr_fold(was0));
 #line 13 "spec.cue"
 	__u16 x4 = ld16(data + 86);
-#line 109 "relay.bpf.c"
+#line 118 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x4 + was0) + (__u64)now0 + 0x900);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -121,7 +130,7 @@ static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data,
 	__u32 x6 = ld32(data + 30);
 #line 13 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 125 "relay.bpf.c"
+#line 134 "relay.bpf.c"
 	__u64 was1 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now1 = (__u64)x5 + x6 + x7 + 0x1100;
 	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
@@ -129,7 +138,7 @@ static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data,
 	__u32 x8 = ld32(data + 46);
 #line 13 "spec.cue"
 	__u16 x9 = ld16(data + 90);
-#line 133 "relay.bpf.c"
+#line 142 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x8 + x4 + x9 + was1) + (__u64)x0 + sum0 + now1 + 0x900);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -149,7 +158,7 @@ static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data,
 	st16(data + 90, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 14 "transport.cue"
 	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
-#line 153 "relay.bpf.c"
+#line 162 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 90, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
 	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
@@ -162,7 +171,7 @@ static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data, struct val_peers *row_p_2)
+static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data, __u64 v_partial_2, struct val_peers *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -178,14 +187,14 @@ static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data,
 	__u32 x2 = ld32(data + 100);
 #line 13 "spec.cue"
 	__u16 x3 = ld16(data + 108);
-#line 182 "relay.bpf.c"
+#line 191 "relay.bpf.c"
 	__u64 was0 = (__u64)x1 + x2 + x3 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x3 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 110, old0, fr_fold(was0));
 #line 13 "spec.cue"
 	__u16 x4 = ld16(data + 106);
-#line 189 "relay.bpf.c"
+#line 198 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x4 + was0) + (__u64)now0 + 0x900);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -205,7 +214,7 @@ static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data,
 	__u64 x8 = ld64(data + 46);
 #line 13 "spec.cue"
 	__u16 x9 = ld16(data + 58);
-#line 209 "relay.bpf.c"
+#line 218 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
 	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
@@ -213,7 +222,7 @@ static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data,
 	__u32 x10 = ld32(data + 66);
 #line 13 "spec.cue"
 	__u16 x11 = ld16(data + 110);
-#line 217 "relay.bpf.c"
+#line 226 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + x4 + x11 + was1) + (__u64)x0 + sum0 + now1 + 0x900);
 	if (!sum1)
 		sum1 = 0xFFFF;
@@ -231,7 +240,7 @@ static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data,
 	st16(data + 110, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 14 "transport.cue"
 	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
-#line 235 "relay.bpf.c"
+#line 244 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 110, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
 	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
@@ -247,27 +256,28 @@ static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data,
 SEC("tc") int prog_inside(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
 	__u64 v_inner_ip_end;
 	__u64 v_inner_udp_end;
+	__u64 v_partial;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_inner_ip_end_2;
 	__u64 v_inner_udp_end_2;
+	__u64 v_partial_2;
 	struct val_peers *row_p;
 	struct val_peers *row_p_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 112);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:9: programs: inside: { */
 #line 9 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_inside_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_inside_inactive);
 
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
@@ -280,7 +290,7 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_inside_link_broadcast);
 #line 10 "spec.cue"
 		return fr_up(skb, reason_inside_link_multicast);
-#line 284 "relay.bpf.c"
+#line 294 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -337,7 +347,7 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_inside_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_inside_martian_destination);
-#line 341 "relay.bpf.c"
+#line 351 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
@@ -447,11 +457,11 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_inside_super_packet);
 
 		/* spec.cue:12: lookup: p: peers: ["inner_udp.src"] */
-#line 451 "relay.bpf.c"
+#line 461 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
-#line 455 "relay.bpf.c"
+#line 465 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
@@ -459,24 +469,26 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			key.m_addr.port = be16(data + 84);
 #line 12 "spec.cue"
-			row_p = rows + 0;
-#line 12 "spec.cue"
-			found = find_peers(&key, row_p);
+			found = find_peers(&key, lease, 0, &row_p);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_inside_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_p = NULL;
-#line 472 "relay.bpf.c"
+#line 480 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_inside_no_peers);
 
 		/* spec.cue:13: do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
 #line 13 "spec.cue"
-		return prog_inside_write1(skb, data, row_p);
-#line 480 "relay.bpf.c"
+		v_partial = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!((((v_partial == 0) || (v_partial == 0x220028)) || (v_partial == 0x54005a)) || ((v_partial >> 16) >= 92))) return fr_up(skb, reason_inside_partial_checksum);
+#line 13 "spec.cue"
+		return prog_inside_write1(skb, data, v_partial, row_p);
+#line 492 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
@@ -514,7 +526,7 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_inside_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_inside_martian_destination);
-#line 518 "relay.bpf.c"
+#line 530 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
@@ -624,11 +636,11 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_inside_super_packet);
 
 		/* spec.cue:12: lookup: p: peers: ["inner_udp.src"] */
-#line 628 "relay.bpf.c"
+#line 640 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
-#line 632 "relay.bpf.c"
+#line 644 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
@@ -636,16 +648,14 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			key.m_addr.port = be16(data + 104);
 #line 12 "spec.cue"
-			row_p_2 = rows + 0;
-#line 12 "spec.cue"
-			found = find_peers(&key, row_p_2);
+			found = find_peers(&key, lease, 0, &row_p_2);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_inside_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_p_2 = NULL;
-#line 649 "relay.bpf.c"
+#line 659 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_inside_no_peers);
@@ -656,12 +666,16 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 
 		/* spec.cue:13: do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
 #line 13 "spec.cue"
-		return prog_inside_write2(skb, data, row_p_2);
-#line 661 "relay.bpf.c"
+		v_partial_2 = fr_partial(skb);
+#line 13 "spec.cue"
+		if (!((((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || (v_partial_2 == 0x68006e)) || ((v_partial_2 >> 16) >= 112))) return fr_up(skb, reason_inside_partial_checksum);
+#line 13 "spec.cue"
+		return prog_inside_write2(skb, data, v_partial_2, row_p_2);
+#line 675 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner_udp: "udp"}] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_inside_not_ip);
-#line 667 "relay.bpf.c"
+#line 681 "relay.bpf.c"
 }

@@ -40,9 +40,34 @@ struct {
 	__type(value, struct val_peers);
 } tbl_peers SEC(".maps");
 
-static __always_inline enum fr_found find_peers(const struct key_peers *key, struct val_peers *row)
+static __always_inline __u64 copy_peers(void *to, const void *from)
 {
-	return fr_find(&tbl_peers, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(16, 16);
+	FR_COPY(64, 18);
+	FR_COPY(64, 26);
+	FR_COPY(16, 34);
+	FR_COPY(64, 36);
+	FR_COPY(64, 44);
+	FR_COPY(16, 52);
+	FR_COPY(16, 54);
+	FR_COPY(32, 56);
+	FR_COPY(32, 60);
+	FR_COPY(64, 64);
+	FR_COPY(64, 72);
+	FR_COPY(32, 80);
+	FR_COPY(64, 84);
+	FR_COPY(64, 92);
+	FR_COPY(32, 100);
+	return all;
+}
+
+static __always_inline enum fr_found find_peers(const struct key_peers *key, const struct fr_lease *lease, __u32 place, struct val_peers **row)
+{
+	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 /*
@@ -92,7 +117,7 @@ enum {
 	reason_forward_not_ip = 36, /* no ip header here */
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_peers *row_p)
+static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_partial, struct val_peers *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -114,14 +139,14 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x6 = ld32(data + 30);
 #line 14 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 118 "relay.bpf.c"
+#line 143 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 40);
+	__u32 partial = v_partial;
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || (old0 && fr_is_segmented(skb, partial, 40));
 #line 14 "spec.cue"
 	__u32 x8 = ld32(data + 34);
-#line 125 "relay.bpf.c"
+#line 150 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -135,13 +160,13 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 18);
 #line 14 "spec.cue"
 	__u16 x10 = ld16(data + 22);
-#line 139 "relay.bpf.c"
+#line 164 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
 
 #line 14 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 145 "relay.bpf.c"
+#line 170 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -175,7 +200,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 179 "relay.bpf.c"
+#line 204 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -188,7 +213,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 v_payload_len, struct val_peers *row_p)
+static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 v_payload_len, __u64 v_partial_2, struct val_peers *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -216,14 +241,14 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 14 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 220 "relay.bpf.c"
+#line 245 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 14 "spec.cue"
 	__u32 x11 = ld32(data + 34);
-#line 227 "relay.bpf.c"
+#line 252 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -231,7 +256,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len, FR_TO_IPV6);
-#line 235 "relay.bpf.c"
+#line 260 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -267,7 +292,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 271 "relay.bpf.c"
+#line 296 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -280,7 +305,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_peers *row_p)
+static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_partial_3, struct val_peers *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -302,14 +327,14 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x6 = ld32(data + 30);
 #line 15 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 306 "relay.bpf.c"
+#line 331 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 40);
+	__u32 partial = v_partial_3;
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || (old0 && fr_is_segmented(skb, partial, 40));
 #line 15 "spec.cue"
 	__u32 x8 = ld32(data + 34);
-#line 313 "relay.bpf.c"
+#line 338 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -323,13 +348,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 18);
 #line 15 "spec.cue"
 	__u16 x10 = ld16(data + 22);
-#line 327 "relay.bpf.c"
+#line 352 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_p->h_hop_peer_2.state == FR_HOP_DIRECT;
 
 #line 15 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 333 "relay.bpf.c"
+#line 358 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -363,7 +388,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 367 "relay.bpf.c"
+#line 392 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -376,7 +401,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer_2.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_payload_len_2, struct val_peers *row_p)
+static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_payload_len_2, __u64 v_partial_4, struct val_peers *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -404,14 +429,14 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u32 x9 = ld32(data + 30);
 #line 15 "spec.cue"
 	__u16 x10 = ld16(data + 38);
-#line 408 "relay.bpf.c"
+#line 433 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_4;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 15 "spec.cue"
 	__u32 x11 = ld32(data + 34);
-#line 415 "relay.bpf.c"
+#line 440 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -419,7 +444,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 15 "spec.cue"
 	int err = fr_resize(skb, 42, 62, v_payload_len_2, FR_TO_IPV6);
-#line 423 "relay.bpf.c"
+#line 448 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -455,7 +480,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 459 "relay.bpf.c"
+#line 484 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -468,7 +493,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p->h_hop_peer_2.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_peers *row_p_2)
+static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_partial_5, struct val_peers *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -499,14 +524,14 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	__u64 x11 = ld64(data + 46);
 #line 14 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 503 "relay.bpf.c"
+#line 528 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_5;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 60);
 #line 14 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 510 "relay.bpf.c"
+#line 535 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -514,7 +539,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 
 #line 14 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 518 "relay.bpf.c"
+#line 543 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -547,7 +572,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 551 "relay.bpf.c"
+#line 576 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -560,7 +585,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data, __u64 v_payload_len_3, struct val_peers *row_p_2)
+static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data, __u64 v_payload_len_3, __u64 v_partial_6, struct val_peers *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -589,14 +614,14 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 14 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 593 "relay.bpf.c"
+#line 618 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_6;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 14 "spec.cue"
 	__u32 x12 = ld32(data + 54);
-#line 600 "relay.bpf.c"
+#line 625 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -607,7 +632,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 
 #line 14 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_3, FR_TO_IPV4);
-#line 611 "relay.bpf.c"
+#line 636 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -644,7 +669,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 648 "relay.bpf.c"
+#line 673 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -657,7 +682,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct val_peers *row_p_2)
+static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_partial_7, struct val_peers *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -688,14 +713,14 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	__u64 x11 = ld64(data + 46);
 #line 15 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 692 "relay.bpf.c"
+#line 717 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_7;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 60);
 #line 15 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 699 "relay.bpf.c"
+#line 724 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -703,7 +728,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 
 #line 15 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 707 "relay.bpf.c"
+#line 732 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -736,7 +761,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 740 "relay.bpf.c"
+#line 765 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -749,7 +774,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	return bpf_redirect_neigh(row_p_2->h_hop_peer_2.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data, __u64 v_payload_len_4, struct val_peers *row_p_2)
+static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data, __u64 v_payload_len_4, __u64 v_partial_8, struct val_peers *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -778,14 +803,14 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	__u64 x10 = ld64(data + 46);
 #line 15 "spec.cue"
 	__u16 x11 = ld16(data + 58);
-#line 782 "relay.bpf.c"
+#line 807 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_8;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 15 "spec.cue"
 	__u32 x12 = ld32(data + 54);
-#line 789 "relay.bpf.c"
+#line 814 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -796,7 +821,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 
 #line 15 "spec.cue"
 	int err = fr_resize(skb, 62, 42, v_payload_len_4, FR_TO_IPV4);
-#line 800 "relay.bpf.c"
+#line 825 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -833,7 +858,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 837 "relay.bpf.c"
+#line 862 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -849,6 +874,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -868,16 +894,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	__u64 v_partial_8;
 	struct val_peers *row_p;
 	struct val_peers *row_p_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:9: programs: forward: { */
 #line 9 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_forward_inactive);
 
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
@@ -890,7 +914,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
 #line 10 "spec.cue"
 		return fr_up(skb, reason_forward_link_multicast);
-#line 894 "relay.bpf.c"
+#line 918 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -947,7 +971,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 951 "relay.bpf.c"
+#line 975 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -971,26 +995,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: peers: ["udp.dst_port"] */
-#line 975 "relay.bpf.c"
+#line 999 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
-#line 979 "relay.bpf.c"
+#line 1003 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
 			key.m_id = be16(data + 36);
 #line 12 "spec.cue"
-			row_p = rows + 0;
-#line 12 "spec.cue"
-			found = find_peers(&key, row_p);
+			found = find_peers(&key, lease, 0, &row_p);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_p = NULL;
-#line 994 "relay.bpf.c"
+#line 1016 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_forward_no_peers);
@@ -1005,7 +1027,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 14 "spec.cue"
 				v_partial = fr_partial(skb);
 #line 14 "spec.cue"
-				if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
+				if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
 #line 14 "spec.cue"
 				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 14 "spec.cue"
@@ -1020,13 +1042,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 1024 "relay.bpf.c"
+#line 1046 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
-				return prog_forward_write1(skb, data, v_ip_end, row_p);
-#line 1030 "relay.bpf.c"
+				return prog_forward_write1(skb, data, v_ip_end, v_partial, row_p);
+#line 1052 "relay.bpf.c"
 			}
 
 			/* spec.cue:14: {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -1037,7 +1059,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			v_partial_2 = fr_partial(skb);
 #line 14 "spec.cue"
-			if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || (((v_partial_2 >> 16) >= 42) && ((v_partial_2 & 0xffff) < ((42ULL + v_payload_len) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1056,13 +1078,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1060 "relay.bpf.c"
+#line 1082 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
-			return prog_forward_write2(skb, data, v_payload_len, row_p);
-#line 1066 "relay.bpf.c"
+			return prog_forward_write2(skb, data, v_payload_len, v_partial_2, row_p);
+#line 1088 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1073,7 +1095,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 15 "spec.cue"
 			v_partial_3 = fr_partial(skb);
 #line 15 "spec.cue"
-			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 40)) || ((v_partial_3 >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x220028)) || ((v_partial_3 >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
 #line 15 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 15 "spec.cue"
@@ -1088,13 +1110,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1092 "relay.bpf.c"
+#line 1114 "relay.bpf.c"
 			}
 #line 15 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
-			return prog_forward_write3(skb, data, v_ip_end, row_p);
-#line 1098 "relay.bpf.c"
+			return prog_forward_write3(skb, data, v_ip_end, v_partial_3, row_p);
+#line 1120 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1105,7 +1127,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 15 "spec.cue"
 		v_partial_4 = fr_partial(skb);
 #line 15 "spec.cue"
-		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 40)) || ((v_partial_4 >> 16) >= 42))) return fr_up(skb, reason_forward_partial_checksum);
+		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x220028)) || (((v_partial_4 >> 16) >= 42) && ((v_partial_4 & 0xffff) < ((42ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1124,13 +1146,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1128 "relay.bpf.c"
+#line 1150 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_p->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
-		return prog_forward_write4(skb, data, v_payload_len_2, row_p);
-#line 1134 "relay.bpf.c"
+		return prog_forward_write4(skb, data, v_payload_len_2, v_partial_4, row_p);
+#line 1156 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -1168,7 +1190,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 1172 "relay.bpf.c"
+#line 1194 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -1192,26 +1214,24 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: peers: ["udp.dst_port"] */
-#line 1196 "relay.bpf.c"
+#line 1218 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
-#line 1200 "relay.bpf.c"
+#line 1222 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
 			key.m_id = be16(data + 56);
 #line 12 "spec.cue"
-			row_p_2 = rows + 0;
-#line 12 "spec.cue"
-			found = find_peers(&key, row_p_2);
+			found = find_peers(&key, lease, 0, &row_p_2);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_p_2 = NULL;
-#line 1215 "relay.bpf.c"
+#line 1235 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_peers);
@@ -1226,7 +1246,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 14 "spec.cue"
 				v_partial_5 = fr_partial(skb);
 #line 14 "spec.cue"
-				if (!(((v_partial_5 == 0) || ((v_partial_5 & 0xffff) == 60)) || ((v_partial_5 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
+				if (!(((v_partial_5 == 0) || (v_partial_5 == 0x36003c)) || ((v_partial_5 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
 
 				/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1247,13 +1267,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 1251 "relay.bpf.c"
+#line 1271 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
-				return prog_forward_write5(skb, data, v_ip_end_2, row_p_2);
-#line 1257 "relay.bpf.c"
+				return prog_forward_write5(skb, data, v_ip_end_2, v_partial_5, row_p_2);
+#line 1277 "relay.bpf.c"
 			}
 
 			/* spec.cue:14: {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -1264,7 +1284,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			v_partial_6 = fr_partial(skb);
 #line 14 "spec.cue"
-			if (!(((v_partial_6 == 0) || ((v_partial_6 & 0xffff) == 60)) || ((v_partial_6 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial_6 == 0) || (v_partial_6 == 0x36003c)) || (((v_partial_6 >> 16) >= 62) && ((v_partial_6 & 0xffff) < ((62ULL + v_payload_len_3) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1283,13 +1303,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1287 "relay.bpf.c"
+#line 1307 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (28ULL + v_payload_len_3 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
-			return prog_forward_write6(skb, data, v_payload_len_3, row_p_2);
-#line 1293 "relay.bpf.c"
+			return prog_forward_write6(skb, data, v_payload_len_3, v_partial_6, row_p_2);
+#line 1313 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1300,7 +1320,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 15 "spec.cue"
 			v_partial_7 = fr_partial(skb);
 #line 15 "spec.cue"
-			if (!(((v_partial_7 == 0) || ((v_partial_7 & 0xffff) == 60)) || ((v_partial_7 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial_7 == 0) || (v_partial_7 == 0x36003c)) || ((v_partial_7 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1321,13 +1341,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1325 "relay.bpf.c"
+#line 1345 "relay.bpf.c"
 			}
 #line 15 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
-			return prog_forward_write7(skb, data, v_ip_end_2, row_p_2);
-#line 1331 "relay.bpf.c"
+			return prog_forward_write7(skb, data, v_ip_end_2, v_partial_7, row_p_2);
+#line 1351 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1338,7 +1358,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 15 "spec.cue"
 		v_partial_8 = fr_partial(skb);
 #line 15 "spec.cue"
-		if (!(((v_partial_8 == 0) || ((v_partial_8 & 0xffff) == 60)) || ((v_partial_8 >> 16) >= 62))) return fr_up(skb, reason_forward_partial_checksum);
+		if (!(((v_partial_8 == 0) || (v_partial_8 == 0x36003c)) || (((v_partial_8 >> 16) >= 62) && ((v_partial_8 & 0xffff) < ((62ULL + v_payload_len_4) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1357,17 +1377,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1361 "relay.bpf.c"
+#line 1381 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_p_2->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
-		return prog_forward_write8(skb, data, v_payload_len_4, row_p_2);
-#line 1367 "relay.bpf.c"
+		return prog_forward_write8(skb, data, v_payload_len_4, v_partial_8, row_p_2);
+#line 1387 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1373 "relay.bpf.c"
+#line 1393 "relay.bpf.c"
 }

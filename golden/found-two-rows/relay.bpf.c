@@ -61,9 +61,17 @@ struct {
 	__type(value, struct val_known);
 } tbl_known SEC(".maps");
 
-static __always_inline enum fr_found find_known(const struct key_known *key, struct val_known *row)
+static __always_inline __u64 copy_known(void *to, const void *from)
 {
-	return fr_find(&tbl_known, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(8, 0);
+	return all;
+}
+
+static __always_inline enum fr_found find_known(const struct key_known *key, const struct fr_lease *lease, __u32 place, struct val_known **row)
+{
+	return fr_find(&tbl_known, key, lease, place, (void **)row, copy_known, FR_CHANGES, NULL);
 }
 
 struct {
@@ -73,9 +81,17 @@ struct {
 	__type(value, struct val_busy);
 } tbl_busy SEC(".maps");
 
-static __always_inline enum fr_found find_busy(const struct key_busy *key, struct val_busy *row)
+static __always_inline __u64 copy_busy(void *to, const void *from)
 {
-	return fr_find(&tbl_busy, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(32, 0);
+	return all;
+}
+
+static __always_inline enum fr_found find_busy(const struct key_busy *key, const struct fr_lease *lease, __u32 place, struct val_busy **row)
+{
+	return fr_find(&tbl_busy, key, lease, place, (void **)row, copy_busy, FR_CHANGES, NULL);
 }
 
 struct {
@@ -141,6 +157,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb)
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -150,16 +167,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	struct val_busy *row_b;
 	struct val_known *row_k_2;
 	struct val_busy *row_b_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:9: programs: sort: { */
 #line 9 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_sort_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_sort_inactive);
 
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
@@ -172,7 +187,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_sort_link_broadcast);
 #line 10 "spec.cue"
 		return fr_up(skb, reason_sort_link_multicast);
-#line 176 "relay.bpf.c"
+#line 191 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -229,7 +244,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_sort_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_sort_martian_destination);
-#line 233 "relay.bpf.c"
+#line 248 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -253,46 +268,42 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_sort_udp_length);
 
 		/* spec.cue:12: lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
-#line 257 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_known key __attribute__((aligned(8))) = {};
-#line 261 "relay.bpf.c"
+#line 276 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 12 "spec.cue"
-			row_k = rows + 0;
-#line 12 "spec.cue"
-			found = find_known(&key, row_k);
+			found = find_known(&key, lease, 0, &row_k);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_k = NULL;
-#line 276 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 		}
 		{
 #line 12 "spec.cue"
 			struct key_busy key __attribute__((aligned(8))) = {};
-#line 281 "relay.bpf.c"
+#line 294 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
 			key.m_port = be16(data + 36);
 #line 12 "spec.cue"
-			row_b = rows + 8;
-#line 12 "spec.cue"
-			found = find_busy(&key, row_b);
+			found = find_busy(&key, lease, 8, &row_b);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_b = NULL;
-#line 296 "relay.bpf.c"
+#line 307 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {when: "!k && !b", do: [{drop: "stranger"}]}, */
@@ -300,7 +311,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (!fr_has(row_k) && !fr_has(row_b)) { /* rule */
 #line 14 "spec.cue"
 			return fr_drop(skb->len, reason_sort_stranger);
-#line 304 "relay.bpf.c"
+#line 315 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
@@ -316,11 +327,11 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			val.m_known = fr_has(row_k);
 #line 15 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_sort_full_seen);
-#line 320 "relay.bpf.c"
+#line 331 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		return prog_sort_write1(skb);
-#line 324 "relay.bpf.c"
+#line 335 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -358,7 +369,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_sort_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_sort_martian_destination);
-#line 362 "relay.bpf.c"
+#line 373 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -382,11 +393,11 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_sort_udp_length);
 
 		/* spec.cue:12: lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
-#line 386 "relay.bpf.c"
+#line 397 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_known key __attribute__((aligned(8))) = {};
-#line 390 "relay.bpf.c"
+#line 401 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
@@ -394,36 +405,32 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 12 "spec.cue"
-			row_k_2 = rows + 0;
-#line 12 "spec.cue"
-			found = find_known(&key, row_k_2);
+			found = find_known(&key, lease, 0, &row_k_2);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_k_2 = NULL;
-#line 407 "relay.bpf.c"
+#line 416 "relay.bpf.c"
 		}
 		{
 #line 12 "spec.cue"
 			struct key_busy key __attribute__((aligned(8))) = {};
-#line 412 "relay.bpf.c"
+#line 421 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
 			key.m_port = be16(data + 56);
 #line 12 "spec.cue"
-			row_b_2 = rows + 8;
-#line 12 "spec.cue"
-			found = find_busy(&key, row_b_2);
+			found = find_busy(&key, lease, 8, &row_b_2);
 #line 12 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
 #line 12 "spec.cue"
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_b_2 = NULL;
-#line 427 "relay.bpf.c"
+#line 434 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {when: "!k && !b", do: [{drop: "stranger"}]}, */
@@ -431,7 +438,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (!fr_has(row_k_2) && !fr_has(row_b_2)) { /* rule */
 #line 14 "spec.cue"
 			return fr_drop(skb->len, reason_sort_stranger);
-#line 435 "relay.bpf.c"
+#line 442 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
@@ -449,15 +456,15 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			val.m_known = fr_has(row_k_2);
 #line 15 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_sort_full_seen);
-#line 453 "relay.bpf.c"
+#line 460 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		return prog_sort_write2(skb);
-#line 457 "relay.bpf.c"
+#line 464 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 463 "relay.bpf.c"
+#line 470 "relay.bpf.c"
 }

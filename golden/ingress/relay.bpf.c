@@ -51,9 +51,21 @@ struct {
 	__type(value, struct val_ways);
 } tbl_ways SEC(".maps");
 
-static __always_inline enum fr_found find_ways(const struct key_ways *key, struct val_ways *row)
+static __always_inline __u64 copy_ways(void *to, const void *from)
 {
-	return fr_find(&tbl_ways, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(32, 16);
+	FR_COPY(64, 20);
+	FR_COPY(64, 28);
+	return all;
+}
+
+static __always_inline enum fr_found find_ways(const struct key_ways *key, const struct fr_lease *lease, __u32 place, struct val_ways **row)
+{
+	return fr_find(&tbl_ways, key, lease, place, (void **)row, copy_ways, FR_CHANGES, NULL);
 }
 
 struct {
@@ -63,9 +75,21 @@ struct {
 	__type(value, struct val_groups);
 } tbl_groups SEC(".maps");
 
-static __always_inline enum fr_found find_groups(const struct key_groups *key, struct val_groups *row)
+static __always_inline __u64 copy_groups(void *to, const void *from)
 {
-	return fr_find(&tbl_groups, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(32, 16);
+	FR_COPY(64, 20);
+	FR_COPY(64, 28);
+	return all;
+}
+
+static __always_inline enum fr_found find_groups(const struct key_groups *key, const struct fr_lease *lease, __u32 place, struct val_groups **row)
+{
+	return fr_find(&tbl_groups, key, lease, place, (void **)row, copy_groups, FR_CHANGES, NULL);
 }
 
 /*
@@ -127,13 +151,13 @@ static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, 
 	__u16 old0 = ld16(data + 24);
 #line 30 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 131 "relay.bpf.c"
+#line 155 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_way->m_hop.hop.state == FR_HOP_DIRECT;
 
 #line 30 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 137 "relay.bpf.c"
+#line 161 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -155,7 +179,7 @@ static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, 
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 159 "relay.bpf.c"
+#line 183 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -172,12 +196,12 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 176 "relay.bpf.c"
+#line 200 "relay.bpf.c"
 	int direct = row_way_2->m_hop.hop.state == FR_HOP_DIRECT;
 
 #line 30 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 181 "relay.bpf.c"
+#line 205 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -197,7 +221,7 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 201 "relay.bpf.c"
+#line 225 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -211,6 +235,7 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -218,16 +243,14 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 	__u64 v_udp_end_2;
 	struct val_ways *row_way;
 	struct val_ways *row_way_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:26: route: { */
 #line 26 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_route_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_route_inactive);
 
 	/* spec.cue:27: hook: "tc/ingress" */
 #line 27 "spec.cue"
@@ -240,7 +263,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_route_link_broadcast);
 #line 27 "spec.cue"
 		return fr_up(skb, reason_route_link_multicast);
-#line 244 "relay.bpf.c"
+#line 267 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -297,7 +320,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_route_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_route_martian_destination);
-#line 301 "relay.bpf.c"
+#line 324 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: stack: ["eth", "ip", "udp", "tag"] */
@@ -339,26 +362,24 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_route_super_packet);
 
 		/* spec.cue:29: lookup: way: ways: ["tag.flow"] */
-#line 343 "relay.bpf.c"
+#line 366 "relay.bpf.c"
 		{
 #line 29 "spec.cue"
 			struct key_ways key __attribute__((aligned(8))) = {};
-#line 347 "relay.bpf.c"
+#line 370 "relay.bpf.c"
 			enum fr_found found;
 
 #line 29 "spec.cue"
 			key.m_flow = (be16(data + 43) << 8 | be8(data + 45));
 #line 29 "spec.cue"
-			row_way = rows + 0;
-#line 29 "spec.cue"
-			found = find_ways(&key, row_way);
+			found = find_ways(&key, lease, 0, &row_way);
 #line 29 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_route_changing);
 #line 29 "spec.cue"
 			if (found == FR_MISSING)
 #line 29 "spec.cue"
 				row_way = NULL;
-#line 362 "relay.bpf.c"
+#line 383 "relay.bpf.c"
 		}
 #line 29 "spec.cue"
 		if (!row_way) return fr_up(skb, reason_route_no_ways);
@@ -378,13 +399,13 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (row_way->m_hop.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_route_prohibit);
 #line 30 "spec.cue"
 			return fr_up(skb, reason_route_no_route);
-#line 382 "relay.bpf.c"
+#line 403 "relay.bpf.c"
 		}
 #line 30 "spec.cue"
 		if (v_ip_end - 14 > row_way->m_hop.hop.mtu) return fr_up(skb, reason_route_too_big);
 #line 30 "spec.cue"
 		return prog_route_write1(skb, data, v_ip_end, row_way);
-#line 388 "relay.bpf.c"
+#line 409 "relay.bpf.c"
 	}
 
 	/* spec.cue:28: stack: ["eth", "ip", "udp", "tag"] */
@@ -422,7 +443,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_route_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_route_martian_destination);
-#line 426 "relay.bpf.c"
+#line 447 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: stack: ["eth", "ip", "udp", "tag"] */
@@ -464,26 +485,24 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_route_super_packet);
 
 		/* spec.cue:29: lookup: way: ways: ["tag.flow"] */
-#line 468 "relay.bpf.c"
+#line 489 "relay.bpf.c"
 		{
 #line 29 "spec.cue"
 			struct key_ways key __attribute__((aligned(8))) = {};
-#line 472 "relay.bpf.c"
+#line 493 "relay.bpf.c"
 			enum fr_found found;
 
 #line 29 "spec.cue"
 			key.m_flow = (be16(data + 63) << 8 | be8(data + 65));
 #line 29 "spec.cue"
-			row_way_2 = rows + 0;
-#line 29 "spec.cue"
-			found = find_ways(&key, row_way_2);
+			found = find_ways(&key, lease, 0, &row_way_2);
 #line 29 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_route_changing);
 #line 29 "spec.cue"
 			if (found == FR_MISSING)
 #line 29 "spec.cue"
 				row_way_2 = NULL;
-#line 487 "relay.bpf.c"
+#line 506 "relay.bpf.c"
 		}
 #line 29 "spec.cue"
 		if (!row_way_2) return fr_up(skb, reason_route_no_ways);
@@ -503,19 +522,19 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (row_way_2->m_hop.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_route_prohibit);
 #line 30 "spec.cue"
 			return fr_up(skb, reason_route_no_route);
-#line 507 "relay.bpf.c"
+#line 526 "relay.bpf.c"
 		}
 #line 30 "spec.cue"
 		if (v_ip_end_2 - 14 > row_way_2->m_hop.hop.mtu) return fr_up(skb, reason_route_too_big);
 #line 30 "spec.cue"
 		return prog_route_write2(skb, data, v_ip_end_2, row_way_2);
-#line 513 "relay.bpf.c"
+#line 532 "relay.bpf.c"
 	}
 
 	/* spec.cue:28: stack: ["eth", "ip", "udp", "tag"] */
 #line 28 "spec.cue"
 	return fr_up(skb, reason_route_not_ip);
-#line 519 "relay.bpf.c"
+#line 538 "relay.bpf.c"
 }
 
 /*
@@ -587,13 +606,13 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	__u16 x6 = ld16(data + 52);
 #line 37 "spec.cue"
 	__u16 x7 = ld16(data + 58);
-#line 591 "relay.bpf.c"
+#line 610 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x6 + x7) + (__u64)x1 + x3);
 	int direct = row_way->m_hop.hop.state == FR_HOP_DIRECT;
 
 #line 37 "spec.cue"
 	int err = fr_resize(skb, 71, 35, v_payload_len, 0);
-#line 597 "relay.bpf.c"
+#line 616 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_unwrap_fault) : fr_up(skb, reason_unwrap_no_memory);
 
@@ -625,7 +644,7 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	st8(data + 34, x5);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 629 "relay.bpf.c"
+#line 648 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 21);
 	}
@@ -639,6 +658,7 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_outer_end;
 	__u64 v_udp_end;
@@ -646,16 +666,14 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	__u64 v_payload_len;
 	__u64 v_partial;
 	struct val_ways *row_way;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 71);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:33: unwrap: { */
 #line 33 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_unwrap_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_unwrap_inactive);
 
 	/* spec.cue:34: hook: "tc/ingress" */
 #line 34 "spec.cue"
@@ -668,7 +686,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_unwrap_link_broadcast);
 #line 34 "spec.cue"
 		return fr_up(skb, reason_unwrap_link_multicast);
-#line 672 "relay.bpf.c"
+#line 690 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -726,7 +744,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_unwrap_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_unwrap_martian_destination);
-#line 730 "relay.bpf.c"
+#line 748 "relay.bpf.c"
 	}
 
 	/* spec.cue:35: stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
@@ -816,26 +834,24 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	if (skb->gso_size != 0) return fr_up(skb, reason_unwrap_super_packet);
 
 	/* spec.cue:36: lookup: way: ways: ["tag.flow"] */
-#line 820 "relay.bpf.c"
+#line 838 "relay.bpf.c"
 	{
 #line 36 "spec.cue"
 		struct key_ways key __attribute__((aligned(8))) = {};
-#line 824 "relay.bpf.c"
+#line 842 "relay.bpf.c"
 		enum fr_found found;
 
 #line 36 "spec.cue"
 		key.m_flow = (be16(data + 43) << 8 | be8(data + 45));
 #line 36 "spec.cue"
-		row_way = rows + 0;
-#line 36 "spec.cue"
-		found = find_ways(&key, row_way);
+		found = find_ways(&key, lease, 0, &row_way);
 #line 36 "spec.cue"
 		if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_unwrap_changing);
 #line 36 "spec.cue"
 		if (found == FR_MISSING)
 #line 36 "spec.cue"
 			row_way = NULL;
-#line 839 "relay.bpf.c"
+#line 855 "relay.bpf.c"
 	}
 #line 36 "spec.cue"
 	if (!row_way) return fr_up(skb, reason_unwrap_no_ways);
@@ -856,7 +872,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 #line 37 "spec.cue"
 	v_partial = fr_partial(skb);
 #line 37 "spec.cue"
-	if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 71))) return fr_up(skb, reason_unwrap_partial_checksum);
+	if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 71) && ((v_partial & 0xffff) < ((71ULL + v_payload_len) - 1))))) return fr_up(skb, reason_unwrap_partial_checksum);
 #line 37 "spec.cue"
 	if (unlikely(row_way->m_hop.hop.state != FR_HOP_DIRECT && row_way->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 37 "spec.cue"
@@ -869,13 +885,13 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (row_way->m_hop.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_unwrap_prohibit);
 #line 37 "spec.cue"
 		return fr_up(skb, reason_unwrap_no_route);
-#line 873 "relay.bpf.c"
+#line 889 "relay.bpf.c"
 	}
 #line 37 "spec.cue"
 	if (21ULL + v_payload_len > row_way->m_hop.hop.mtu) return fr_up(skb, reason_unwrap_too_big);
 #line 37 "spec.cue"
 	return prog_unwrap_write1(skb, data, v_payload_len, row_way);
-#line 879 "relay.bpf.c"
+#line 895 "relay.bpf.c"
 }
 
 /*
@@ -926,7 +942,7 @@ enum {
 	reason_listen_not_ip = 111, /* no ip header here */
 };
 
-static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_partial, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -944,11 +960,11 @@ static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 40);
 #line 45 "spec.cue"
 	__u16 x5 = ld16(data + 38);
-#line 948 "relay.bpf.c"
+#line 964 "relay.bpf.c"
 	__u64 was0 = (__u64)x2 + x1 + x5 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x5 + 0x1100;
-	__u32 partial = fr_partial(skb);
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 40);
+	__u32 partial = v_partial;
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || (old0 && fr_is_segmented(skb, partial, 40));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -962,13 +978,13 @@ static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data,
 	__u32 x6 = ld32(data + 18);
 #line 45 "spec.cue"
 	__u16 x7 = ld16(data + 22);
-#line 966 "relay.bpf.c"
+#line 982 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x6 + x7) + (__u64)x0 + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 #line 45 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 972 "relay.bpf.c"
+#line 988 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1002,7 +1018,7 @@ static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data,
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1006 "relay.bpf.c"
+#line 1022 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	if (unlikely(csum >= 0)) {
@@ -1015,7 +1031,7 @@ static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct fr_hop *hop_2, struct bpf_fib_lookup *fib_2)
+static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_partial_2, struct fr_hop *hop_2, struct bpf_fib_lookup *fib_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -1032,11 +1048,11 @@ static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data,
 	__u32 x3 = ld32(data + 30);
 #line 46 "spec.cue"
 	__u16 x4 = ld16(data + 38);
-#line 1036 "relay.bpf.c"
+#line 1052 "relay.bpf.c"
 	__u64 was0 = (__u64)x2 + x3 + x4 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x4 + 0x1100;
-	__u32 partial = fr_partial(skb);
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 40);
+	__u32 partial = v_partial_2;
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || (old0 && fr_is_segmented(skb, partial, 40));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1050,13 +1066,13 @@ static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data,
 	__u32 x5 = ld32(data + 18);
 #line 46 "spec.cue"
 	__u16 x6 = ld16(data + 22);
-#line 1054 "relay.bpf.c"
+#line 1070 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x5 + x6 + x3) + (__u64)x0 + x1 + 64);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 #line 46 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 1060 "relay.bpf.c"
+#line 1076 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1087,7 +1103,7 @@ static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data,
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1091 "relay.bpf.c"
+#line 1107 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	if (unlikely(csum >= 0)) {
@@ -1112,13 +1128,13 @@ static __always_inline int prog_listen_write3(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 24);
 #line 47 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 1116 "relay.bpf.c"
+#line 1132 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_way->m_hop.hop.state == FR_HOP_DIRECT;
 
 #line 47 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 1122 "relay.bpf.c"
+#line 1138 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1140,7 +1156,7 @@ static __always_inline int prog_listen_write3(struct __sk_buff *skb, void *data,
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 1144 "relay.bpf.c"
+#line 1160 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -1151,7 +1167,7 @@ static __always_inline int prog_listen_write3(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(row_way->m_hop.hop.ifindex, AF_INET, row_way->m_hop.addr + 12);
 }
 
-static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct fr_hop *hop_3, struct bpf_fib_lookup *fib_3)
+static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_partial_3, struct fr_hop *hop_3, struct bpf_fib_lookup *fib_3)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -1174,10 +1190,10 @@ static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 60);
 #line 45 "spec.cue"
 	__u16 x8 = ld16(data + 58);
-#line 1178 "relay.bpf.c"
+#line 1194 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x2) + fr_add64(x3) + x8 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x8 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_3;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 60);
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
 	if (!sum0)
@@ -1186,7 +1202,7 @@ static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data,
 
 #line 45 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 1190 "relay.bpf.c"
+#line 1206 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1219,7 +1235,7 @@ static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data,
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1223 "relay.bpf.c"
+#line 1239 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	if (unlikely(csum >= 0)) {
@@ -1232,7 +1248,7 @@ static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct fr_hop *hop_4, struct bpf_fib_lookup *fib_4)
+static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_partial_4, struct fr_hop *hop_4, struct bpf_fib_lookup *fib_4)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -1256,10 +1272,10 @@ static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data,
 	__u64 x7 = ld64(data + 46);
 #line 46 "spec.cue"
 	__u16 x8 = ld16(data + 58);
-#line 1260 "relay.bpf.c"
+#line 1276 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x8 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_4;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 60);
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
 	if (!sum0)
@@ -1268,7 +1284,7 @@ static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data,
 
 #line 46 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 1272 "relay.bpf.c"
+#line 1288 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1298,7 +1314,7 @@ static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data,
 	st64(data + 46, x5);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1302 "relay.bpf.c"
+#line 1318 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	if (unlikely(csum >= 0)) {
@@ -1317,12 +1333,12 @@ static __always_inline int prog_listen_write6(struct __sk_buff *skb, void *data,
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 1321 "relay.bpf.c"
+#line 1337 "relay.bpf.c"
 	int direct = row_way_2->m_hop.hop.state == FR_HOP_DIRECT;
 
 #line 47 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 1326 "relay.bpf.c"
+#line 1342 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1342,7 +1358,7 @@ static __always_inline int prog_listen_write6(struct __sk_buff *skb, void *data,
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 1346 "relay.bpf.c"
+#line 1362 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -1356,6 +1372,7 @@ static __always_inline int prog_listen_write6(struct __sk_buff *skb, void *data,
 SEC("tc") int prog_listen(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -1377,16 +1394,14 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 	struct bpf_fib_lookup fib_3;
 	struct fr_hop hop_4;
 	struct bpf_fib_lookup fib_4;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:40: listen: { */
 #line 40 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_listen_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_listen_inactive);
 
 	/* spec.cue:41: hook:      "tc/ingress" */
 #line 41 "spec.cue"
@@ -1450,13 +1465,13 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (skb->pkt_type == 1) return fr_up(skb, reason_listen_link_broadcast);
 #line 27 "ip.cue"
 				return fr_up(skb, reason_listen_link_multicast);
-#line 1454 "relay.bpf.c"
+#line 1469 "relay.bpf.c"
 			}
 		} else {
 			/* ip.cue:27 */
 #line 27 "ip.cue"
 			if (!fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_listen_martian_destination); /* ipv4.dst */
-#line 1460 "relay.bpf.c"
+#line 1475 "relay.bpf.c"
 		}
 
 		/* spec.cue:43: stack: ["eth", "ip", "udp"] */
@@ -1487,7 +1502,7 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 45 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 45 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_listen_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_listen_partial_checksum);
 #line 45 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_listen_super_packet);
 #line 45 "spec.cue"
@@ -1499,7 +1514,7 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 45 "spec.cue"
 			fib_1.dst[0] = ld32(data + 26);
 #line 45 "spec.cue"
-			if (fr_route(skb, &fib_1, v_ip_end - 14, &hop_1)) return fr_up(skb, reason_listen_too_big);
+			if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14), &hop_1)) return fr_up(skb, reason_listen_too_big);
 #line 45 "spec.cue"
 			if (unlikely(hop_1.state != FR_HOP_DIRECT && hop_1.state != FR_HOP_NEIGHBOUR)) {
 #line 45 "spec.cue"
@@ -1512,11 +1527,11 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (hop_1.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 45 "spec.cue"
 				return fr_up(skb, reason_listen_no_route);
-#line 1516 "relay.bpf.c"
+#line 1531 "relay.bpf.c"
 			}
 #line 45 "spec.cue"
-			return prog_listen_write1(skb, data, v_ip_end, &hop_1, &fib_1);
-#line 1520 "relay.bpf.c"
+			return prog_listen_write1(skb, data, v_ip_end, v_partial, &hop_1, &fib_1);
+#line 1535 "relay.bpf.c"
 		}
 
 		/* spec.cue:46: {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
@@ -1533,7 +1548,7 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 46 "spec.cue"
 			v_partial_2 = fr_partial(skb);
 #line 46 "spec.cue"
-			if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 42))) return fr_up(skb, reason_listen_partial_checksum);
+			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || ((v_partial_2 >> 16) >= 42))) return fr_up(skb, reason_listen_partial_checksum);
 #line 46 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_listen_super_packet);
 #line 46 "spec.cue"
@@ -1545,7 +1560,7 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 46 "spec.cue"
 			fib_2.dst[0] = ld32(data + 26);
 #line 46 "spec.cue"
-			if (fr_route(skb, &fib_2, v_ip_end - 14, &hop_2)) return fr_up(skb, reason_listen_too_big);
+			if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14), &hop_2)) return fr_up(skb, reason_listen_too_big);
 #line 46 "spec.cue"
 			if (unlikely(hop_2.state != FR_HOP_DIRECT && hop_2.state != FR_HOP_NEIGHBOUR)) {
 #line 46 "spec.cue"
@@ -1558,18 +1573,18 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (hop_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 46 "spec.cue"
 				return fr_up(skb, reason_listen_no_route);
-#line 1562 "relay.bpf.c"
+#line 1577 "relay.bpf.c"
 			}
 #line 46 "spec.cue"
-			return prog_listen_write2(skb, data, v_ip_end, &hop_2, &fib_2);
-#line 1566 "relay.bpf.c"
+			return prog_listen_write2(skb, data, v_ip_end, v_partial_2, &hop_2, &fib_2);
+#line 1581 "relay.bpf.c"
 		}
 
 		/* spec.cue:47: {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
 		{
 #line 47 "spec.cue"
 			struct key_groups key __attribute__((aligned(8))) = {};
-#line 1573 "relay.bpf.c"
+#line 1588 "relay.bpf.c"
 			enum fr_found found;
 
 #line 47 "spec.cue"
@@ -1577,16 +1592,14 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 47 "spec.cue"
 			key.m_at.port = be16(data + 36);
 #line 47 "spec.cue"
-			row_way = rows + 0;
-#line 47 "spec.cue"
-			found = find_groups(&key, row_way);
+			found = find_groups(&key, lease, 0, &row_way);
 #line 47 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_listen_changing);
 #line 47 "spec.cue"
 			if (found == FR_MISSING)
 #line 47 "spec.cue"
 				row_way = NULL;
-#line 1590 "relay.bpf.c"
+#line 1603 "relay.bpf.c"
 		}
 #line 47 "spec.cue"
 		if (!row_way) return fr_up(skb, reason_listen_no_groups);
@@ -1610,13 +1623,13 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 			if (row_way->m_hop.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 47 "spec.cue"
 			return fr_up(skb, reason_listen_no_route);
-#line 1614 "relay.bpf.c"
+#line 1627 "relay.bpf.c"
 		}
 #line 47 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_way->m_hop.hop.mtu) return fr_up(skb, reason_listen_too_big);
 #line 47 "spec.cue"
 		return prog_listen_write3(skb, data, v_ip_end, row_way);
-#line 1620 "relay.bpf.c"
+#line 1633 "relay.bpf.c"
 	}
 
 	/* spec.cue:43: stack: ["eth", "ip", "udp"] */
@@ -1656,13 +1669,13 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (skb->pkt_type == 1) return fr_up(skb, reason_listen_link_broadcast);
 #line 47 "ip.cue"
 				return fr_up(skb, reason_listen_link_multicast);
-#line 1660 "relay.bpf.c"
+#line 1673 "relay.bpf.c"
 			}
 		} else {
 			/* ip.cue:47 */
 #line 47 "ip.cue"
 			if (!fr_multicast(data + 38)) return fr_up(skb, reason_listen_martian_destination); /* ipv6.dst */
-#line 1666 "relay.bpf.c"
+#line 1679 "relay.bpf.c"
 		}
 
 		/* spec.cue:43: stack: ["eth", "ip", "udp"] */
@@ -1693,7 +1706,7 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 45 "spec.cue"
 			v_partial_3 = fr_partial(skb);
 #line 45 "spec.cue"
-			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 62))) return fr_up(skb, reason_listen_partial_checksum);
+			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) || ((v_partial_3 >> 16) >= 62))) return fr_up(skb, reason_listen_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1723,7 +1736,7 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 45 "spec.cue"
 			fib_3.dst[3] = ld32(data + 22 + 12);
 #line 45 "spec.cue"
-			if (fr_route(skb, &fib_3, v_ip_end_2 - 14, &hop_3)) return fr_up(skb, reason_listen_too_big);
+			if (fr_route(skb, &fib_3, (skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14), &hop_3)) return fr_up(skb, reason_listen_too_big);
 #line 45 "spec.cue"
 			if (unlikely(hop_3.state != FR_HOP_DIRECT && hop_3.state != FR_HOP_NEIGHBOUR)) {
 #line 45 "spec.cue"
@@ -1736,11 +1749,11 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (hop_3.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 45 "spec.cue"
 				return fr_up(skb, reason_listen_no_route);
-#line 1740 "relay.bpf.c"
+#line 1753 "relay.bpf.c"
 			}
 #line 45 "spec.cue"
-			return prog_listen_write4(skb, data, v_ip_end_2, &hop_3, &fib_3);
-#line 1744 "relay.bpf.c"
+			return prog_listen_write4(skb, data, v_ip_end_2, v_partial_3, &hop_3, &fib_3);
+#line 1757 "relay.bpf.c"
 		}
 
 		/* spec.cue:46: {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
@@ -1757,7 +1770,7 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 46 "spec.cue"
 			v_partial_4 = fr_partial(skb);
 #line 46 "spec.cue"
-			if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 62))) return fr_up(skb, reason_listen_partial_checksum);
+			if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) || ((v_partial_4 >> 16) >= 62))) return fr_up(skb, reason_listen_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1787,7 +1800,7 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 46 "spec.cue"
 			fib_4.dst[3] = ld32(data + 22 + 12);
 #line 46 "spec.cue"
-			if (fr_route(skb, &fib_4, v_ip_end_2 - 14, &hop_4)) return fr_up(skb, reason_listen_too_big);
+			if (fr_route(skb, &fib_4, (skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14), &hop_4)) return fr_up(skb, reason_listen_too_big);
 #line 46 "spec.cue"
 			if (unlikely(hop_4.state != FR_HOP_DIRECT && hop_4.state != FR_HOP_NEIGHBOUR)) {
 #line 46 "spec.cue"
@@ -1800,18 +1813,18 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (hop_4.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 46 "spec.cue"
 				return fr_up(skb, reason_listen_no_route);
-#line 1804 "relay.bpf.c"
+#line 1817 "relay.bpf.c"
 			}
 #line 46 "spec.cue"
-			return prog_listen_write5(skb, data, v_ip_end_2, &hop_4, &fib_4);
-#line 1808 "relay.bpf.c"
+			return prog_listen_write5(skb, data, v_ip_end_2, v_partial_4, &hop_4, &fib_4);
+#line 1821 "relay.bpf.c"
 		}
 
 		/* spec.cue:47: {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
 		{
 #line 47 "spec.cue"
 			struct key_groups key __attribute__((aligned(8))) = {};
-#line 1815 "relay.bpf.c"
+#line 1828 "relay.bpf.c"
 			enum fr_found found;
 
 #line 47 "spec.cue"
@@ -1821,16 +1834,14 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 47 "spec.cue"
 			key.m_at.port = be16(data + 56);
 #line 47 "spec.cue"
-			row_way_2 = rows + 0;
-#line 47 "spec.cue"
-			found = find_groups(&key, row_way_2);
+			found = find_groups(&key, lease, 0, &row_way_2);
 #line 47 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_listen_changing);
 #line 47 "spec.cue"
 			if (found == FR_MISSING)
 #line 47 "spec.cue"
 				row_way_2 = NULL;
-#line 1834 "relay.bpf.c"
+#line 1845 "relay.bpf.c"
 		}
 #line 47 "spec.cue"
 		if (!row_way_2) return fr_up(skb, reason_listen_no_groups);
@@ -1854,17 +1865,17 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 			if (row_way_2->m_hop.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 47 "spec.cue"
 			return fr_up(skb, reason_listen_no_route);
-#line 1858 "relay.bpf.c"
+#line 1869 "relay.bpf.c"
 		}
 #line 47 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_way_2->m_hop.hop.mtu) return fr_up(skb, reason_listen_too_big);
 #line 47 "spec.cue"
 		return prog_listen_write6(skb, data, v_ip_end_2, row_way_2);
-#line 1864 "relay.bpf.c"
+#line 1875 "relay.bpf.c"
 	}
 
 	/* spec.cue:43: stack: ["eth", "ip", "udp"] */
 #line 43 "spec.cue"
 	return fr_up(skb, reason_listen_not_ip);
-#line 1870 "relay.bpf.c"
+#line 1881 "relay.bpf.c"
 }

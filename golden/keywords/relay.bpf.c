@@ -60,9 +60,18 @@ struct {
 	__type(value, struct val_map);
 } tbl_map SEC(".maps");
 
-static __always_inline enum fr_found find_map(const struct key_map *key, struct val_map *row)
+static __always_inline __u64 copy_map(void *to, const void *from)
 {
-	return fr_find(&tbl_map, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(32, 0);
+	FR_COPY(32, 4);
+	return all;
+}
+
+static __always_inline enum fr_found find_map(const struct key_map *key, const struct fr_lease *lease, __u32 place, struct val_map **row)
+{
+	return fr_find(&tbl_map, key, lease, place, (void **)row, copy_map, FR_CHANGES, NULL);
 }
 
 struct {
@@ -72,11 +81,29 @@ struct {
 	__type(value, struct val_void);
 } tbl_void SEC(".maps");
 
-static __always_inline enum fr_found find_void(const struct key_void *key, struct val_void *row, __u64 now)
+static __always_inline __u64 copy_void(void *to, const void *from)
 {
-	enum fr_found found = fr_find(&tbl_void, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
 
-	return found == FR_FOUND && !fr_alive(row->h_slot, row->h_gen, now) ? FR_MISSING : found;
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(16, 16);
+	FR_COPY(64, 18);
+	FR_COPY(64, 26);
+	FR_COPY(16, 34);
+	FR_COPY(64, 36);
+	FR_COPY(64, 44);
+	FR_COPY(32, 52);
+	FR_COPY(32, 56);
+	FR_COPY(32, 60);
+	return all;
+}
+
+static __always_inline enum fr_found find_void(const struct key_void *key, const struct fr_lease *lease, __u32 place, struct val_void **row, __u64 now)
+{
+	enum fr_found found = fr_find(&tbl_void, key, lease, place, (void **)row, copy_void, FR_CHANGES, NULL);
+
+	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -129,7 +156,7 @@ enum {
 	reason_main_not_ip = 39, /* no ip header here */
 };
 
-static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end, struct val_void *row_double)
+static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end, __u64 v_partial, struct val_void *row_double)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -151,14 +178,14 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	__u32 x6 = ld32(data + 30);
 #line 22 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 155 "relay.bpf.c"
+#line 182 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 22 "spec.cue"
 	__u32 x8 = ld32(data + 34);
-#line 162 "relay.bpf.c"
+#line 189 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -172,13 +199,13 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	__u32 x9 = ld32(data + 18);
 #line 22 "spec.cue"
 	__u16 x10 = ld16(data + 22);
-#line 176 "relay.bpf.c"
+#line 203 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 + x1 + x2 + 64);
 	int direct = row_double->h_hop_close.state == FR_HOP_DIRECT;
 
 #line 22 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 182 "relay.bpf.c"
+#line 209 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_main_no_memory);
 
@@ -212,7 +239,7 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 216 "relay.bpf.c"
+#line 243 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
@@ -226,7 +253,7 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 	return bpf_redirect_neigh(row_double->h_hop_close.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, struct val_void *row_double)
+static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len, __u64 v_partial_2, struct val_void *row_double)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -256,14 +283,14 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	__u32 x10 = ld32(data + 30);
 #line 22 "spec.cue"
 	__u16 x11 = ld16(data + 38);
-#line 260 "relay.bpf.c"
+#line 287 "relay.bpf.c"
 	__u64 was0 = (__u64)x9 + x10 + x11 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 22 "spec.cue"
 	__u32 x12 = ld32(data + 34);
-#line 267 "relay.bpf.c"
+#line 294 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x6 + x7 + x1 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -271,7 +298,7 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 46, 66, v_payload_len, FR_TO_IPV6);
-#line 275 "relay.bpf.c"
+#line 302 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) : fr_up(skb, reason_main_no_memory);
 
@@ -310,7 +337,7 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	st32(data + 62, x8);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 314 "relay.bpf.c"
+#line 341 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
@@ -324,7 +351,7 @@ static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, _
 	return bpf_redirect_neigh(row_double->h_hop_close.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end_2, struct val_void *row_double_2)
+static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, __u64 now, __u64 v_ip_end_2, __u64 v_partial_3, struct val_void *row_double_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -355,14 +382,14 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	__u64 x11 = ld64(data + 46);
 #line 22 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 359 "relay.bpf.c"
+#line 386 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_3;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 22 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 366 "relay.bpf.c"
+#line 393 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -370,7 +397,7 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 
 #line 22 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 374 "relay.bpf.c"
+#line 401 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_main_no_memory);
 
@@ -403,7 +430,7 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 407 "relay.bpf.c"
+#line 434 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
@@ -417,7 +444,7 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 	return bpf_redirect_neigh(row_double_2->h_hop_close.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, struct val_void *row_double_2)
+static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, __u64 now, __u64 v_payload_len_2, __u64 v_partial_4, struct val_void *row_double_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -448,14 +475,14 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	__u64 x11 = ld64(data + 46);
 #line 22 "spec.cue"
 	__u16 x12 = ld16(data + 58);
-#line 452 "relay.bpf.c"
+#line 479 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 + 0x1100;
 	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_4;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 22 "spec.cue"
 	__u32 x13 = ld32(data + 54);
-#line 459 "relay.bpf.c"
+#line 486 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x4 + x5 + x6 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -466,7 +493,7 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 
 #line 22 "spec.cue"
 	int err = fr_resize(skb, 66, 46, v_payload_len_2, FR_TO_IPV4);
-#line 470 "relay.bpf.c"
+#line 497 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) : fr_up(skb, reason_main_no_memory);
 
@@ -506,7 +533,7 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 510 "relay.bpf.c"
+#line 537 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
 	if (unlikely(csum >= 0)) {
@@ -523,6 +550,7 @@ static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, _
 SEC("tc") int prog_main(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -538,16 +566,14 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 	struct val_void *row_double;
 	struct val_map *row_package_2;
 	struct val_void *row_double_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:15: programs: main: { */
 #line 15 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_main_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_main_inactive);
 
 	/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
@@ -560,7 +586,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_main_link_broadcast);
 #line 16 "spec.cue"
 		return fr_up(skb, reason_main_link_multicast);
-#line 564 "relay.bpf.c"
+#line 590 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -617,7 +643,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_main_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_main_martian_destination);
-#line 621 "relay.bpf.c"
+#line 647 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
@@ -657,31 +683,29 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (!(set_func && (be8(data + 43) == set_default))) return fr_up(skb, reason_main_no_match); /* int.range */
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 661 "relay.bpf.c"
+#line 687 "relay.bpf.c"
 		{
 #line 19 "spec.cue"
 			struct key_map key __attribute__((aligned(8))) = {};
-#line 665 "relay.bpf.c"
+#line 691 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
 			key.m_switch = be16(data + 44);
 #line 19 "spec.cue"
-			row_package = rows + 0;
-#line 19 "spec.cue"
-			found = find_map(&key, row_package);
+			found = find_map(&key, lease, 0, &row_package);
 #line 19 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_main_changing);
 #line 19 "spec.cue"
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_package = NULL;
-#line 680 "relay.bpf.c"
+#line 704 "relay.bpf.c"
 		}
 		{
 #line 19 "spec.cue"
 			struct key_void key __attribute__((aligned(8))) = {};
-#line 685 "relay.bpf.c"
+#line 709 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
@@ -691,16 +715,14 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 19 "spec.cue"
 			key.m_var = be16(data + 44);
 #line 19 "spec.cue"
-			row_double = rows + 8;
-#line 19 "spec.cue"
-			found = find_void(&key, row_double, now);
+			found = find_void(&key, lease, 8, &row_double, now);
 #line 19 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_main_changing);
 #line 19 "spec.cue"
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_double = NULL;
-#line 704 "relay.bpf.c"
+#line 726 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double) return fr_up(skb, reason_main_no_void);
@@ -712,7 +734,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 716 "relay.bpf.c"
+#line 738 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -723,7 +745,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 22 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 22 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 46))) return fr_up(skb, reason_main_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 46))) return fr_up(skb, reason_main_partial_checksum);
 #line 22 "spec.cue"
 			if (unlikely(row_double->h_hop_close.state != FR_HOP_DIRECT && row_double->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
 #line 22 "spec.cue"
@@ -736,15 +758,15 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 740 "relay.bpf.c"
+#line 762 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end - 14 > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
 #line 22 "spec.cue"
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
-			return prog_main_write1(skb, data, now, v_ip_end, row_double);
-#line 748 "relay.bpf.c"
+			return prog_main_write1(skb, data, now, v_ip_end, v_partial, row_double);
+#line 770 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -753,7 +775,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 22 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 22 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 46))) return fr_up(skb, reason_main_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || (((v_partial_2 >> 16) >= 46) && ((v_partial_2 & 0xffff) < ((46ULL + v_payload_len) - 1))))) return fr_up(skb, reason_main_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -772,15 +794,15 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 776 "relay.bpf.c"
+#line 798 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (52ULL + v_payload_len > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
 #line 22 "spec.cue"
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
-		return prog_main_write2(skb, data, now, v_payload_len, row_double);
-#line 784 "relay.bpf.c"
+		return prog_main_write2(skb, data, now, v_payload_len, v_partial_2, row_double);
+#line 806 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
@@ -818,7 +840,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_main_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_main_martian_destination);
-#line 822 "relay.bpf.c"
+#line 844 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
@@ -858,31 +880,29 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (!(set_func && (be8(data + 63) == set_default))) return fr_up(skb, reason_main_no_match); /* int.range */
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 862 "relay.bpf.c"
+#line 884 "relay.bpf.c"
 		{
 #line 19 "spec.cue"
 			struct key_map key __attribute__((aligned(8))) = {};
-#line 866 "relay.bpf.c"
+#line 888 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
 			key.m_switch = be16(data + 64);
 #line 19 "spec.cue"
-			row_package_2 = rows + 0;
-#line 19 "spec.cue"
-			found = find_map(&key, row_package_2);
+			found = find_map(&key, lease, 0, &row_package_2);
 #line 19 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_main_changing);
 #line 19 "spec.cue"
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_package_2 = NULL;
-#line 881 "relay.bpf.c"
+#line 901 "relay.bpf.c"
 		}
 		{
 #line 19 "spec.cue"
 			struct key_void key __attribute__((aligned(8))) = {};
-#line 886 "relay.bpf.c"
+#line 906 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
@@ -894,16 +914,14 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 19 "spec.cue"
 			key.m_var = be16(data + 64);
 #line 19 "spec.cue"
-			row_double_2 = rows + 8;
-#line 19 "spec.cue"
-			found = find_void(&key, row_double_2, now);
+			found = find_void(&key, lease, 8, &row_double_2, now);
 #line 19 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_main_changing);
 #line 19 "spec.cue"
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_double_2 = NULL;
-#line 907 "relay.bpf.c"
+#line 925 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double_2) return fr_up(skb, reason_main_no_void);
@@ -915,7 +933,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package_2->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 919 "relay.bpf.c"
+#line 937 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -926,7 +944,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 22 "spec.cue"
 			v_partial_3 = fr_partial(skb);
 #line 22 "spec.cue"
-			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= 66))) return fr_up(skb, reason_main_partial_checksum);
+			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) || ((v_partial_3 >> 16) >= 66))) return fr_up(skb, reason_main_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -945,15 +963,15 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 949 "relay.bpf.c"
+#line 967 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end_2 - 14 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
 #line 22 "spec.cue"
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
-			return prog_main_write3(skb, data, now, v_ip_end_2, row_double_2);
-#line 957 "relay.bpf.c"
+			return prog_main_write3(skb, data, now, v_ip_end_2, v_partial_3, row_double_2);
+#line 975 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -962,7 +980,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 22 "spec.cue"
 		v_partial_4 = fr_partial(skb);
 #line 22 "spec.cue"
-		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= 66))) return fr_up(skb, reason_main_partial_checksum);
+		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) || (((v_partial_4 >> 16) >= 66) && ((v_partial_4 & 0xffff) < ((66ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_main_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -981,19 +999,19 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 985 "relay.bpf.c"
+#line 1003 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (32ULL + v_payload_len_2 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
 #line 22 "spec.cue"
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
-		return prog_main_write4(skb, data, now, v_payload_len_2, row_double_2);
-#line 993 "relay.bpf.c"
+		return prog_main_write4(skb, data, now, v_payload_len_2, v_partial_4, row_double_2);
+#line 1011 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_main_not_ip);
-#line 999 "relay.bpf.c"
+#line 1017 "relay.bpf.c"
 }

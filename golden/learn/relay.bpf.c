@@ -88,6 +88,7 @@ static __always_inline int prog_inbound_write2(struct __sk_buff *skb)
 SEC("tc") int prog_inbound(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -100,7 +101,7 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 
 	/* spec.cue:6: programs: inbound: { */
 #line 6 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_inbound_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_inbound_inactive);
 
 	/* spec.cue:7: hook: "tc/ingress" */
 #line 7 "spec.cue"
@@ -113,7 +114,7 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_inbound_link_broadcast);
 #line 7 "spec.cue"
 		return fr_up(skb, reason_inbound_link_multicast);
-#line 117 "relay.bpf.c"
+#line 118 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -170,7 +171,7 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_inbound_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_inbound_martian_destination);
-#line 174 "relay.bpf.c"
+#line 175 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
@@ -207,7 +208,7 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 		if (be16(data + 36) != 0x1b58) return fr_up(skb, reason_inbound_no_match); /* udp.dst_port */
 
 		/* spec.cue:10: do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: "learned"}, "pass"] */
-#line 211 "relay.bpf.c"
+#line 212 "relay.bpf.c"
 		{
 #line 10 "spec.cue"
 			struct key_seen key __attribute__((aligned(8))) = {};
@@ -224,13 +225,13 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 			val.m_port = be16(data + 36);
 #line 10 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_inbound_full_seen);
-#line 228 "relay.bpf.c"
+#line 229 "relay.bpf.c"
 		}
 #line 10 "spec.cue"
 		fr_named_add(0, 1);
 #line 10 "spec.cue"
 		return prog_inbound_write1(skb);
-#line 234 "relay.bpf.c"
+#line 235 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
@@ -268,7 +269,7 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_inbound_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_inbound_martian_destination);
-#line 272 "relay.bpf.c"
+#line 273 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
@@ -305,7 +306,7 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 		if (be16(data + 56) != 0x1b58) return fr_up(skb, reason_inbound_no_match); /* udp.dst_port */
 
 		/* spec.cue:10: do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: "learned"}, "pass"] */
-#line 309 "relay.bpf.c"
+#line 310 "relay.bpf.c"
 		{
 #line 10 "spec.cue"
 			struct key_seen key __attribute__((aligned(8))) = {};
@@ -324,17 +325,17 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 			val.m_port = be16(data + 56);
 #line 10 "spec.cue"
 			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY)) return fr_up(skb, reason_inbound_full_seen);
-#line 328 "relay.bpf.c"
+#line 329 "relay.bpf.c"
 		}
 #line 10 "spec.cue"
 		fr_named_add(0, 1);
 #line 10 "spec.cue"
 		return prog_inbound_write2(skb);
-#line 334 "relay.bpf.c"
+#line 335 "relay.bpf.c"
 	}
 
 	/* spec.cue:8: stack: ["eth", "ip", "udp", "tag"] */
 #line 8 "spec.cue"
 	return fr_up(skb, reason_inbound_not_ip);
-#line 340 "relay.bpf.c"
+#line 341 "relay.bpf.c"
 }

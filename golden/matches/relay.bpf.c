@@ -74,6 +74,7 @@ static __always_inline int prog_filter_write2(struct __sk_buff *skb)
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -86,7 +87,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* spec.cue:10: programs: filter: { */
 #line 10 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_filter_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_filter_inactive);
 
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
@@ -99,7 +100,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_filter_link_broadcast);
 #line 11 "spec.cue"
 		return fr_up(skb, reason_filter_link_multicast);
-#line 103 "relay.bpf.c"
+#line 104 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -156,7 +157,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_filter_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_filter_martian_destination);
-#line 160 "relay.bpf.c"
+#line 161 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -188,7 +189,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (((be16(data + 34) == 0x400) || ((be16(data + 34) >= 0x7d0) && (be16(data + 34) <= 0xbb7))) && ((be8(data + 15) & 3) <= 2)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_sources);
-#line 192 "relay.bpf.c"
+#line 193 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
@@ -196,7 +197,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (set_strict && !(ld32(data + 6) == ldv32(set_gateway) && ld16(data + 6 + 4) == ldv16(set_gateway + 4))) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_filter_stranger);
-#line 200 "relay.bpf.c"
+#line 201 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home"}, "pass"]}, */
@@ -206,13 +207,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return prog_filter_write1(skb);
-#line 210 "relay.bpf.c"
+#line 211 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: programs: filter: { */
 #line 10 "spec.cue"
 		return fr_up(skb, reason_filter_no_rule);
-#line 216 "relay.bpf.c"
+#line 217 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -250,7 +251,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_filter_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_filter_martian_destination);
-#line 254 "relay.bpf.c"
+#line 255 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -282,7 +283,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (((be16(data + 54) == 0x400) || ((be16(data + 54) >= 0x7d0) && (be16(data + 54) <= 0xbb7))) && (((be8(data + 15) >> 4) & 3) <= 2)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_sources);
-#line 286 "relay.bpf.c"
+#line 287 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
@@ -290,7 +291,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (set_strict && !(ld32(data + 6) == ldv32(set_gateway) && ld16(data + 6 + 4) == ldv16(set_gateway + 4))) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_filter_stranger);
-#line 294 "relay.bpf.c"
+#line 295 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home"}, "pass"]}, */
@@ -300,17 +301,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return prog_filter_write2(skb);
-#line 304 "relay.bpf.c"
+#line 305 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: programs: filter: { */
 #line 10 "spec.cue"
 		return fr_up(skb, reason_filter_no_rule);
-#line 310 "relay.bpf.c"
+#line 311 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 316 "relay.bpf.c"
+#line 317 "relay.bpf.c"
 }

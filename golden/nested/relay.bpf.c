@@ -49,9 +49,17 @@ struct {
 	__type(value, struct val_services);
 } tbl_services SEC(".maps");
 
-static __always_inline enum fr_found find_services(const struct key_services *key, struct val_services *row)
+static __always_inline __u64 copy_services(void *to, const void *from)
 {
-	return fr_find(&tbl_services, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(8, 0);
+	return all;
+}
+
+static __always_inline enum fr_found find_services(const struct key_services *key, const struct fr_lease *lease, __u32 place, struct val_services **row)
+{
+	return fr_find(&tbl_services, key, lease, place, (void **)row, copy_services, FR_CHANGES, NULL);
 }
 
 struct {
@@ -61,9 +69,21 @@ struct {
 	__type(value, struct val_backends);
 } tbl_backends SEC(".maps");
 
-static __always_inline enum fr_found find_backends(const struct key_backends *key, struct val_backends *row)
+static __always_inline __u64 copy_backends(void *to, const void *from)
 {
-	return fr_find(&tbl_backends, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(32, 16);
+	FR_COPY(64, 20);
+	FR_COPY(64, 28);
+	return all;
+}
+
+static __always_inline enum fr_found find_backends(const struct key_backends *key, const struct fr_lease *lease, __u32 place, struct val_backends **row)
+{
+	return fr_find(&tbl_backends, key, lease, place, (void **)row, copy_backends, FR_CHANGES, NULL);
 }
 
 /*
@@ -125,13 +145,13 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 14 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 129 "relay.bpf.c"
+#line 149 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_b->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 14 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 135 "relay.bpf.c"
+#line 155 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -153,7 +173,7 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 157 "relay.bpf.c"
+#line 177 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -176,13 +196,13 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 15 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 180 "relay.bpf.c"
+#line 200 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_b_2->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 15 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 186 "relay.bpf.c"
+#line 206 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -204,7 +224,7 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 208 "relay.bpf.c"
+#line 228 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -221,12 +241,12 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 225 "relay.bpf.c"
+#line 245 "relay.bpf.c"
 	int direct = row_b_3->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 14 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 230 "relay.bpf.c"
+#line 250 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -246,7 +266,7 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 250 "relay.bpf.c"
+#line 270 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -263,12 +283,12 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 267 "relay.bpf.c"
+#line 287 "relay.bpf.c"
 	int direct = row_b_4->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 15 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 272 "relay.bpf.c"
+#line 292 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -288,7 +308,7 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 292 "relay.bpf.c"
+#line 312 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -302,6 +322,7 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 SEC("tc") int prog_balance(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -313,16 +334,14 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 	struct val_services *row_s_2;
 	struct val_backends *row_b_3;
 	struct val_backends *row_b_4;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:8: programs: balance: { */
 #line 8 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_balance_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_balance_inactive);
 
 	/* spec.cue:9: hook: "tc/ingress" */
 #line 9 "spec.cue"
@@ -335,7 +354,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_balance_link_broadcast);
 #line 9 "spec.cue"
 		return fr_up(skb, reason_balance_link_multicast);
-#line 339 "relay.bpf.c"
+#line 358 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -392,7 +411,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_balance_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_balance_martian_destination);
-#line 396 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -416,26 +435,24 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 420 "relay.bpf.c"
+#line 439 "relay.bpf.c"
 		{
 #line 11 "spec.cue"
 			struct key_services key __attribute__((aligned(8))) = {};
-#line 424 "relay.bpf.c"
+#line 443 "relay.bpf.c"
 			enum fr_found found;
 
 #line 11 "spec.cue"
 			key.m_port = be16(data + 36);
 #line 11 "spec.cue"
-			row_s = rows + 0;
-#line 11 "spec.cue"
-			found = find_services(&key, row_s);
+			found = find_services(&key, lease, 0, &row_s);
 #line 11 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
 #line 11 "spec.cue"
 			if (found == FR_MISSING)
 #line 11 "spec.cue"
 				row_s = NULL;
-#line 439 "relay.bpf.c"
+#line 456 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s) return fr_up(skb, reason_balance_no_services);
@@ -445,17 +462,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 449 "relay.bpf.c"
+#line 466 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if ((be8(data + 15) >> 2) == 46) { /* rule */
-#line 455 "relay.bpf.c"
+#line 472 "relay.bpf.c"
 			{
 #line 14 "spec.cue"
 				struct key_backends key __attribute__((aligned(8))) = {};
-#line 459 "relay.bpf.c"
+#line 476 "relay.bpf.c"
 				enum fr_found found;
 
 #line 14 "spec.cue"
@@ -463,16 +480,14 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 #line 14 "spec.cue"
 				key.m_bucket = 0;
 #line 14 "spec.cue"
-				row_b = rows + 8;
-#line 14 "spec.cue"
-				found = find_backends(&key, row_b);
+				found = find_backends(&key, lease, 8, &row_b);
 #line 14 "spec.cue"
 				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
 #line 14 "spec.cue"
 				if (found == FR_MISSING)
 #line 14 "spec.cue"
 					row_b = NULL;
-#line 476 "relay.bpf.c"
+#line 491 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (fr_has(row_b)) { /* rule */
@@ -492,13 +507,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 					if (row_b->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_balance_no_route);
-#line 496 "relay.bpf.c"
+#line 511 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 14 "spec.cue"
 				return prog_balance_write1(skb, data, v_ip_end, row_b);
-#line 502 "relay.bpf.c"
+#line 517 "relay.bpf.c"
 			}
 		}
 
@@ -506,7 +521,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		{
 #line 15 "spec.cue"
 			struct key_backends key __attribute__((aligned(8))) = {};
-#line 510 "relay.bpf.c"
+#line 525 "relay.bpf.c"
 			enum fr_found found;
 
 #line 15 "spec.cue"
@@ -514,16 +529,14 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 #line 15 "spec.cue"
 			key.m_bucket = be16(data + 34) & 3;
 #line 15 "spec.cue"
-			row_b_2 = rows + 48;
-#line 15 "spec.cue"
-			found = find_backends(&key, row_b_2);
+			found = find_backends(&key, lease, 48, &row_b_2);
 #line 15 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
 #line 15 "spec.cue"
 			if (found == FR_MISSING)
 #line 15 "spec.cue"
 				row_b_2 = NULL;
-#line 527 "relay.bpf.c"
+#line 540 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_2) return fr_up(skb, reason_balance_no_backends);
@@ -543,13 +556,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 547 "relay.bpf.c"
+#line 560 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b_2->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
 		return prog_balance_write2(skb, data, v_ip_end, row_b_2);
-#line 553 "relay.bpf.c"
+#line 566 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -587,7 +600,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_balance_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_balance_martian_destination);
-#line 591 "relay.bpf.c"
+#line 604 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -611,26 +624,24 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 615 "relay.bpf.c"
+#line 628 "relay.bpf.c"
 		{
 #line 11 "spec.cue"
 			struct key_services key __attribute__((aligned(8))) = {};
-#line 619 "relay.bpf.c"
+#line 632 "relay.bpf.c"
 			enum fr_found found;
 
 #line 11 "spec.cue"
 			key.m_port = be16(data + 56);
 #line 11 "spec.cue"
-			row_s_2 = rows + 0;
-#line 11 "spec.cue"
-			found = find_services(&key, row_s_2);
+			found = find_services(&key, lease, 0, &row_s_2);
 #line 11 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
 #line 11 "spec.cue"
 			if (found == FR_MISSING)
 #line 11 "spec.cue"
 				row_s_2 = NULL;
-#line 634 "relay.bpf.c"
+#line 645 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_balance_no_services);
@@ -640,17 +651,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s_2->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 644 "relay.bpf.c"
+#line 655 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if (((be16(data + 14) >> 6) & 63) == 46) { /* rule */
-#line 650 "relay.bpf.c"
+#line 661 "relay.bpf.c"
 			{
 #line 14 "spec.cue"
 				struct key_backends key __attribute__((aligned(8))) = {};
-#line 654 "relay.bpf.c"
+#line 665 "relay.bpf.c"
 				enum fr_found found;
 
 #line 14 "spec.cue"
@@ -658,16 +669,14 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 #line 14 "spec.cue"
 				key.m_bucket = 0;
 #line 14 "spec.cue"
-				row_b_3 = rows + 8;
-#line 14 "spec.cue"
-				found = find_backends(&key, row_b_3);
+				found = find_backends(&key, lease, 8, &row_b_3);
 #line 14 "spec.cue"
 				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
 #line 14 "spec.cue"
 				if (found == FR_MISSING)
 #line 14 "spec.cue"
 					row_b_3 = NULL;
-#line 671 "relay.bpf.c"
+#line 680 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (fr_has(row_b_3)) { /* rule */
@@ -687,13 +696,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 					if (row_b_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_balance_no_route);
-#line 691 "relay.bpf.c"
+#line 700 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_3->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 14 "spec.cue"
 				return prog_balance_write3(skb, data, v_ip_end_2, row_b_3);
-#line 697 "relay.bpf.c"
+#line 706 "relay.bpf.c"
 			}
 		}
 
@@ -701,7 +710,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		{
 #line 15 "spec.cue"
 			struct key_backends key __attribute__((aligned(8))) = {};
-#line 705 "relay.bpf.c"
+#line 714 "relay.bpf.c"
 			enum fr_found found;
 
 #line 15 "spec.cue"
@@ -709,16 +718,14 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 #line 15 "spec.cue"
 			key.m_bucket = be16(data + 54) & 3;
 #line 15 "spec.cue"
-			row_b_4 = rows + 48;
-#line 15 "spec.cue"
-			found = find_backends(&key, row_b_4);
+			found = find_backends(&key, lease, 48, &row_b_4);
 #line 15 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_balance_changing);
 #line 15 "spec.cue"
 			if (found == FR_MISSING)
 #line 15 "spec.cue"
 				row_b_4 = NULL;
-#line 722 "relay.bpf.c"
+#line 729 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_4) return fr_up(skb, reason_balance_no_backends);
@@ -738,17 +745,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 742 "relay.bpf.c"
+#line 749 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_4->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
 		return prog_balance_write4(skb, data, v_ip_end_2, row_b_4);
-#line 748 "relay.bpf.c"
+#line 755 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_balance_not_ip);
-#line 754 "relay.bpf.c"
+#line 761 "relay.bpf.c"
 }

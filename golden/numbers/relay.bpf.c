@@ -839,6 +839,7 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 SEC("tc") int prog_room(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -853,7 +854,7 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 
 	/* spec.cue:13: programs: room: { */
 #line 13 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_room_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_room_inactive);
 
 	/* spec.cue:14: hook: "tc/ingress" */
 #line 14 "spec.cue"
@@ -866,7 +867,7 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_room_link_broadcast);
 #line 14 "spec.cue"
 		return fr_up(skb, reason_room_link_multicast);
-#line 870 "relay.bpf.c"
+#line 871 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -923,7 +924,7 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_room_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_room_martian_destination);
-#line 927 "relay.bpf.c"
+#line 928 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
@@ -960,10 +961,10 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 #line 16 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 16 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 58))) return fr_up(skb, reason_room_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 58))) return fr_up(skb, reason_room_partial_checksum);
 #line 16 "spec.cue"
 		return prog_room_fan1(skb, data, v_ip_end);
-#line 967 "relay.bpf.c"
+#line 968 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
@@ -1001,7 +1002,7 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_room_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_room_martian_destination);
-#line 1005 "relay.bpf.c"
+#line 1006 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
@@ -1038,14 +1039,14 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 #line 16 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 16 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 78))) return fr_up(skb, reason_room_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 78))) return fr_up(skb, reason_room_partial_checksum);
 #line 16 "spec.cue"
 		return prog_room_fan2(skb, data, v_ip_end_2);
-#line 1045 "relay.bpf.c"
+#line 1046 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
 #line 15 "spec.cue"
 	return fr_up(skb, reason_room_not_ip);
-#line 1051 "relay.bpf.c"
+#line 1052 "relay.bpf.c"
 }

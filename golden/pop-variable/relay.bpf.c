@@ -50,9 +50,21 @@ struct {
 	__type(value, struct val_ways);
 } tbl_ways SEC(".maps");
 
-static __always_inline enum fr_found find_ways(const struct key_ways *key, struct val_ways *row)
+static __always_inline __u64 copy_ways(void *to, const void *from)
 {
-	return fr_find(&tbl_ways, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(32, 16);
+	FR_COPY(64, 20);
+	FR_COPY(64, 28);
+	return all;
+}
+
+static __always_inline enum fr_found find_ways(const struct key_ways *key, const struct fr_lease *lease, __u32 place, struct val_ways **row)
+{
+	return fr_find(&tbl_ways, key, lease, place, (void **)row, copy_ways, FR_CHANGES, NULL);
 }
 
 struct {
@@ -62,9 +74,25 @@ struct {
 	__type(value, struct val_peers);
 } tbl_peers SEC(".maps");
 
-static __always_inline enum fr_found find_peers(const struct key_peers *key, struct val_peers *row)
+static __always_inline __u64 copy_peers(void *to, const void *from)
 {
-	return fr_find(&tbl_peers, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(16, 16);
+	FR_COPY(64, 18);
+	FR_COPY(64, 26);
+	FR_COPY(16, 34);
+	FR_COPY(64, 36);
+	FR_COPY(64, 44);
+	FR_COPY(32, 52);
+	return all;
+}
+
+static __always_inline enum fr_found find_peers(const struct key_peers *key, const struct fr_lease *lease, __u32 place, struct val_peers **row)
+{
+	return fr_find(&tbl_peers, key, lease, place, (void **)row, copy_peers, FR_CHANGES, NULL);
 }
 
 /*
@@ -112,7 +140,7 @@ enum {
 	reason_decapsulate_prohibit = 35, /* the route says prohibit */
 };
 
-static __always_inline int prog_decapsulate_write1(struct __sk_buff *skb, void *data, __u64 v_tun_options_end, void *p_tun_options_end, __u64 v_payload_len, struct val_ways *row_w)
+static __always_inline int prog_decapsulate_write1(struct __sk_buff *skb, void *data, __u64 v_tun_options_end, void *p_tun_options_end, __u64 v_payload_len, __u64 v_partial, struct val_ways *row_w)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -140,14 +168,14 @@ static __always_inline int prog_decapsulate_write1(struct __sk_buff *skb, void *
 	__u32 x9 = ld32(p_tun_options_end + 16);
 #line 19 "spec.cue"
 	__u16 x10 = ld16(p_tun_options_end + 24);
-#line 144 "relay.bpf.c"
+#line 172 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
 	__u64 now0 = (__u64)x8 + x9 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, (v_tun_options_end + 26), old0, fr_fold(was0));
 #line 19 "spec.cue"
 	__u16 x11 = ld16(p_tun_options_end + 20);
-#line 151 "relay.bpf.c"
+#line 179 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x5 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -161,13 +189,13 @@ static __always_inline int prog_decapsulate_write1(struct __sk_buff *skb, void *
 	__u16 x12 = ld16(p_tun_options_end + 2);
 #line 19 "spec.cue"
 	__u16 x13 = ld16(p_tun_options_end + 8);
-#line 165 "relay.bpf.c"
+#line 193 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x12 + x13) + (__u64)x1 + x3);
 	int direct = row_w->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 19 "spec.cue"
 	int err = fr_resize(skb, (v_tun_options_end + 28), 42, v_payload_len, 0);
-#line 171 "relay.bpf.c"
+#line 199 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_decapsulate_fault) : fr_up(skb, reason_decapsulate_no_memory);
 
@@ -205,7 +233,7 @@ static __always_inline int prog_decapsulate_write1(struct __sk_buff *skb, void *
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 209 "relay.bpf.c"
+#line 237 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_decapsulate_fault);
 	if (unlikely(csum >= 0)) {
@@ -221,6 +249,7 @@ static __always_inline int prog_decapsulate_write1(struct __sk_buff *skb, void *
 SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_outer_end;
 	__u64 v_udp_end;
@@ -232,16 +261,14 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 	__u64 v_payload_len;
 	__u64 v_partial;
 	struct val_ways *row_w;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 86);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:15: decapsulate: { */
 #line 15 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_decapsulate_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_decapsulate_inactive);
 
 	/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
@@ -254,7 +281,7 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_decapsulate_link_broadcast);
 #line 16 "spec.cue"
 		return fr_up(skb, reason_decapsulate_link_multicast);
-#line 258 "relay.bpf.c"
+#line 285 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -312,7 +339,7 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_decapsulate_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_decapsulate_martian_destination);
-#line 316 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
@@ -416,26 +443,24 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 	if (skb->gso_size != 0) return fr_up(skb, reason_decapsulate_super_packet);
 
 	/* spec.cue:18: lookup: w: ways: ["inner.dst"] */
-#line 420 "relay.bpf.c"
+#line 447 "relay.bpf.c"
 	{
 #line 18 "spec.cue"
 		struct key_ways key __attribute__((aligned(8))) = {};
-#line 424 "relay.bpf.c"
+#line 451 "relay.bpf.c"
 		enum fr_found found;
 
 #line 18 "spec.cue"
 		fr_put_v4(key.m_dst, ld32(p_tun_options_end + 16));
 #line 18 "spec.cue"
-		row_w = rows + 0;
-#line 18 "spec.cue"
-		found = find_ways(&key, row_w);
+		found = find_ways(&key, lease, 0, &row_w);
 #line 18 "spec.cue"
 		if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_decapsulate_changing);
 #line 18 "spec.cue"
 		if (found == FR_MISSING)
 #line 18 "spec.cue"
 			row_w = NULL;
-#line 439 "relay.bpf.c"
+#line 464 "relay.bpf.c"
 	}
 #line 18 "spec.cue"
 	if (!row_w) return fr_up(skb, reason_decapsulate_no_ways);
@@ -456,7 +481,7 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 #line 19 "spec.cue"
 	v_partial = fr_partial(skb);
 #line 19 "spec.cue"
-	if (!((((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial & 0xffff) == (v_tun_options_end + 26))) || ((v_partial >> 16) >= (v_tun_options_end + 28)))) return fr_up(skb, reason_decapsulate_partial_checksum);
+	if (!((((v_partial == 0) || (v_partial == 0x220028)) || (v_partial == (((v_tun_options_end + 20) << 16) | (v_tun_options_end + 26)))) || (((v_partial >> 16) >= (v_tun_options_end + 28)) && ((v_partial & 0xffff) < (((v_tun_options_end + 28) + v_payload_len) - 1))))) return fr_up(skb, reason_decapsulate_partial_checksum);
 #line 19 "spec.cue"
 	if (unlikely(row_w->m_way.hop.state != FR_HOP_DIRECT && row_w->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 19 "spec.cue"
@@ -469,13 +494,13 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 		if (row_w->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_decapsulate_prohibit);
 #line 19 "spec.cue"
 		return fr_up(skb, reason_decapsulate_no_route);
-#line 473 "relay.bpf.c"
+#line 498 "relay.bpf.c"
 	}
 #line 19 "spec.cue"
 	if (28ULL + v_payload_len > row_w->m_way.hop.mtu) return fr_up(skb, reason_decapsulate_too_big);
 #line 19 "spec.cue"
-	return prog_decapsulate_write1(skb, data, v_tun_options_end, p_tun_options_end, v_payload_len, row_w);
-#line 479 "relay.bpf.c"
+	return prog_decapsulate_write1(skb, data, v_tun_options_end, p_tun_options_end, v_payload_len, v_partial, row_w);
+#line 504 "relay.bpf.c"
 }
 
 /*
@@ -526,7 +551,7 @@ enum {
 	reason_strip_not_ip = 73, /* no ip header here */
 };
 
-static __always_inline int prog_strip_write1(struct __sk_buff *skb, void *data, __u64 v_tun_options_end, void *p_tun_options_end, __u64 v_payload_len, struct val_peers *row_p)
+static __always_inline int prog_strip_write1(struct __sk_buff *skb, void *data, __u64 v_tun_options_end, void *p_tun_options_end, __u64 v_payload_len, __u64 v_partial, struct val_peers *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -553,13 +578,13 @@ static __always_inline int prog_strip_write1(struct __sk_buff *skb, void *data, 
 	__u16 old0 = ld16(p_tun_options_end + 3);
 #line 26 "spec.cue"
 	__u8 x10 = ld8(p_tun_options_end + 2);
-#line 557 "relay.bpf.c"
+#line 582 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x10) + 9);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 40);
-#line 563 "relay.bpf.c"
+#line 588 "relay.bpf.c"
 	__u64 x11 = x8;
 	if (((v_tun_options_end - 34) & 1) != 0)
 		x11 <<= 8;
@@ -568,7 +593,7 @@ static __always_inline int prog_strip_write1(struct __sk_buff *skb, void *data, 
 		x12 <<= 8;
 #line 26 "spec.cue"
 	__u16 x14 = ld16(p_tun_options_end + 3);
-#line 572 "relay.bpf.c"
+#line 597 "relay.bpf.c"
 	__u64 x13 = x14;
 	if ((((v_tun_options_end + 3) - 34) & 1) != 0)
 		x13 <<= 8;
@@ -582,14 +607,14 @@ static __always_inline int prog_strip_write1(struct __sk_buff *skb, void *data, 
 	__u32 x18 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x19 = ld16(data + 38);
-#line 586 "relay.bpf.c"
+#line 611 "relay.bpf.c"
 	__u64 was1 = (__u64)x17 + x18 + x19 + 0x1100;
 	__u64 now1 = (__u64)x3 + x4 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
 #line 26 "spec.cue"
 	__u32 x20 = ld32(data + 34);
-#line 593 "relay.bpf.c"
+#line 618 "relay.bpf.c"
 	__u16 body1 = fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x20 + x19 + x11 + x12 + x13 + x15 + x16 + was1));
 	if (((((v_tun_options_end + 6) - 34) ^ 14) & 1) != 0)
 		body1 = __builtin_bswap16(body1);
@@ -606,13 +631,13 @@ static __always_inline int prog_strip_write1(struct __sk_buff *skb, void *data, 
 	__u32 x21 = ld32(data + 16);
 #line 26 "spec.cue"
 	__u32 x22 = ld32(data + 20);
-#line 610 "relay.bpf.c"
+#line 635 "relay.bpf.c"
 	__u16 sum2 = fr_checksum(FR_ZERO + (__u16)~old2 - ((__u64)x21 + x22 + x17 + x18) + (__u64)x1 + x2 + x3 + x4 + 64);
 	int direct = row_p->h_hop_remote.state == FR_HOP_DIRECT;
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, (v_tun_options_end + 6), 48, v_payload_len, (pending1 ? FR_PAYLOAD : 0));
-#line 616 "relay.bpf.c"
+#line 641 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_strip_fault) : fr_up(skb, reason_strip_no_memory);
 
@@ -659,7 +684,7 @@ static __always_inline int prog_strip_write1(struct __sk_buff *skb, void *data, 
 	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
 #line 25 "ip.cue"
 	st16(data + 24, sum2);
-#line 663 "relay.bpf.c"
+#line 688 "relay.bpf.c"
 	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
 	if (unlikely(csum >= 0)) {
@@ -672,7 +697,7 @@ static __always_inline int prog_strip_write1(struct __sk_buff *skb, void *data, 
 	return bpf_redirect_neigh(row_p->h_hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_strip_write2(struct __sk_buff *skb, void *data, __u64 v_tun_options_end, void *p_tun_options_end, __u64 v_payload_len_2, struct val_peers *row_p)
+static __always_inline int prog_strip_write2(struct __sk_buff *skb, void *data, __u64 v_tun_options_end, void *p_tun_options_end, __u64 v_payload_len_2, __u64 v_partial_2, struct val_peers *row_p)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -700,13 +725,13 @@ static __always_inline int prog_strip_write2(struct __sk_buff *skb, void *data, 
 	__u16 old0 = ld16(p_tun_options_end + 3);
 #line 26 "spec.cue"
 	__u8 x10 = ld8(p_tun_options_end + 2);
-#line 704 "relay.bpf.c"
+#line 729 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x10) + 9);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 40);
-#line 710 "relay.bpf.c"
+#line 735 "relay.bpf.c"
 	__u64 x11 = x8;
 	if (((v_tun_options_end - 34) & 1) != 0)
 		x11 <<= 8;
@@ -715,7 +740,7 @@ static __always_inline int prog_strip_write2(struct __sk_buff *skb, void *data, 
 		x12 <<= 8;
 #line 26 "spec.cue"
 	__u16 x14 = ld16(p_tun_options_end + 3);
-#line 719 "relay.bpf.c"
+#line 744 "relay.bpf.c"
 	__u64 x13 = x14;
 	if ((((v_tun_options_end + 3) - 34) & 1) != 0)
 		x13 <<= 8;
@@ -729,14 +754,14 @@ static __always_inline int prog_strip_write2(struct __sk_buff *skb, void *data, 
 	__u32 x18 = ld32(data + 30);
 #line 26 "spec.cue"
 	__u16 x19 = ld16(data + 38);
-#line 733 "relay.bpf.c"
+#line 758 "relay.bpf.c"
 	__u64 was1 = (__u64)x17 + x18 + x19 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
 #line 26 "spec.cue"
 	__u32 x20 = ld32(data + 34);
-#line 740 "relay.bpf.c"
+#line 765 "relay.bpf.c"
 	__u16 body1 = fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x20 + x19 + x11 + x12 + x13 + x15 + x16 + was1));
 	if (((((v_tun_options_end + 6) - 34) ^ 14) & 1) != 0)
 		body1 = __builtin_bswap16(body1);
@@ -747,7 +772,7 @@ static __always_inline int prog_strip_write2(struct __sk_buff *skb, void *data, 
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, (v_tun_options_end + 6), 68, v_payload_len_2, FR_TO_IPV6 | (pending1 ? FR_PAYLOAD : 0));
-#line 751 "relay.bpf.c"
+#line 776 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_strip_fault) : fr_up(skb, reason_strip_no_memory);
 
@@ -794,7 +819,7 @@ static __always_inline int prog_strip_write2(struct __sk_buff *skb, void *data, 
 	st16(data + 65, sum0);
 #line 14 "transport.cue"
 	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
-#line 798 "relay.bpf.c"
+#line 823 "relay.bpf.c"
 	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
 	if (unlikely(csum >= 0)) {
@@ -807,7 +832,7 @@ static __always_inline int prog_strip_write2(struct __sk_buff *skb, void *data, 
 	return bpf_redirect_neigh(row_p->h_hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_strip_write3(struct __sk_buff *skb, void *data, __u64 v_tun_options_end_2, void *p_tun_options_end_2, __u64 v_payload_len_3, struct val_peers *row_p_2)
+static __always_inline int prog_strip_write3(struct __sk_buff *skb, void *data, __u64 v_tun_options_end_2, void *p_tun_options_end_2, __u64 v_payload_len_3, __u64 v_partial_3, struct val_peers *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -837,13 +862,13 @@ static __always_inline int prog_strip_write3(struct __sk_buff *skb, void *data, 
 	__u16 old0 = ld16(p_tun_options_end_2 + 3);
 #line 26 "spec.cue"
 	__u8 x12 = ld8(p_tun_options_end_2 + 2);
-#line 841 "relay.bpf.c"
+#line 866 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x12) + 9);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 60);
-#line 847 "relay.bpf.c"
+#line 872 "relay.bpf.c"
 	__u64 x13 = x10;
 	if (((v_tun_options_end_2 - 54) & 1) != 0)
 		x13 <<= 8;
@@ -852,7 +877,7 @@ static __always_inline int prog_strip_write3(struct __sk_buff *skb, void *data, 
 		x14 <<= 8;
 #line 26 "spec.cue"
 	__u16 x16 = ld16(p_tun_options_end_2 + 3);
-#line 856 "relay.bpf.c"
+#line 881 "relay.bpf.c"
 	__u64 x15 = x16;
 	if ((((v_tun_options_end_2 + 3) - 54) & 1) != 0)
 		x15 <<= 8;
@@ -870,14 +895,14 @@ static __always_inline int prog_strip_write3(struct __sk_buff *skb, void *data, 
 	__u64 x22 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x23 = ld16(data + 58);
-#line 874 "relay.bpf.c"
+#line 899 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x19) + fr_add64(x20) + fr_add64(x21) + fr_add64(x22) + x23 + 0x1100;
 	__u64 now1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_3;
 	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
 #line 26 "spec.cue"
 	__u32 x24 = ld32(data + 54);
-#line 881 "relay.bpf.c"
+#line 906 "relay.bpf.c"
 	__u16 body1 = fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x24 + x23 + x13 + x14 + x15 + x17 + x18 + was1));
 	if (((((v_tun_options_end_2 + 6) - 54) ^ 14) & 1) != 0)
 		body1 = __builtin_bswap16(body1);
@@ -888,7 +913,7 @@ static __always_inline int prog_strip_write3(struct __sk_buff *skb, void *data, 
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, (v_tun_options_end_2 + 6), 68, v_payload_len_3, (pending1 ? FR_PAYLOAD : 0));
-#line 892 "relay.bpf.c"
+#line 917 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_strip_fault) : fr_up(skb, reason_strip_no_memory);
 
@@ -934,7 +959,7 @@ static __always_inline int prog_strip_write3(struct __sk_buff *skb, void *data, 
 	st16(data + 65, sum0);
 #line 14 "transport.cue"
 	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
-#line 938 "relay.bpf.c"
+#line 963 "relay.bpf.c"
 	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
 	if (unlikely(csum >= 0)) {
@@ -947,7 +972,7 @@ static __always_inline int prog_strip_write3(struct __sk_buff *skb, void *data, 
 	return bpf_redirect_neigh(row_p_2->h_hop_remote.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_strip_write4(struct __sk_buff *skb, void *data, __u64 v_tun_options_end_2, void *p_tun_options_end_2, __u64 v_payload_len_4, struct val_peers *row_p_2)
+static __always_inline int prog_strip_write4(struct __sk_buff *skb, void *data, __u64 v_tun_options_end_2, void *p_tun_options_end_2, __u64 v_payload_len_4, __u64 v_partial_4, struct val_peers *row_p_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -972,13 +997,13 @@ static __always_inline int prog_strip_write4(struct __sk_buff *skb, void *data, 
 	__u16 old0 = ld16(p_tun_options_end_2 + 3);
 #line 26 "spec.cue"
 	__u8 x9 = ld8(p_tun_options_end_2 + 2);
-#line 976 "relay.bpf.c"
+#line 1001 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x9) + 9);
 
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old1 = ld16(data + 60);
-#line 982 "relay.bpf.c"
+#line 1007 "relay.bpf.c"
 	__u64 x10 = x7;
 	if (((v_tun_options_end_2 - 54) & 1) != 0)
 		x10 <<= 8;
@@ -987,7 +1012,7 @@ static __always_inline int prog_strip_write4(struct __sk_buff *skb, void *data, 
 		x11 <<= 8;
 #line 26 "spec.cue"
 	__u16 x13 = ld16(p_tun_options_end_2 + 3);
-#line 991 "relay.bpf.c"
+#line 1016 "relay.bpf.c"
 	__u64 x12 = x13;
 	if ((((v_tun_options_end_2 + 3) - 54) & 1) != 0)
 		x12 <<= 8;
@@ -1005,14 +1030,14 @@ static __always_inline int prog_strip_write4(struct __sk_buff *skb, void *data, 
 	__u64 x19 = ld64(data + 46);
 #line 26 "spec.cue"
 	__u16 x20 = ld16(data + 58);
-#line 1009 "relay.bpf.c"
+#line 1034 "relay.bpf.c"
 	__u64 was1 = (__u64)fr_add64(x16) + fr_add64(x17) + fr_add64(x18) + fr_add64(x19) + x20 + 0x1100;
 	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_4;
 	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
 #line 26 "spec.cue"
 	__u32 x21 = ld32(data + 54);
-#line 1016 "relay.bpf.c"
+#line 1041 "relay.bpf.c"
 	__u16 body1 = fr_fold(FR_ZERO + (__u16)~old1 - ((__u64)x21 + x20 + x10 + x11 + x12 + x14 + x15 + was1));
 	if (((((v_tun_options_end_2 + 6) - 54) ^ 14) & 1) != 0)
 		body1 = __builtin_bswap16(body1);
@@ -1026,7 +1051,7 @@ static __always_inline int prog_strip_write4(struct __sk_buff *skb, void *data, 
 
 #line 26 "spec.cue"
 	int err = fr_resize(skb, (v_tun_options_end_2 + 6), 48, v_payload_len_4, FR_TO_IPV4 | (pending1 ? FR_PAYLOAD : 0));
-#line 1030 "relay.bpf.c"
+#line 1055 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_strip_fault) : fr_up(skb, reason_strip_no_memory);
 
@@ -1074,7 +1099,7 @@ static __always_inline int prog_strip_write4(struct __sk_buff *skb, void *data, 
 	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) : sum1);
 #line 25 "ip.cue"
 	st16(data + 24, sum2);
-#line 1078 "relay.bpf.c"
+#line 1103 "relay.bpf.c"
 	if (unlikely(pending1) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
 	if (unlikely(csum >= 0)) {
@@ -1090,6 +1115,7 @@ static __always_inline int prog_strip_write4(struct __sk_buff *skb, void *data, 
 SEC("tc") int prog_strip(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -1111,16 +1137,14 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 	__u64 v_partial_4;
 	struct val_peers *row_p;
 	struct val_peers *row_p_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 84);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:22: strip: { */
 #line 22 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_strip_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_strip_inactive);
 
 	/* spec.cue:23: hook: "tc/ingress" */
 #line 23 "spec.cue"
@@ -1133,7 +1157,7 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_strip_link_broadcast);
 #line 23 "spec.cue"
 		return fr_up(skb, reason_strip_link_multicast);
-#line 1137 "relay.bpf.c"
+#line 1161 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1190,7 +1214,7 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_strip_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_strip_martian_destination);
-#line 1194 "relay.bpf.c"
+#line 1218 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "tun", "flow"] */
@@ -1242,26 +1266,24 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_strip_super_packet);
 
 		/* spec.cue:25: lookup: p: peers: ["flow.id"] */
-#line 1246 "relay.bpf.c"
+#line 1270 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
-#line 1250 "relay.bpf.c"
+#line 1274 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
 			key.m_id = be16(p_tun_options_end);
 #line 25 "spec.cue"
-			row_p = rows + 0;
-#line 25 "spec.cue"
-			found = find_peers(&key, row_p);
+			found = find_peers(&key, lease, 0, &row_p);
 #line 25 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_strip_changing);
 #line 25 "spec.cue"
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_p = NULL;
-#line 1265 "relay.bpf.c"
+#line 1287 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_strip_no_peers);
@@ -1276,7 +1298,7 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 #line 26 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 26 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= (v_tun_options_end + 6)))) return fr_up(skb, reason_strip_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= (v_tun_options_end + 6)) && ((v_partial & 0xffff) < (((v_tun_options_end + 6) + v_payload_len) - 1))))) return fr_up(skb, reason_strip_partial_checksum);
 #line 26 "spec.cue"
 			if (unlikely(row_p->h_hop_remote.state != FR_HOP_DIRECT && row_p->h_hop_remote.state != FR_HOP_NEIGHBOUR)) {
 #line 26 "spec.cue"
@@ -1289,13 +1311,13 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 				if (row_p->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_strip_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_strip_no_route);
-#line 1293 "relay.bpf.c"
+#line 1315 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (34ULL + v_payload_len > row_p->h_hop_remote.mtu) return fr_up(skb, reason_strip_too_big);
 #line 26 "spec.cue"
-			return prog_strip_write1(skb, data, v_tun_options_end, p_tun_options_end, v_payload_len, row_p);
-#line 1299 "relay.bpf.c"
+			return prog_strip_write1(skb, data, v_tun_options_end, p_tun_options_end, v_payload_len, v_partial, row_p);
+#line 1321 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
@@ -1304,7 +1326,7 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 #line 26 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 26 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= (v_tun_options_end + 6)))) return fr_up(skb, reason_strip_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || (((v_partial_2 >> 16) >= (v_tun_options_end + 6)) && ((v_partial_2 & 0xffff) < (((v_tun_options_end + 6) + v_payload_len_2) - 1))))) return fr_up(skb, reason_strip_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1323,13 +1345,13 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 			if (row_p->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_strip_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_strip_no_route);
-#line 1327 "relay.bpf.c"
+#line 1349 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (54ULL + v_payload_len_2 > row_p->h_hop_remote.mtu) return fr_up(skb, reason_strip_too_big);
 #line 26 "spec.cue"
-		return prog_strip_write2(skb, data, v_tun_options_end, p_tun_options_end, v_payload_len_2, row_p);
-#line 1333 "relay.bpf.c"
+		return prog_strip_write2(skb, data, v_tun_options_end, p_tun_options_end, v_payload_len_2, v_partial_2, row_p);
+#line 1355 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "tun", "flow"] */
@@ -1367,7 +1389,7 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_strip_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_strip_martian_destination);
-#line 1371 "relay.bpf.c"
+#line 1393 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp", "tun", "flow"] */
@@ -1419,26 +1441,24 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_strip_super_packet);
 
 		/* spec.cue:25: lookup: p: peers: ["flow.id"] */
-#line 1423 "relay.bpf.c"
+#line 1445 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
-#line 1427 "relay.bpf.c"
+#line 1449 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
 			key.m_id = be16(p_tun_options_end_2);
 #line 25 "spec.cue"
-			row_p_2 = rows + 0;
-#line 25 "spec.cue"
-			found = find_peers(&key, row_p_2);
+			found = find_peers(&key, lease, 0, &row_p_2);
 #line 25 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_strip_changing);
 #line 25 "spec.cue"
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_p_2 = NULL;
-#line 1442 "relay.bpf.c"
+#line 1462 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_strip_no_peers);
@@ -1453,7 +1473,7 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 #line 26 "spec.cue"
 			v_partial_3 = fr_partial(skb);
 #line 26 "spec.cue"
-			if (!(((v_partial_3 == 0) || ((v_partial_3 & 0xffff) == 60)) || ((v_partial_3 >> 16) >= (v_tun_options_end_2 + 6)))) return fr_up(skb, reason_strip_partial_checksum);
+			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) || (((v_partial_3 >> 16) >= (v_tun_options_end_2 + 6)) && ((v_partial_3 & 0xffff) < (((v_tun_options_end_2 + 6) + v_payload_len_3) - 1))))) return fr_up(skb, reason_strip_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1472,13 +1492,13 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 				if (row_p_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_strip_prohibit);
 #line 26 "spec.cue"
 				return fr_up(skb, reason_strip_no_route);
-#line 1476 "relay.bpf.c"
+#line 1496 "relay.bpf.c"
 			}
 #line 26 "spec.cue"
 			if (54ULL + v_payload_len_3 > row_p_2->h_hop_remote.mtu) return fr_up(skb, reason_strip_too_big);
 #line 26 "spec.cue"
-			return prog_strip_write3(skb, data, v_tun_options_end_2, p_tun_options_end_2, v_payload_len_3, row_p_2);
-#line 1482 "relay.bpf.c"
+			return prog_strip_write3(skb, data, v_tun_options_end_2, p_tun_options_end_2, v_payload_len_3, v_partial_3, row_p_2);
+#line 1502 "relay.bpf.c"
 		}
 
 		/* spec.cue:26: do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
@@ -1487,7 +1507,7 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 #line 26 "spec.cue"
 		v_partial_4 = fr_partial(skb);
 #line 26 "spec.cue"
-		if (!(((v_partial_4 == 0) || ((v_partial_4 & 0xffff) == 60)) || ((v_partial_4 >> 16) >= (v_tun_options_end_2 + 6)))) return fr_up(skb, reason_strip_partial_checksum);
+		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) || (((v_partial_4 >> 16) >= (v_tun_options_end_2 + 6)) && ((v_partial_4 & 0xffff) < (((v_tun_options_end_2 + 6) + v_payload_len_4) - 1))))) return fr_up(skb, reason_strip_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -1506,19 +1526,19 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 			if (row_p_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_strip_prohibit);
 #line 26 "spec.cue"
 			return fr_up(skb, reason_strip_no_route);
-#line 1510 "relay.bpf.c"
+#line 1530 "relay.bpf.c"
 		}
 #line 26 "spec.cue"
 		if (34ULL + v_payload_len_4 > row_p_2->h_hop_remote.mtu) return fr_up(skb, reason_strip_too_big);
 #line 26 "spec.cue"
-		return prog_strip_write4(skb, data, v_tun_options_end_2, p_tun_options_end_2, v_payload_len_4, row_p_2);
-#line 1516 "relay.bpf.c"
+		return prog_strip_write4(skb, data, v_tun_options_end_2, p_tun_options_end_2, v_payload_len_4, v_partial_4, row_p_2);
+#line 1536 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp", "tun", "flow"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_strip_not_ip);
-#line 1522 "relay.bpf.c"
+#line 1542 "relay.bpf.c"
 }
 
 /*
@@ -1561,7 +1581,7 @@ enum {
 	reason_last_not_ip = 103, /* no ip header here */
 };
 
-static __always_inline int prog_last_write1(struct __sk_buff *skb, void *data, __u64 v_tun_options_size, __u64 v_tun_options_end, __u64 v_more_options_end, __u64 v_payload_len)
+static __always_inline int prog_last_write1(struct __sk_buff *skb, void *data, __u64 v_tun_options_size, __u64 v_tun_options_end, __u64 v_more_options_end, __u64 v_payload_len, __u64 v_partial)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -1573,7 +1593,7 @@ static __always_inline int prog_last_write1(struct __sk_buff *skb, void *data, _
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 40);
-#line 1577 "relay.bpf.c"
+#line 1597 "relay.bpf.c"
 	__u64 x2 = fr_sum64(skb, 43, v_tun_options_size);
 	__u64 x3 = fr_sum(skb, v_tun_options_end, v_more_options_end - v_tun_options_end);
 	__u64 x4 = x3;
@@ -1586,16 +1606,16 @@ static __always_inline int prog_last_write1(struct __sk_buff *skb, void *data, _
 	__u32 x7 = ld32(data + 30);
 #line 32 "spec.cue"
 	__u16 x8 = ld16(data + 38);
-#line 1590 "relay.bpf.c"
+#line 1610 "relay.bpf.c"
 	__u64 was0 = (__u64)x6 + x7 + x8 + 0x1100;
 	__u64 now0 = (__u64)x6 + x7 + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 32 "spec.cue"
 	__u32 x9 = ld32(data + 34);
 #line 32 "spec.cue"
 	__u8 x10 = ld8(data + 42);
-#line 1599 "relay.bpf.c"
+#line 1619 "relay.bpf.c"
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x9 + x8 + ((__u64)x2 << 8) + x10 + x4 + was0));
 	if ((((v_more_options_end - 34) ^ (v_tun_options_end - 34)) & 1) != 0)
 		body0 = __builtin_bswap16(body0);
@@ -1610,12 +1630,12 @@ static __always_inline int prog_last_write1(struct __sk_buff *skb, void *data, _
 	__u16 old1 = ld16(data + 24);
 #line 32 "spec.cue"
 	__u16 x11 = ld16(data + 16);
-#line 1614 "relay.bpf.c"
+#line 1634 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - (x11) + x0);
 
 #line 32 "spec.cue"
 	int err = fr_resize(skb, v_more_options_end, v_tun_options_end, v_payload_len, FR_PAYLOAD);
-#line 1619 "relay.bpf.c"
+#line 1639 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_last_fault) : fr_up(skb, reason_last_no_memory);
 
@@ -1635,7 +1655,7 @@ static __always_inline int prog_last_write1(struct __sk_buff *skb, void *data, _
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1639 "relay.bpf.c"
+#line 1659 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_last_fault);
 	if (unlikely(csum >= 0)) {
@@ -1646,7 +1666,7 @@ static __always_inline int prog_last_write1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_last_write2(struct __sk_buff *skb, void *data, __u64 v_tun_options_size_2, __u64 v_tun_options_end_2, __u64 v_more_options_end_2, __u64 v_payload_len_2)
+static __always_inline int prog_last_write2(struct __sk_buff *skb, void *data, __u64 v_tun_options_size_2, __u64 v_tun_options_end_2, __u64 v_more_options_end_2, __u64 v_payload_len_2, __u64 v_partial_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -1656,7 +1676,7 @@ static __always_inline int prog_last_write2(struct __sk_buff *skb, void *data, _
 	/* udp.checksum */
 #line 14 "transport.cue"
 	__u16 old0 = ld16(data + 60);
-#line 1660 "relay.bpf.c"
+#line 1680 "relay.bpf.c"
 	__u64 x1 = fr_sum64(skb, 63, v_tun_options_size_2);
 	__u64 x2 = fr_sum(skb, v_tun_options_end_2, v_more_options_end_2 - v_tun_options_end_2);
 	__u64 x3 = x2;
@@ -1673,16 +1693,16 @@ static __always_inline int prog_last_write2(struct __sk_buff *skb, void *data, _
 	__u64 x8 = ld64(data + 46);
 #line 32 "spec.cue"
 	__u16 x9 = ld16(data + 58);
-#line 1677 "relay.bpf.c"
+#line 1697 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x0 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 32 "spec.cue"
 	__u32 x10 = ld32(data + 54);
 #line 32 "spec.cue"
 	__u8 x11 = ld8(data + 62);
-#line 1686 "relay.bpf.c"
+#line 1706 "relay.bpf.c"
 	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x9 + ((__u64)x1 << 8) + x11 + x3 + was0));
 	if ((((v_more_options_end_2 - 54) ^ (v_tun_options_end_2 - 54)) & 1) != 0)
 		body0 = __builtin_bswap16(body0);
@@ -1692,7 +1712,7 @@ static __always_inline int prog_last_write2(struct __sk_buff *skb, void *data, _
 
 #line 32 "spec.cue"
 	int err = fr_resize(skb, v_more_options_end_2, v_tun_options_end_2, v_payload_len_2, FR_PAYLOAD);
-#line 1696 "relay.bpf.c"
+#line 1716 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_last_fault) : fr_up(skb, reason_last_no_memory);
 
@@ -1710,7 +1730,7 @@ static __always_inline int prog_last_write2(struct __sk_buff *skb, void *data, _
 #line 13 "transport.cue"
 	st16(data + 58, x0);
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1714 "relay.bpf.c"
+#line 1734 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_last_fault);
 	if (unlikely(csum >= 0)) {
@@ -1724,6 +1744,7 @@ static __always_inline int prog_last_write2(struct __sk_buff *skb, void *data, _
 SEC("tc") int prog_last(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -1752,7 +1773,7 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 
 	/* spec.cue:29: last: { */
 #line 29 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_last_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_last_inactive);
 
 	/* spec.cue:30: hook: "tc/ingress" */
 #line 30 "spec.cue"
@@ -1765,7 +1786,7 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_last_link_broadcast);
 #line 30 "spec.cue"
 		return fr_up(skb, reason_last_link_multicast);
-#line 1769 "relay.bpf.c"
+#line 1790 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1822,7 +1843,7 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_last_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_last_martian_destination);
-#line 1826 "relay.bpf.c"
+#line 1847 "relay.bpf.c"
 		}
 
 		/* spec.cue:31: stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
@@ -1893,10 +1914,10 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 #line 32 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 32 "spec.cue"
-		if (!((v_partial == 0) || ((v_partial & 0xffff) == 40))) return fr_up(skb, reason_last_partial_checksum);
+		if (!((v_partial == 0) || (v_partial == 0x220028))) return fr_up(skb, reason_last_partial_checksum);
 #line 32 "spec.cue"
-		return prog_last_write1(skb, data, v_tun_options_size, v_tun_options_end, v_more_options_end, v_payload_len);
-#line 1900 "relay.bpf.c"
+		return prog_last_write1(skb, data, v_tun_options_size, v_tun_options_end, v_more_options_end, v_payload_len, v_partial);
+#line 1921 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
@@ -1934,7 +1955,7 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_last_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_last_martian_destination);
-#line 1938 "relay.bpf.c"
+#line 1959 "relay.bpf.c"
 		}
 
 		/* spec.cue:31: stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
@@ -2005,7 +2026,7 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 #line 32 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 32 "spec.cue"
-		if (!((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60))) return fr_up(skb, reason_last_partial_checksum);
+		if (!((v_partial_2 == 0) || (v_partial_2 == 0x36003c))) return fr_up(skb, reason_last_partial_checksum);
 
 		/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -2013,12 +2034,12 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 
 		/* spec.cue:32: do: [{pop: "more"}, "pass"] */
 #line 32 "spec.cue"
-		return prog_last_write2(skb, data, v_tun_options_size_2, v_tun_options_end_2, v_more_options_end_2, v_payload_len_2);
-#line 2018 "relay.bpf.c"
+		return prog_last_write2(skb, data, v_tun_options_size_2, v_tun_options_end_2, v_more_options_end_2, v_payload_len_2, v_partial_2);
+#line 2039 "relay.bpf.c"
 	}
 
 	/* spec.cue:31: stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
 #line 31 "spec.cue"
 	return fr_up(skb, reason_last_not_ip);
-#line 2024 "relay.bpf.c"
+#line 2045 "relay.bpf.c"
 }

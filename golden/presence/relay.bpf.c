@@ -32,9 +32,17 @@ struct {
 	__type(value, struct val_tenants);
 } tbl_tenants SEC(".maps");
 
-static __always_inline enum fr_found find_tenants(const struct key_tenants *key, struct val_tenants *row)
+static __always_inline __u64 copy_tenants(void *to, const void *from)
 {
-	return fr_find(&tbl_tenants, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(8, 0);
+	return all;
+}
+
+static __always_inline enum fr_found find_tenants(const struct key_tenants *key, const struct fr_lease *lease, __u32 place, struct val_tenants **row)
+{
+	return fr_find(&tbl_tenants, key, lease, place, (void **)row, copy_tenants, FR_CHANGES, NULL);
 }
 
 /*
@@ -105,6 +113,7 @@ static __always_inline int prog_sort_write2(struct __sk_buff *skb, __u64 v_gre_k
 SEC("tc") int prog_sort(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -130,16 +139,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	void *p_gre_sequence_end_2;
 	struct val_tenants *row_t;
 	struct val_tenants *row_t_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 74);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:16: programs: sort: { */
 #line 16 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_sort_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_sort_inactive);
 
 	/* spec.cue:17: hook: "tc/ingress" */
 #line 17 "spec.cue"
@@ -152,7 +159,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_sort_link_broadcast);
 #line 17 "spec.cue"
 		return fr_up(skb, reason_sort_link_multicast);
-#line 156 "relay.bpf.c"
+#line 163 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -209,7 +216,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_sort_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_sort_martian_destination);
-#line 213 "relay.bpf.c"
+#line 220 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
@@ -257,14 +264,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_gre_key_size = 4;
 #line 12 "spec.cue"
 			v_gre_key = be32(data + 46); /* gre.key */
-#line 261 "relay.bpf.c"
+#line 268 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
 			v_gre_key_size = 0;
 #line 12 "spec.cue"
 			v_gre_key = 0;
-#line 268 "relay.bpf.c"
+#line 275 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
@@ -286,12 +293,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (p_gre_key_end + 4 > data_end) return fr_up(skb, reason_sort_truncated);
 #line 13 "spec.cue"
 			v_gre_sequence_size = 4;
-#line 290 "relay.bpf.c"
+#line 297 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
 			v_gre_sequence_size = 0;
-#line 295 "relay.bpf.c"
+#line 302 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
@@ -317,26 +324,24 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (((be8(data + 42) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match); /* gre.has_key */
 
 		/* spec.cue:21: lookup: t: tenants: ["gre.key"] */
-#line 321 "relay.bpf.c"
+#line 328 "relay.bpf.c"
 		{
 #line 21 "spec.cue"
 			struct key_tenants key __attribute__((aligned(8))) = {};
-#line 325 "relay.bpf.c"
+#line 332 "relay.bpf.c"
 			enum fr_found found;
 
 #line 21 "spec.cue"
 			key.m_key = v_gre_key;
 #line 21 "spec.cue"
-			row_t = rows + 0;
-#line 21 "spec.cue"
-			found = find_tenants(&key, row_t);
+			found = find_tenants(&key, lease, 0, &row_t);
 #line 21 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
 #line 21 "spec.cue"
 			if (found == FR_MISSING)
 #line 21 "spec.cue"
 				row_t = NULL;
-#line 340 "relay.bpf.c"
+#line 345 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (!row_t) return fr_up(skb, reason_sort_no_tenants);
@@ -344,7 +349,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:22: do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 #line 22 "spec.cue"
 		return prog_sort_write1(skb, v_gre_key, row_t);
-#line 348 "relay.bpf.c"
+#line 353 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
@@ -382,7 +387,7 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_sort_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_sort_martian_destination);
-#line 386 "relay.bpf.c"
+#line 391 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
@@ -430,14 +435,14 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			v_gre_key_size_2 = 4;
 #line 12 "spec.cue"
 			v_gre_key_2 = be32(data + 66); /* gre.key */
-#line 434 "relay.bpf.c"
+#line 439 "relay.bpf.c"
 		} else {
 			/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
 #line 12 "spec.cue"
 			v_gre_key_size_2 = 0;
 #line 12 "spec.cue"
 			v_gre_key_2 = 0;
-#line 441 "relay.bpf.c"
+#line 446 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: {name: "key", bits: 32, when: "has_key == 1"}, */
@@ -459,12 +464,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			if (p_gre_key_end_2 + 4 > data_end) return fr_up(skb, reason_sort_truncated);
 #line 13 "spec.cue"
 			v_gre_sequence_size_2 = 4;
-#line 463 "relay.bpf.c"
+#line 468 "relay.bpf.c"
 		} else {
 			/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
 #line 13 "spec.cue"
 			v_gre_sequence_size_2 = 0;
-#line 468 "relay.bpf.c"
+#line 473 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
@@ -490,26 +495,24 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		if (((be8(data + 62) >> 5) & 1) != 1) return fr_up(skb, reason_sort_no_match); /* gre.has_key */
 
 		/* spec.cue:21: lookup: t: tenants: ["gre.key"] */
-#line 494 "relay.bpf.c"
+#line 499 "relay.bpf.c"
 		{
 #line 21 "spec.cue"
 			struct key_tenants key __attribute__((aligned(8))) = {};
-#line 498 "relay.bpf.c"
+#line 503 "relay.bpf.c"
 			enum fr_found found;
 
 #line 21 "spec.cue"
 			key.m_key = v_gre_key_2;
 #line 21 "spec.cue"
-			row_t_2 = rows + 0;
-#line 21 "spec.cue"
-			found = find_tenants(&key, row_t_2);
+			found = find_tenants(&key, lease, 0, &row_t_2);
 #line 21 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_sort_changing);
 #line 21 "spec.cue"
 			if (found == FR_MISSING)
 #line 21 "spec.cue"
 				row_t_2 = NULL;
-#line 513 "relay.bpf.c"
+#line 516 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (!row_t_2) return fr_up(skb, reason_sort_no_tenants);
@@ -517,11 +520,11 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 		/* spec.cue:22: do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
 #line 22 "spec.cue"
 		return prog_sort_write2(skb, v_gre_key_2, row_t_2);
-#line 521 "relay.bpf.c"
+#line 524 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "gre"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_sort_not_ip);
-#line 527 "relay.bpf.c"
+#line 530 "relay.bpf.c"
 }

@@ -68,9 +68,23 @@ struct {
 	__type(value, struct val_senders);
 } tbl_senders SEC(".maps");
 
-static __always_inline enum fr_found find_senders(const struct key_senders *key, struct val_senders *row)
+static __always_inline __u64 copy_senders(void *to, const void *from)
 {
-	return fr_find(&tbl_senders, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(32, 0);
+	FR_COPY(64, 4);
+	FR_COPY(64, 12);
+	FR_COPY(16, 20);
+	FR_COPY(64, 24);
+	FR_COPY(64, 32);
+	FR_COPY(32, 40);
+	return all;
+}
+
+static __always_inline enum fr_found find_senders(const struct key_senders *key, const struct fr_lease *lease, __u32 place, struct val_senders **row)
+{
+	return fr_find(&tbl_senders, key, lease, place, (void **)row, copy_senders, FR_CHANGES, NULL);
 }
 
 struct {
@@ -201,13 +215,13 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 		fr_refused(credit0, 0);
 #line 22 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_spread_refused_budget);
-#line 205 "relay.bpf.c"
+#line 219 "relay.bpf.c"
 	}
 #line 22 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_decline(row_r->h_receiver, skb->len, reason_spread_contended);
 
 	/* udp.checksum */
-#line 211 "relay.bpf.c"
+#line 225 "relay.bpf.c"
 	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
 	__u16 sum0;
 	if (same->kind0 == FR_SUM_PENDING) {
@@ -249,7 +263,7 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 253 "relay.bpf.c"
+#line 267 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
@@ -278,7 +292,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	if (be16(front + 42) == 0) { /* rule */
 #line 21 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_spread_empty);
-#line 282 "relay.bpf.c"
+#line 296 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, 8)"}, {send: {from: "r.local", to: "r.remote"}}]}, */
@@ -302,13 +316,13 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
 #line 22 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-#line 306 "relay.bpf.c"
+#line 320 "relay.bpf.c"
 	}
 #line 22 "spec.cue"
 	if (v_ipv4_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
 #line 22 "spec.cue"
 	return prog_spread_copy1(same, skb, front, row_r);
-#line 312 "relay.bpf.c"
+#line 326 "relay.bpf.c"
 }
 
 static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end)
@@ -318,7 +332,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	/* spec.cue:18: {match: "tag.kind": 1, do: [{fan_out: { */
 #line 18 "spec.cue"
 	struct group_listeners key __attribute__((aligned(8))) = {};
-#line 322 "relay.bpf.c"
+#line 336 "relay.bpf.c"
 	struct list_listeners *list;
 
 #line 18 "spec.cue"
@@ -334,18 +348,18 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	if (unlikely(len > v_ipv4_end) && bpf_skb_change_tail(skb, v_ipv4_end, 0)) return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 338 "relay.bpf.c"
+#line 352 "relay.bpf.c"
 	void *front = fr_save_front(skb, 45);
 #line 18 "spec.cue"
 	if (!front) return fr_up(skb, reason_spread_no_memory);
-#line 342 "relay.bpf.c"
+#line 356 "relay.bpf.c"
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 349 "relay.bpf.c"
+#line 363 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld8(front + 44) + ld32(front + 26) + ld32(front + 30)) + (__u8)(be16(front + 34) & 255);
 
 	/* ipv4.checksum, without what depends on the receiver */
@@ -367,7 +381,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 #line 18 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
 
-#line 371 "relay.bpf.c"
+#line 385 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 45, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
@@ -377,7 +391,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_spread_write1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end, struct val_senders *row_s)
+static __always_inline int prog_spread_write1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end, __u64 v_partial_2, struct val_senders *row_s)
 {
 	__u64 clock = bpf_ktime_get_ns();
 
@@ -397,7 +411,7 @@ static __always_inline int prog_spread_write1(struct __sk_buff *skb, void *data,
 		fr_refused(credit0, 0);
 #line 25 "spec.cue"
 		return fr_up(skb, reason_spread_refused_budget_2);
-#line 401 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 	}
 #line 25 "spec.cue"
 	if (unlikely(admitted0 == FR_CONTENDED)) return fr_up(skb, reason_spread_contended_2);
@@ -417,14 +431,14 @@ static __always_inline int prog_spread_write1(struct __sk_buff *skb, void *data,
 	__u32 x5 = ld32(data + 26);
 #line 25 "spec.cue"
 	__u16 x6 = ld16(data + 38);
-#line 421 "relay.bpf.c"
+#line 435 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x1 + x6 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 25 "spec.cue"
 	__u16 x7 = ld16(data + 34);
-#line 428 "relay.bpf.c"
+#line 442 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x7 + was0) + (__u64)x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -438,13 +452,13 @@ static __always_inline int prog_spread_write1(struct __sk_buff *skb, void *data,
 	__u32 x8 = ld32(data + 18);
 #line 25 "spec.cue"
 	__u16 x9 = ld16(data + 22);
-#line 442 "relay.bpf.c"
+#line 456 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x8 + x9 + x5) + (__u64)x0 + x2 + 64);
 	int direct = row_s->h_hop_to.state == FR_HOP_DIRECT;
 
 #line 25 "spec.cue"
 	if (unlikely(len > v_ipv4_end)) { /* bytes behind the IP datagram */
-#line 448 "relay.bpf.c"
+#line 462 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ipv4_end, 0)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			return fr_up(skb, reason_spread_no_memory);
@@ -482,7 +496,7 @@ static __always_inline int prog_spread_write1(struct __sk_buff *skb, void *data,
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 486 "relay.bpf.c"
+#line 500 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_drop(len, reason_spread_fault);
@@ -500,6 +514,7 @@ static __always_inline int prog_spread_write1(struct __sk_buff *skb, void *data,
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ipv4_end;
 	__u64 v_udp_end;
@@ -507,16 +522,14 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	__u64 v_partial;
 	__u64 v_partial_2;
 	struct val_senders *row_s;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 45);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:14: spread: { */
 #line 14 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_spread_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_spread_inactive);
 
 	/* spec.cue:15: hook: "tc/ingress" */
 #line 15 "spec.cue"
@@ -529,7 +542,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_spread_link_broadcast);
 #line 15 "spec.cue"
 		return fr_up(skb, reason_spread_link_multicast);
-#line 533 "relay.bpf.c"
+#line 546 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -587,7 +600,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_spread_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_spread_martian_destination);
-#line 591 "relay.bpf.c"
+#line 604 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ipv4", "udp", "tag"] */
@@ -634,35 +647,33 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 18 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 18 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 45))) return fr_up(skb, reason_spread_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 45))) return fr_up(skb, reason_spread_partial_checksum);
 #line 18 "spec.cue"
 		return prog_spread_fan1(skb, data, v_ipv4_end);
-#line 641 "relay.bpf.c"
+#line 654 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.budget", cost: 1}}, {send: {from: "udp.dst", to: "s.to"}}]}, */
 #line 25 "spec.cue"
 	if (be8(data + 44) == 2) { /* rule */
-#line 647 "relay.bpf.c"
+#line 660 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_senders key __attribute__((aligned(8))) = {};
-#line 651 "relay.bpf.c"
+#line 664 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
 			fr_put_v4(key.m_from, ld32(data + 26));
 #line 25 "spec.cue"
-			row_s = rows + 0;
-#line 25 "spec.cue"
-			found = find_senders(&key, row_s);
+			found = find_senders(&key, lease, 0, &row_s);
 #line 25 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_spread_changing);
 #line 25 "spec.cue"
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_s = NULL;
-#line 666 "relay.bpf.c"
+#line 677 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (fr_has(row_s)) { /* rule */
@@ -673,7 +684,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			v_partial_2 = fr_partial(skb);
 #line 25 "spec.cue"
-			if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 45))) return fr_up(skb, reason_spread_partial_checksum);
+			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || ((v_partial_2 >> 16) >= 45))) return fr_up(skb, reason_spread_partial_checksum);
 #line 25 "spec.cue"
 			if (unlikely(row_s->h_hop_to.state != FR_HOP_DIRECT && row_s->h_hop_to.state != FR_HOP_NEIGHBOUR)) {
 #line 25 "spec.cue"
@@ -686,13 +697,13 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 				if (row_s->h_hop_to.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_spread_prohibit_2);
 #line 25 "spec.cue"
 				return fr_up(skb, reason_spread_no_route_2);
-#line 690 "relay.bpf.c"
+#line 701 "relay.bpf.c"
 			}
 #line 25 "spec.cue"
 			if (v_ipv4_end - 14 > row_s->h_hop_to.mtu) return fr_up(skb, reason_spread_too_big_2);
 #line 25 "spec.cue"
-			return prog_spread_write1(skb, data, v_ipv4_end, row_s);
-#line 696 "relay.bpf.c"
+			return prog_spread_write1(skb, data, v_ipv4_end, v_partial_2, row_s);
+#line 707 "relay.bpf.c"
 		}
 	}
 
@@ -701,13 +712,13 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	if (((be8(data + 44) >= 2) && (be8(data + 44) <= 3)) && (be16(data + 42) == 0)) { /* rule */
 #line 26 "spec.cue"
 		return fr_drop(skb->len, reason_spread_empty_2);
-#line 705 "relay.bpf.c"
+#line 716 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: spread: { */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_spread_no_rule);
-#line 711 "relay.bpf.c"
+#line 722 "relay.bpf.c"
 }
 
 /*
@@ -771,12 +782,12 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 56);
 #line 33 "spec.cue"
 	__u16 x9 = ld16(data + 48);
-#line 775 "relay.bpf.c"
+#line 786 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x9) + x5);
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 66, 34, v_payload_len, 0);
-#line 780 "relay.bpf.c"
+#line 791 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_unwrap_fault) : fr_up(skb, reason_unwrap_no_memory);
 
@@ -808,7 +819,7 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	st64(data + 26, x8);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 812 "relay.bpf.c"
+#line 823 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 20);
 	}
@@ -820,6 +831,7 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_outer_end;
 	__u64 v_udp_end;
@@ -833,7 +845,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 	/* spec.cue:30: unwrap: { */
 #line 30 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_unwrap_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_unwrap_inactive);
 
 	/* spec.cue:31: hook: "tc/ingress" */
 #line 31 "spec.cue"
@@ -846,7 +858,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_unwrap_link_broadcast);
 #line 31 "spec.cue"
 		return fr_up(skb, reason_unwrap_link_multicast);
-#line 850 "relay.bpf.c"
+#line 862 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -904,7 +916,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_unwrap_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_unwrap_martian_destination);
-#line 908 "relay.bpf.c"
+#line 920 "relay.bpf.c"
 	}
 
 	/* spec.cue:32: stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}] */
@@ -985,10 +997,10 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 #line 33 "spec.cue"
 	v_partial = fr_partial(skb);
 #line 33 "spec.cue"
-	if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 66))) return fr_up(skb, reason_unwrap_partial_checksum);
+	if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 66) && ((v_partial & 0xffff) < ((66ULL + v_payload_len) - 1))))) return fr_up(skb, reason_unwrap_partial_checksum);
 #line 33 "spec.cue"
 	return prog_unwrap_write1(skb, data, v_payload_len);
-#line 992 "relay.bpf.c"
+#line 1004 "relay.bpf.c"
 }
 
 /*
@@ -1035,7 +1047,7 @@ enum {
 	reason_tighten_prohibit = 113, /* the route says prohibit */
 };
 
-static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data, __u64 v_udp_end, __u64 v_loose_end, __u64 v_payload_len, struct val_senders *row_s)
+static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data, __u64 v_udp_end, __u64 v_loose_end, __u64 v_payload_len, __u64 v_partial, struct val_senders *row_s)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -1060,10 +1072,10 @@ static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data
 	__u32 x8 = ld32(data + 26);
 #line 40 "spec.cue"
 	__u16 x9 = ld16(data + 38);
-#line 1064 "relay.bpf.c"
+#line 1076 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x3 + x9 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 	__u64 tail0 = 0;
 	if (unlikely(v_udp_end > 44 + v_payload_len)) {
@@ -1075,7 +1087,7 @@ static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data
 	__u16 x10 = ld16(data + 34);
 #line 40 "spec.cue"
 	__u16 x11 = ld16(data + 42);
-#line 1079 "relay.bpf.c"
+#line 1091 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x9 + x11 + was0 + tail0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1089,13 +1101,13 @@ static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data
 	__u32 x12 = ld32(data + 16);
 #line 40 "spec.cue"
 	__u32 x13 = ld32(data + 20);
-#line 1093 "relay.bpf.c"
+#line 1105 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x12 + x13 + x8) + (__u64)x1 + x2 + x4 + 64);
 	int direct = row_s->h_hop_to.state == FR_HOP_DIRECT;
 
 #line 40 "spec.cue"
 	int err = fr_resize(skb, 44, 42, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 1099 "relay.bpf.c"
+#line 1111 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_tighten_fault) : fr_up(skb, reason_tighten_no_memory);
 
@@ -1131,7 +1143,7 @@ static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1135 "relay.bpf.c"
+#line 1147 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_tighten_fault);
 	if (unlikely(csum >= 0)) {
@@ -1147,6 +1159,7 @@ static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data
 SEC("tc") int prog_tighten(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ipv4_end;
 	__u64 v_udp_end;
@@ -1154,16 +1167,14 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 	__u64 v_payload_len;
 	__u64 v_partial;
 	struct val_senders *row_s;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 44);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:36: tighten: { */
 #line 36 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_tighten_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_tighten_inactive);
 
 	/* spec.cue:37: hook: "tc/ingress" */
 #line 37 "spec.cue"
@@ -1176,7 +1187,7 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_tighten_link_broadcast);
 #line 37 "spec.cue"
 		return fr_up(skb, reason_tighten_link_multicast);
-#line 1180 "relay.bpf.c"
+#line 1191 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1234,7 +1245,7 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_tighten_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_tighten_martian_destination);
-#line 1238 "relay.bpf.c"
+#line 1249 "relay.bpf.c"
 	}
 
 	/* spec.cue:38: stack: ["eth", "ipv4", "udp", "loose"] */
@@ -1274,26 +1285,24 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 	if (skb->gso_size != 0) return fr_up(skb, reason_tighten_super_packet);
 
 	/* spec.cue:39: lookup: s: senders: ["ipv4.src"] */
-#line 1278 "relay.bpf.c"
+#line 1289 "relay.bpf.c"
 	{
 #line 39 "spec.cue"
 		struct key_senders key __attribute__((aligned(8))) = {};
-#line 1282 "relay.bpf.c"
+#line 1293 "relay.bpf.c"
 		enum fr_found found;
 
 #line 39 "spec.cue"
 		fr_put_v4(key.m_from, ld32(data + 26));
 #line 39 "spec.cue"
-		row_s = rows + 0;
-#line 39 "spec.cue"
-		found = find_senders(&key, row_s);
+		found = find_senders(&key, lease, 0, &row_s);
 #line 39 "spec.cue"
 		if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_tighten_changing);
 #line 39 "spec.cue"
 		if (found == FR_MISSING)
 #line 39 "spec.cue"
 			row_s = NULL;
-#line 1297 "relay.bpf.c"
+#line 1306 "relay.bpf.c"
 	}
 #line 39 "spec.cue"
 	if (!row_s) return fr_up(skb, reason_tighten_no_senders);
@@ -1308,7 +1317,7 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 #line 40 "spec.cue"
 	v_partial = fr_partial(skb);
 #line 40 "spec.cue"
-	if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 44))) return fr_up(skb, reason_tighten_partial_checksum);
+	if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 44) && ((v_partial & 0xffff) < ((44ULL + v_payload_len) - 1))))) return fr_up(skb, reason_tighten_partial_checksum);
 #line 40 "spec.cue"
 	if ((v_udp_end - v_loose_end) > 64) return fr_up(skb, reason_tighten_padding);
 #line 40 "spec.cue"
@@ -1323,11 +1332,11 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 		if (row_s->h_hop_to.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_tighten_prohibit);
 #line 40 "spec.cue"
 		return fr_up(skb, reason_tighten_no_route);
-#line 1327 "relay.bpf.c"
+#line 1336 "relay.bpf.c"
 	}
 #line 40 "spec.cue"
 	if (28ULL + v_payload_len > row_s->h_hop_to.mtu) return fr_up(skb, reason_tighten_too_big);
 #line 40 "spec.cue"
-	return prog_tighten_write1(skb, data, v_udp_end, v_loose_end, v_payload_len, row_s);
-#line 1333 "relay.bpf.c"
+	return prog_tighten_write1(skb, data, v_udp_end, v_loose_end, v_payload_len, v_partial, row_s);
+#line 1342 "relay.bpf.c"
 }

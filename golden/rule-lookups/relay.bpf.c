@@ -112,9 +112,23 @@ struct {
 	__type(value, struct val_first);
 } tbl_first SEC(".maps");
 
-static __always_inline enum fr_found find_first(const struct key_first *key, struct val_first *row)
+static __always_inline __u64 copy_first(void *to, const void *from)
 {
-	return fr_find(&tbl_first, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(8, 0);
+	FR_COPY(64, 2);
+	FR_COPY(64, 10);
+	FR_COPY(16, 18);
+	FR_COPY(64, 20);
+	FR_COPY(64, 28);
+	FR_COPY(32, 36);
+	return all;
+}
+
+static __always_inline enum fr_found find_first(const struct key_first *key, const struct fr_lease *lease, __u32 place, struct val_first **row)
+{
+	return fr_find(&tbl_first, key, lease, place, (void **)row, copy_first, FR_CHANGES, NULL);
 }
 
 struct {
@@ -124,9 +138,17 @@ struct {
 	__type(value, struct val_also);
 } tbl_also SEC(".maps");
 
-static __always_inline enum fr_found find_also(const struct key_also *key, struct val_also *row)
+static __always_inline __u64 copy_also(void *to, const void *from)
 {
-	return fr_find(&tbl_also, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(8, 0);
+	return all;
+}
+
+static __always_inline enum fr_found find_also(const struct key_also *key, const struct fr_lease *lease, __u32 place, struct val_also **row)
+{
+	return fr_find(&tbl_also, key, lease, place, (void **)row, copy_also, FR_CHANGES, NULL);
 }
 
 struct {
@@ -136,9 +158,22 @@ struct {
 	__type(value, struct val_second);
 } tbl_second SEC(".maps");
 
-static __always_inline enum fr_found find_second(const struct key_second *key, struct val_second *row)
+static __always_inline __u64 copy_second(void *to, const void *from)
 {
-	return fr_find(&tbl_second, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(16, 16);
+	FR_COPY(64, 20);
+	FR_COPY(64, 28);
+	FR_COPY(32, 36);
+	return all;
+}
+
+static __always_inline enum fr_found find_second(const struct key_second *key, const struct fr_lease *lease, __u32 place, struct val_second **row)
+{
+	return fr_find(&tbl_second, key, lease, place, (void **)row, copy_second, FR_CHANGES, NULL);
 }
 
 struct {
@@ -148,9 +183,17 @@ struct {
 	__type(value, struct val_muted);
 } tbl_muted SEC(".maps");
 
-static __always_inline enum fr_found find_muted(const struct key_muted *key, struct val_muted *row)
+static __always_inline __u64 copy_muted(void *to, const void *from)
 {
-	return fr_find(&tbl_muted, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(8, 0);
+	return all;
+}
+
+static __always_inline enum fr_found find_muted(const struct key_muted *key, const struct fr_lease *lease, __u32 place, struct val_muted **row)
+{
+	return fr_find(&tbl_muted, key, lease, place, (void **)row, copy_muted, FR_CHANGES, NULL);
 }
 
 struct {
@@ -230,7 +273,7 @@ enum {
 	reason_relay_no_rule = 34, /* no rule applies */
 };
 
-static __always_inline int prog_relay_write1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end, struct val_first *row_a)
+static __always_inline int prog_relay_write1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end, __u64 v_partial, struct val_first *row_a)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -250,14 +293,14 @@ static __always_inline int prog_relay_write1(struct __sk_buff *skb, void *data, 
 	__u32 x5 = ld32(data + 26);
 #line 19 "spec.cue"
 	__u16 x6 = ld16(data + 38);
-#line 254 "relay.bpf.c"
+#line 297 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x1 + x6 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 19 "spec.cue"
 	__u16 x7 = ld16(data + 34);
-#line 261 "relay.bpf.c"
+#line 304 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x7 + was0) + (__u64)x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -271,13 +314,13 @@ static __always_inline int prog_relay_write1(struct __sk_buff *skb, void *data, 
 	__u32 x8 = ld32(data + 18);
 #line 19 "spec.cue"
 	__u16 x9 = ld16(data + 22);
-#line 275 "relay.bpf.c"
+#line 318 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x8 + x9 + x5) + (__u64)x0 + x2 + 64);
 	int direct = row_a->h_hop_to.state == FR_HOP_DIRECT;
 
 #line 19 "spec.cue"
 	if (unlikely(len > v_ipv4_end)) { /* bytes behind the IP datagram */
-#line 281 "relay.bpf.c"
+#line 324 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ipv4_end, 0))
 			return fr_up(skb, reason_relay_no_memory);
 
@@ -311,7 +354,7 @@ static __always_inline int prog_relay_write1(struct __sk_buff *skb, void *data, 
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 315 "relay.bpf.c"
+#line 358 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_relay_fault);
 	if (unlikely(csum >= 0)) {
@@ -324,7 +367,7 @@ static __always_inline int prog_relay_write1(struct __sk_buff *skb, void *data, 
 	return bpf_redirect_neigh(row_a->h_hop_to.ifindex, NULL, 0, 0);
 }
 
-static __always_inline int prog_relay_write2(struct __sk_buff *skb, void *data, __u64 v_ipv4_end, struct val_second *row_c)
+static __always_inline int prog_relay_write2(struct __sk_buff *skb, void *data, __u64 v_ipv4_end, __u64 v_partial_2, struct val_second *row_c)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -344,14 +387,14 @@ static __always_inline int prog_relay_write2(struct __sk_buff *skb, void *data, 
 	__u32 x5 = ld32(data + 26);
 #line 21 "spec.cue"
 	__u16 x6 = ld16(data + 38);
-#line 348 "relay.bpf.c"
+#line 391 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x1 + x6 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 21 "spec.cue"
 	__u16 x7 = ld16(data + 34);
-#line 355 "relay.bpf.c"
+#line 398 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x7 + was0) + (__u64)x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -365,13 +408,13 @@ static __always_inline int prog_relay_write2(struct __sk_buff *skb, void *data, 
 	__u32 x8 = ld32(data + 18);
 #line 21 "spec.cue"
 	__u16 x9 = ld16(data + 22);
-#line 369 "relay.bpf.c"
+#line 412 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x8 + x9 + x5) + (__u64)x0 + x2 + 64);
 	int direct = row_c->h_hop_to.state == FR_HOP_DIRECT;
 
 #line 21 "spec.cue"
 	if (unlikely(len > v_ipv4_end)) { /* bytes behind the IP datagram */
-#line 375 "relay.bpf.c"
+#line 418 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ipv4_end, 0))
 			return fr_up(skb, reason_relay_no_memory);
 
@@ -405,7 +448,7 @@ static __always_inline int prog_relay_write2(struct __sk_buff *skb, void *data, 
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 409 "relay.bpf.c"
+#line 452 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_relay_fault);
 	if (unlikely(csum >= 0)) {
@@ -429,6 +472,7 @@ static __always_inline int prog_relay_write3(struct __sk_buff *skb)
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ipv4_end;
 	__u64 v_udp_end;
@@ -439,16 +483,14 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 	struct val_muted *row_m;
 	struct val_second *row_c;
 	struct val_second *row_c_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 45);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:14: relay: { */
 #line 14 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_relay_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_relay_inactive);
 
 	/* spec.cue:15: hook: "tc/ingress" */
 #line 15 "spec.cue"
@@ -461,7 +503,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_relay_link_broadcast);
 #line 15 "spec.cue"
 		return fr_up(skb, reason_relay_link_multicast);
-#line 465 "relay.bpf.c"
+#line 507 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -519,7 +561,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_relay_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_relay_martian_destination);
-#line 523 "relay.bpf.c"
+#line 565 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ipv4", "udp", "msg"] */
@@ -553,49 +595,45 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 	if (skb->gso_size != 0) return fr_up(skb, reason_relay_super_packet);
 
 	/* spec.cue:19: {lookup: {a: first: ["msg.id"], b: also: ["a.limit"]}, when: "b.allowed && msg.kind <= a.limit", do: [{send: {from: "udp.dst", to: "a.to"}}]}, */
-#line 557 "relay.bpf.c"
+#line 599 "relay.bpf.c"
 	{
 #line 19 "spec.cue"
 		struct key_first key __attribute__((aligned(8))) = {};
-#line 561 "relay.bpf.c"
+#line 603 "relay.bpf.c"
 		enum fr_found found;
 
 #line 19 "spec.cue"
 		key.m_id = be16(data + 42);
 #line 19 "spec.cue"
-		row_a = rows + 0;
-#line 19 "spec.cue"
-		found = find_first(&key, row_a);
+		found = find_first(&key, lease, 0, &row_a);
 #line 19 "spec.cue"
 		if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_relay_changing);
 #line 19 "spec.cue"
 		if (found == FR_MISSING)
 #line 19 "spec.cue"
 			row_a = NULL;
-#line 576 "relay.bpf.c"
+#line 616 "relay.bpf.c"
 	}
 #line 19 "spec.cue"
 	if (fr_has(row_a)) { /* rule */
-#line 580 "relay.bpf.c"
+#line 620 "relay.bpf.c"
 		{
 #line 19 "spec.cue"
 			struct key_also key __attribute__((aligned(8))) = {};
-#line 584 "relay.bpf.c"
+#line 624 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
 			key.m_limit = row_a->m_limit;
 #line 19 "spec.cue"
-			row_b = rows + 40;
-#line 19 "spec.cue"
-			found = find_also(&key, row_b);
+			found = find_also(&key, lease, 40, &row_b);
 #line 19 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_relay_changing);
 #line 19 "spec.cue"
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_b = NULL;
-#line 599 "relay.bpf.c"
+#line 637 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (fr_has(row_b)) { /* rule */
@@ -608,7 +646,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 #line 19 "spec.cue"
 				v_partial = fr_partial(skb);
 #line 19 "spec.cue"
-				if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 45))) return fr_up(skb, reason_relay_partial_checksum);
+				if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 45))) return fr_up(skb, reason_relay_partial_checksum);
 #line 19 "spec.cue"
 				if (unlikely(row_a->h_hop_to.state != FR_HOP_DIRECT && row_a->h_hop_to.state != FR_HOP_NEIGHBOUR)) {
 #line 19 "spec.cue"
@@ -621,13 +659,13 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 					if (row_a->h_hop_to.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_relay_prohibit);
 #line 19 "spec.cue"
 					return fr_up(skb, reason_relay_no_route);
-#line 625 "relay.bpf.c"
+#line 663 "relay.bpf.c"
 				}
 #line 19 "spec.cue"
 				if (v_ipv4_end - 14 > row_a->h_hop_to.mtu) return fr_up(skb, reason_relay_too_big);
 #line 19 "spec.cue"
-				return prog_relay_write1(skb, data, v_ipv4_end, row_a);
-#line 631 "relay.bpf.c"
+				return prog_relay_write1(skb, data, v_ipv4_end, v_partial, row_a);
+#line 669 "relay.bpf.c"
 			}
 		}
 	}
@@ -636,53 +674,49 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 	{
 #line 20 "spec.cue"
 		struct key_muted key __attribute__((aligned(8))) = {};
-#line 640 "relay.bpf.c"
+#line 678 "relay.bpf.c"
 		enum fr_found found;
 
 #line 20 "spec.cue"
 		key.m_who = be16(data + 42);
 #line 20 "spec.cue"
-		row_m = rows + 48;
-#line 20 "spec.cue"
-		found = find_muted(&key, row_m);
+		found = find_muted(&key, lease, 48, &row_m);
 #line 20 "spec.cue"
 		if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_relay_changing);
 #line 20 "spec.cue"
 		if (found == FR_MISSING)
 #line 20 "spec.cue"
 			row_m = NULL;
-#line 655 "relay.bpf.c"
+#line 691 "relay.bpf.c"
 	}
 #line 20 "spec.cue"
 	if (fr_has(row_m) && (row_m->m_until > be8(data + 44))) { /* rule */
 #line 20 "spec.cue"
 		return fr_drop(skb->len, reason_relay_muted);
-#line 661 "relay.bpf.c"
+#line 697 "relay.bpf.c"
 	}
 
 	/* spec.cue:21: {match: "msg.kind": 7, lookup: c: second: ["msg.id"], do: [{send: {from: "udp.dst", to: "c.to"}}]}, */
 #line 21 "spec.cue"
 	if (be8(data + 44) == 7) { /* rule */
-#line 667 "relay.bpf.c"
+#line 703 "relay.bpf.c"
 		{
 #line 21 "spec.cue"
 			struct key_second key __attribute__((aligned(8))) = {};
-#line 671 "relay.bpf.c"
+#line 707 "relay.bpf.c"
 			enum fr_found found;
 
 #line 21 "spec.cue"
 			key.m_id = be16(data + 42);
 #line 21 "spec.cue"
-			row_c = rows + 56;
-#line 21 "spec.cue"
-			found = find_second(&key, row_c);
+			found = find_second(&key, lease, 56, &row_c);
 #line 21 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_relay_changing);
 #line 21 "spec.cue"
 			if (found == FR_MISSING)
 #line 21 "spec.cue"
 				row_c = NULL;
-#line 686 "relay.bpf.c"
+#line 720 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (fr_has(row_c)) { /* rule */
@@ -693,7 +727,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 #line 21 "spec.cue"
 			v_partial_2 = fr_partial(skb);
 #line 21 "spec.cue"
-			if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 40)) || ((v_partial_2 >> 16) >= 45))) return fr_up(skb, reason_relay_partial_checksum);
+			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || ((v_partial_2 >> 16) >= 45))) return fr_up(skb, reason_relay_partial_checksum);
 #line 21 "spec.cue"
 			if (unlikely(row_c->h_hop_to.state != FR_HOP_DIRECT && row_c->h_hop_to.state != FR_HOP_NEIGHBOUR)) {
 #line 21 "spec.cue"
@@ -706,51 +740,49 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 				if (row_c->h_hop_to.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_relay_prohibit);
 #line 21 "spec.cue"
 				return fr_up(skb, reason_relay_no_route);
-#line 710 "relay.bpf.c"
+#line 744 "relay.bpf.c"
 			}
 #line 21 "spec.cue"
 			if (v_ipv4_end - 14 > row_c->h_hop_to.mtu) return fr_up(skb, reason_relay_too_big);
 #line 21 "spec.cue"
-			return prog_relay_write2(skb, data, v_ipv4_end, row_c);
-#line 716 "relay.bpf.c"
+			return prog_relay_write2(skb, data, v_ipv4_end, v_partial_2, row_c);
+#line 750 "relay.bpf.c"
 		}
 	}
 
 	/* spec.cue:22: {match: "msg.kind": >=8, lookup: c: second: ["msg.id"], do: ["pass"]}, */
 #line 22 "spec.cue"
 	if (be8(data + 44) >= 8) { /* rule */
-#line 723 "relay.bpf.c"
+#line 757 "relay.bpf.c"
 		{
 #line 22 "spec.cue"
 			struct key_second key __attribute__((aligned(8))) = {};
-#line 727 "relay.bpf.c"
+#line 761 "relay.bpf.c"
 			enum fr_found found;
 
 #line 22 "spec.cue"
 			key.m_id = be16(data + 42);
 #line 22 "spec.cue"
-			row_c_2 = rows + 96;
-#line 22 "spec.cue"
-			found = find_second(&key, row_c_2);
+			found = find_second(&key, lease, 96, &row_c_2);
 #line 22 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_relay_changing);
 #line 22 "spec.cue"
 			if (found == FR_MISSING)
 #line 22 "spec.cue"
 				row_c_2 = NULL;
-#line 742 "relay.bpf.c"
+#line 774 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (!row_c_2) return fr_up(skb, reason_relay_no_second);
 #line 22 "spec.cue"
 		return prog_relay_write3(skb);
-#line 748 "relay.bpf.c"
+#line 780 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: relay: { */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_relay_no_rule);
-#line 754 "relay.bpf.c"
+#line 786 "relay.bpf.c"
 }
 
 /*
@@ -863,7 +895,7 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 867 "relay.bpf.c"
+#line 899 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
@@ -917,7 +949,7 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same1 *same, st
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 921 "relay.bpf.c"
+#line 953 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
@@ -938,31 +970,29 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	struct val_first *row_a;
 	struct val_second *row_a_2;
 	struct receiver_listeners *row_r = receiver_of_listeners(fan->list, i);
-	void *rows = fr_room_for_rows();
+	const struct fr_lease *lease = fr_the_lease();
 
-	if (!row_r || !rows)
+	if (!row_r)
 		return 1;
 
 	/* spec.cue:31: {lookup: m: muted: ["r.who"], when: "msg.kind < m.until", do: [{drop: "muted"}]}, */
 	{
 #line 31 "spec.cue"
 		struct key_muted key __attribute__((aligned(8))) = {};
-#line 951 "relay.bpf.c"
+#line 983 "relay.bpf.c"
 		enum fr_found found;
 
 #line 31 "spec.cue"
 		key.m_who = row_r->m_who;
 #line 31 "spec.cue"
-		row_m = rows + 0;
-#line 31 "spec.cue"
-		found = find_muted(&key, row_m);
+		found = find_muted(&key, lease, 0, &row_m);
 #line 31 "spec.cue"
 		if (unlikely(found == FR_CHANGING)) return fr_decline(row_r->h_receiver, skb->len, reason_spread_changing);
 #line 31 "spec.cue"
 		if (found == FR_MISSING)
 #line 31 "spec.cue"
 			row_m = NULL;
-#line 966 "relay.bpf.c"
+#line 996 "relay.bpf.c"
 	}
 #line 31 "spec.cue"
 	if (fr_has(row_m)) { /* rule */
@@ -970,7 +1000,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 		if (be8(front + 44) < row_m->m_until) { /* rule */
 #line 31 "spec.cue"
 			return fr_decline(row_r->h_receiver, skb->len, reason_spread_muted);
-#line 974 "relay.bpf.c"
+#line 1004 "relay.bpf.c"
 		}
 	}
 
@@ -978,22 +1008,20 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	{
 #line 32 "spec.cue"
 		struct key_first key __attribute__((aligned(8))) = {};
-#line 982 "relay.bpf.c"
+#line 1012 "relay.bpf.c"
 		enum fr_found found;
 
 #line 32 "spec.cue"
 		key.m_id = row_r->m_who;
 #line 32 "spec.cue"
-		row_a = rows + 8;
-#line 32 "spec.cue"
-		found = find_first(&key, row_a);
+		found = find_first(&key, lease, 8, &row_a);
 #line 32 "spec.cue"
 		if (unlikely(found == FR_CHANGING)) return fr_decline(row_r->h_receiver, skb->len, reason_spread_changing);
 #line 32 "spec.cue"
 		if (found == FR_MISSING)
 #line 32 "spec.cue"
 			row_a = NULL;
-#line 997 "relay.bpf.c"
+#line 1025 "relay.bpf.c"
 	}
 #line 32 "spec.cue"
 	if (fr_has(row_a)) { /* rule */
@@ -1015,38 +1043,36 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
 #line 32 "spec.cue"
 			return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-#line 1019 "relay.bpf.c"
+#line 1047 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (v_ipv4_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
 #line 32 "spec.cue"
 		return prog_spread_copy1(same, skb, front, row_r, row_a);
-#line 1025 "relay.bpf.c"
+#line 1053 "relay.bpf.c"
 	}
 
 	/* spec.cue:33: {match: "msg.kind": 9, lookup: a: second: ["r.who"], do: [{send: {from: "r.local", to: "r.remote"}}]}, */
 #line 33 "spec.cue"
 	if (be8(front + 44) == 9) { /* rule */
-#line 1031 "relay.bpf.c"
+#line 1059 "relay.bpf.c"
 		{
 #line 33 "spec.cue"
 			struct key_second key __attribute__((aligned(8))) = {};
-#line 1035 "relay.bpf.c"
+#line 1063 "relay.bpf.c"
 			enum fr_found found;
 
 #line 33 "spec.cue"
 			key.m_id = row_r->m_who;
 #line 33 "spec.cue"
-			row_a_2 = rows + 48;
-#line 33 "spec.cue"
-			found = find_second(&key, row_a_2);
+			found = find_second(&key, lease, 48, &row_a_2);
 #line 33 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_decline(row_r->h_receiver, skb->len, reason_spread_changing);
 #line 33 "spec.cue"
 			if (found == FR_MISSING)
 #line 33 "spec.cue"
 				row_a_2 = NULL;
-#line 1050 "relay.bpf.c"
+#line 1076 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (!row_a_2) return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_second);
@@ -1068,19 +1094,19 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
 #line 33 "spec.cue"
 			return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-#line 1072 "relay.bpf.c"
+#line 1098 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (v_ipv4_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
 #line 33 "spec.cue"
 		return prog_spread_copy2(same, skb, front, row_r);
-#line 1078 "relay.bpf.c"
+#line 1104 "relay.bpf.c"
 	}
 
 	/* spec.cue:29: group: listeners: ["msg.id"] */
 #line 29 "spec.cue"
 	return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_rule);
-#line 1084 "relay.bpf.c"
+#line 1110 "relay.bpf.c"
 }
 
 static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end)
@@ -1090,7 +1116,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	/* spec.cue:28: do: [{fan_out: { */
 #line 28 "spec.cue"
 	struct group_listeners key __attribute__((aligned(8))) = {};
-#line 1094 "relay.bpf.c"
+#line 1120 "relay.bpf.c"
 	struct list_listeners *list;
 
 #line 28 "spec.cue"
@@ -1104,18 +1130,18 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	if (unlikely(len > v_ipv4_end) && bpf_skb_change_tail(skb, v_ipv4_end, 0)) return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 1108 "relay.bpf.c"
+#line 1134 "relay.bpf.c"
 	void *front = fr_save_front(skb, 45);
 #line 28 "spec.cue"
 	if (!front) return fr_up(skb, reason_spread_no_memory);
-#line 1112 "relay.bpf.c"
+#line 1138 "relay.bpf.c"
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 1119 "relay.bpf.c"
+#line 1145 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld8(front + 44) + ld32(front + 26) + ld32(front + 30));
 
 	/* ipv4.checksum, without what depends on the receiver */
@@ -1125,7 +1151,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	same->kind2 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind2 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 1129 "relay.bpf.c"
+#line 1155 "relay.bpf.c"
 	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
 	same->v_ipv4_end = v_ipv4_end;
 
@@ -1144,7 +1170,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 #line 28 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
 
-#line 1148 "relay.bpf.c"
+#line 1174 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 45, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
@@ -1157,6 +1183,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ipv4_end;
 	__u64 v_udp_end;
@@ -1168,7 +1195,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* spec.cue:25: spread: { */
 #line 25 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_spread_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_spread_inactive);
 
 	/* spec.cue:26: hook: "tc/ingress" */
 #line 26 "spec.cue"
@@ -1181,7 +1208,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_spread_link_broadcast);
 #line 26 "spec.cue"
 		return fr_up(skb, reason_spread_link_multicast);
-#line 1185 "relay.bpf.c"
+#line 1212 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1239,7 +1266,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_spread_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_spread_martian_destination);
-#line 1243 "relay.bpf.c"
+#line 1270 "relay.bpf.c"
 	}
 
 	/* spec.cue:27: stack: ["eth", "ipv4", "udp", "msg"] */
@@ -1276,8 +1303,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 28 "spec.cue"
 	v_partial = fr_partial(skb);
 #line 28 "spec.cue"
-	if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 45))) return fr_up(skb, reason_spread_partial_checksum);
+	if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 45))) return fr_up(skb, reason_spread_partial_checksum);
 #line 28 "spec.cue"
 	return prog_spread_fan1(skb, data, v_ipv4_end);
-#line 1283 "relay.bpf.c"
+#line 1310 "relay.bpf.c"
 }

@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 32
+#define FR_REASONS 33
 #define FR_NEEDS_ROWS 16
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -34,9 +34,18 @@ struct {
 	__type(value, struct val_moves);
 } tbl_moves SEC(".maps");
 
-static __always_inline enum fr_found find_moves(const struct key_moves *key, struct val_moves *row)
+static __always_inline __u64 copy_moves(void *to, const void *from)
 {
-	return fr_find(&tbl_moves, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(32, 8);
+	return all;
+}
+
+static __always_inline enum fr_found find_moves(const struct key_moves *key, const struct fr_lease *lease, __u32 place, struct val_moves **row)
+{
+	return fr_find(&tbl_moves, key, lease, place, (void **)row, copy_moves, FR_CHANGES, NULL);
 }
 
 /*
@@ -72,16 +81,17 @@ enum {
 	reason_change_changing = 22, /* user space changed rows at each attempt to read one */
 	reason_change_unfit_stream_id = 23, /* stream.id isn't there, or has no room for its new value */
 	reason_change_unfit_stream_offset = 24, /* stream.offset isn't there, or has no room for its new value */
-	reason_change_no_memory = 25, /* the kernel has no memory to change the packet */
-	reason_change_fault = 26, /* dropped: the kernel failed after the first change */
-	reason_change_ipv6_version = 27, /* ipv6.version is not 6 */
-	reason_change_mapped_address = 28, /* an IPv4-mapped address in an IPv6 header */
-	reason_change_ipv6_payload_length = 29, /* ipv6.payload_length disagrees with the packet */
-	reason_change_udp_checksum = 30, /* udp.checksum is 0, which stands for none and is not valid here */
-	reason_change_not_ip = 31, /* no ip header here */
+	reason_change_partial_checksum = 25, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_change_no_memory = 26, /* the kernel has no memory to change the packet */
+	reason_change_fault = 27, /* dropped: the kernel failed after the first change */
+	reason_change_ipv6_version = 28, /* ipv6.version is not 6 */
+	reason_change_mapped_address = 29, /* an IPv4-mapped address in an IPv6 header */
+	reason_change_ipv6_payload_length = 30, /* ipv6.payload_length disagrees with the packet */
+	reason_change_udp_checksum = 31, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_change_not_ip = 32, /* no ip header here */
 };
 
-static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data, __u64 v_stream_id_size, __u64 v_stream_id, __u64 v_stream_id_end, void *p_stream_id_end, __u64 v_stream_offset_size, __u64 v_stream_offset, struct val_moves *row_m)
+static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data, __u64 v_stream_id_size, __u64 v_stream_id, __u64 v_stream_id_end, void *p_stream_id_end, __u64 v_stream_offset_size, __u64 v_stream_offset, __u64 v_partial, struct val_moves *row_m)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -95,7 +105,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 40);
 #line 15 "spec.cue"
 	__u64 x3 = bpf_cpu_to_be64(fr_varint_word(v_stream_offset, v_stream_offset_size));
-#line 99 "relay.bpf.c"
+#line 109 "relay.bpf.c"
 	__u64 x2 = fr_add64(x3);
 	if (((v_stream_id_end - 34) & 1) != 0)
 		x2 <<= 8;
@@ -108,14 +118,14 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	__u32 x6 = ld32(data + 30);
 #line 15 "spec.cue"
 	__u16 x7 = ld16(data + 38);
-#line 112 "relay.bpf.c"
+#line 122 "relay.bpf.c"
 	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
 	__u64 now0 = (__u64)x5 + x6 + x7 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 15 "spec.cue"
 	__u64 x8 = bpf_cpu_to_be64(fr_varint_word(v_stream_id, v_stream_id_size));
-#line 119 "relay.bpf.c"
+#line 129 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x8) + x2 + was0) + (__u64)fr_odd64(x0) + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -135,7 +145,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	fr_put_varint(p_stream_id_end, (void *)(long)skb->data_end, x1, v_stream_offset_size);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 139 "relay.bpf.c"
+#line 149 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
@@ -148,7 +158,7 @@ static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data, __u64 v_stream_id_size, __u64 v_stream_id, struct val_moves *row_m)
+static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data, __u64 v_stream_id_size, __u64 v_stream_id, __u64 v_partial_2, struct val_moves *row_m)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -164,14 +174,14 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	__u32 x2 = ld32(data + 30);
 #line 16 "spec.cue"
 	__u16 x3 = ld16(data + 38);
-#line 168 "relay.bpf.c"
+#line 178 "relay.bpf.c"
 	__u64 was0 = (__u64)x1 + x2 + x3 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x3 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
 #line 16 "spec.cue"
 	__u64 x4 = bpf_cpu_to_be64(fr_varint_word(v_stream_id, v_stream_id_size));
-#line 175 "relay.bpf.c"
+#line 185 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x4) + was0) + (__u64)fr_odd64(x0) + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -188,7 +198,7 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	fr_put_varint(data + 43, (void *)(long)skb->data_end, x0, v_stream_id_size);
 #line 14 "transport.cue"
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 192 "relay.bpf.c"
+#line 202 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
@@ -200,7 +210,7 @@ static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_write3(struct __sk_buff *skb, void *data, __u64 v_stream_id_size_2, __u64 v_stream_id_2, __u64 v_stream_id_end_2, void *p_stream_id_end_2, __u64 v_stream_offset_size_2, __u64 v_stream_offset_2, struct val_moves *row_m_2)
+static __always_inline int prog_change_write3(struct __sk_buff *skb, void *data, __u64 v_stream_id_size_2, __u64 v_stream_id_2, __u64 v_stream_id_end_2, void *p_stream_id_end_2, __u64 v_stream_offset_size_2, __u64 v_stream_offset_2, __u64 v_partial_3, struct val_moves *row_m_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -214,7 +224,7 @@ static __always_inline int prog_change_write3(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 60);
 #line 15 "spec.cue"
 	__u64 x3 = bpf_cpu_to_be64(fr_varint_word(v_stream_offset_2, v_stream_offset_size_2));
-#line 218 "relay.bpf.c"
+#line 228 "relay.bpf.c"
 	__u64 x2 = fr_add64(x3);
 	if (((v_stream_id_end_2 - 54) & 1) != 0)
 		x2 <<= 8;
@@ -231,14 +241,14 @@ static __always_inline int prog_change_write3(struct __sk_buff *skb, void *data,
 	__u64 x8 = ld64(data + 46);
 #line 15 "spec.cue"
 	__u16 x9 = ld16(data + 58);
-#line 235 "relay.bpf.c"
+#line 245 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_3;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 15 "spec.cue"
 	__u64 x10 = bpf_cpu_to_be64(fr_varint_word(v_stream_id_2, v_stream_id_size_2));
-#line 242 "relay.bpf.c"
+#line 252 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x10) + x2 + was0) + (__u64)fr_odd64(x0) + x4 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -256,7 +266,7 @@ static __always_inline int prog_change_write3(struct __sk_buff *skb, void *data,
 	fr_put_varint(p_stream_id_end_2, (void *)(long)skb->data_end, x1, v_stream_offset_size_2);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 260 "relay.bpf.c"
+#line 270 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
@@ -269,7 +279,7 @@ static __always_inline int prog_change_write3(struct __sk_buff *skb, void *data,
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_write4(struct __sk_buff *skb, void *data, __u64 v_stream_id_size_2, __u64 v_stream_id_2, struct val_moves *row_m_2)
+static __always_inline int prog_change_write4(struct __sk_buff *skb, void *data, __u64 v_stream_id_size_2, __u64 v_stream_id_2, __u64 v_partial_4, struct val_moves *row_m_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -289,14 +299,14 @@ static __always_inline int prog_change_write4(struct __sk_buff *skb, void *data,
 	__u64 x4 = ld64(data + 46);
 #line 16 "spec.cue"
 	__u16 x5 = ld16(data + 58);
-#line 293 "relay.bpf.c"
+#line 303 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x1) + fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + x5 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x1) + fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + x5 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_4;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
 #line 16 "spec.cue"
 	__u64 x6 = bpf_cpu_to_be64(fr_varint_word(v_stream_id_2, v_stream_id_size_2));
-#line 300 "relay.bpf.c"
+#line 310 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x6) + was0) + (__u64)fr_odd64(x0) + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -311,7 +321,7 @@ static __always_inline int prog_change_write4(struct __sk_buff *skb, void *data,
 	fr_put_varint(data + 63, (void *)(long)skb->data_end, x0, v_stream_id_size_2);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 315 "relay.bpf.c"
+#line 325 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
@@ -326,6 +336,7 @@ static __always_inline int prog_change_write4(struct __sk_buff *skb, void *data,
 SEC("tc") int prog_change(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -338,6 +349,8 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	__u64 v_stream_offset;
 	__u64 v_stream_offset_end;
 	void *p_stream_offset_end;
+	__u64 v_partial;
+	__u64 v_partial_2;
 	__u64 v_ip_end_2;
 	__u64 v_udp_end_2;
 	__u64 v_stream_id_size_2;
@@ -349,18 +362,18 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	__u64 v_stream_offset_2;
 	__u64 v_stream_offset_end_2;
 	void *p_stream_offset_end_2;
+	__u64 v_partial_3;
+	__u64 v_partial_4;
 	struct val_moves *row_m;
 	struct val_moves *row_m_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 79);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:10: programs: change: { */
 #line 10 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_change_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_change_inactive);
 
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
@@ -373,7 +386,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_change_link_broadcast);
 #line 11 "spec.cue"
 		return fr_up(skb, reason_change_link_multicast);
-#line 377 "relay.bpf.c"
+#line 390 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -430,7 +443,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_change_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_change_martian_destination);
-#line 434 "relay.bpf.c"
+#line 447 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
@@ -486,14 +499,14 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			v_stream_offset_size = fr_varint(p_stream_id_end, data_end, &v_stream_offset);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size) return fr_up(skb, reason_change_truncated);
-#line 490 "relay.bpf.c"
+#line 503 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size = 0;
 #line 7 "spec.cue"
 			v_stream_offset = 0;
-#line 497 "relay.bpf.c"
+#line 510 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -511,26 +524,24 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_change_super_packet);
 
 		/* spec.cue:13: lookup: m: moves: ["stream.id"] */
-#line 515 "relay.bpf.c"
+#line 528 "relay.bpf.c"
 		{
 #line 13 "spec.cue"
 			struct key_moves key __attribute__((aligned(8))) = {};
-#line 519 "relay.bpf.c"
+#line 532 "relay.bpf.c"
 			enum fr_found found;
 
 #line 13 "spec.cue"
 			key.m_id = v_stream_id;
 #line 13 "spec.cue"
-			row_m = rows + 0;
-#line 13 "spec.cue"
-			found = find_moves(&key, row_m);
+			found = find_moves(&key, lease, 0, &row_m);
 #line 13 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_change_changing);
 #line 13 "spec.cue"
 			if (found == FR_MISSING)
 #line 13 "spec.cue"
 				row_m = NULL;
-#line 534 "relay.bpf.c"
+#line 545 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (!row_m) return fr_up(skb, reason_change_no_moves);
@@ -545,22 +556,30 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 #line 15 "spec.cue"
 			if ((v_stream_offset + (__u64)row_m->m_by) > ((v_stream_offset_size <= 1) ? 63ULL : ((v_stream_offset_size <= 2) ? 0x3fffULL : ((v_stream_offset_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_unfit_stream_offset);
 #line 15 "spec.cue"
+			v_partial = fr_partial(skb);
+#line 15 "spec.cue"
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= v_stream_offset_end))) return fr_up(skb, reason_change_partial_checksum);
+#line 15 "spec.cue"
 			if (data + 44 > data_end) return fr_up(skb, reason_change_truncated);
 #line 15 "spec.cue"
 			if (p_stream_id_end + 1 > data_end) return fr_up(skb, reason_change_truncated);
 #line 15 "spec.cue"
-			return prog_change_write1(skb, data, v_stream_id_size, v_stream_id, v_stream_id_end, p_stream_id_end, v_stream_offset_size, v_stream_offset, row_m);
-#line 554 "relay.bpf.c"
+			return prog_change_write1(skb, data, v_stream_id_size, v_stream_id, v_stream_id_end, p_stream_id_end, v_stream_offset_size, v_stream_offset, v_partial, row_m);
+#line 569 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{set: "stream.id": "m.other"}, "pass"]}, */
 #line 16 "spec.cue"
 		if (row_m->m_other > ((v_stream_id_size <= 1) ? 63ULL : ((v_stream_id_size <= 2) ? 0x3fffULL : ((v_stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL)))) return fr_up(skb, reason_change_unfit_stream_id);
 #line 16 "spec.cue"
+		v_partial_2 = fr_partial(skb);
+#line 16 "spec.cue"
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || ((v_partial_2 >> 16) >= v_stream_offset_end))) return fr_up(skb, reason_change_partial_checksum);
+#line 16 "spec.cue"
 		if (data + 44 > data_end) return fr_up(skb, reason_change_truncated);
 #line 16 "spec.cue"
-		return prog_change_write2(skb, data, v_stream_id_size, v_stream_id, row_m);
-#line 564 "relay.bpf.c"
+		return prog_change_write2(skb, data, v_stream_id_size, v_stream_id, v_partial_2, row_m);
+#line 583 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
@@ -598,7 +617,7 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_change_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_change_martian_destination);
-#line 602 "relay.bpf.c"
+#line 621 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
@@ -654,14 +673,14 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			v_stream_offset_size_2 = fr_varint(p_stream_id_end_2, data_end, &v_stream_offset_2);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size_2) return fr_up(skb, reason_change_truncated);
-#line 658 "relay.bpf.c"
+#line 677 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size_2 = 0;
 #line 7 "spec.cue"
 			v_stream_offset_2 = 0;
-#line 665 "relay.bpf.c"
+#line 684 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -679,26 +698,24 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_change_super_packet);
 
 		/* spec.cue:13: lookup: m: moves: ["stream.id"] */
-#line 683 "relay.bpf.c"
+#line 702 "relay.bpf.c"
 		{
 #line 13 "spec.cue"
 			struct key_moves key __attribute__((aligned(8))) = {};
-#line 687 "relay.bpf.c"
+#line 706 "relay.bpf.c"
 			enum fr_found found;
 
 #line 13 "spec.cue"
 			key.m_id = v_stream_id_2;
 #line 13 "spec.cue"
-			row_m_2 = rows + 0;
-#line 13 "spec.cue"
-			found = find_moves(&key, row_m_2);
+			found = find_moves(&key, lease, 0, &row_m_2);
 #line 13 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_change_changing);
 #line 13 "spec.cue"
 			if (found == FR_MISSING)
 #line 13 "spec.cue"
 				row_m_2 = NULL;
-#line 702 "relay.bpf.c"
+#line 719 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (!row_m_2) return fr_up(skb, reason_change_no_moves);
@@ -719,12 +736,16 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 			/* spec.cue:15: {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset": "stream.offset + m.by"}}, "pass"]}, */
 #line 15 "spec.cue"
+			v_partial_3 = fr_partial(skb);
+#line 15 "spec.cue"
+			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) || ((v_partial_3 >> 16) >= v_stream_offset_end_2))) return fr_up(skb, reason_change_partial_checksum);
+#line 15 "spec.cue"
 			if (data + 64 > data_end) return fr_up(skb, reason_change_truncated);
 #line 15 "spec.cue"
 			if (p_stream_id_end_2 + 1 > data_end) return fr_up(skb, reason_change_truncated);
 #line 15 "spec.cue"
-			return prog_change_write3(skb, data, v_stream_id_size_2, v_stream_id_2, v_stream_id_end_2, p_stream_id_end_2, v_stream_offset_size_2, v_stream_offset_2, row_m_2);
-#line 728 "relay.bpf.c"
+			return prog_change_write3(skb, data, v_stream_id_size_2, v_stream_id_2, v_stream_id_end_2, p_stream_id_end_2, v_stream_offset_size_2, v_stream_offset_2, v_partial_3, row_m_2);
+#line 749 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{set: "stream.id": "m.other"}, "pass"]}, */
@@ -737,14 +758,18 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 
 		/* spec.cue:16: {do: [{set: "stream.id": "m.other"}, "pass"]}, */
 #line 16 "spec.cue"
+		v_partial_4 = fr_partial(skb);
+#line 16 "spec.cue"
+		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) || ((v_partial_4 >> 16) >= v_stream_offset_end_2))) return fr_up(skb, reason_change_partial_checksum);
+#line 16 "spec.cue"
 		if (data + 64 > data_end) return fr_up(skb, reason_change_truncated);
 #line 16 "spec.cue"
-		return prog_change_write4(skb, data, v_stream_id_size_2, v_stream_id_2, row_m_2);
-#line 744 "relay.bpf.c"
+		return prog_change_write4(skb, data, v_stream_id_size_2, v_stream_id_2, v_partial_4, row_m_2);
+#line 769 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_change_not_ip);
-#line 750 "relay.bpf.c"
+#line 775 "relay.bpf.c"
 }

@@ -126,6 +126,7 @@ static __always_inline int prog_filter_write4(struct __sk_buff *skb)
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -144,7 +145,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* spec.cue:9: programs: filter: { */
 #line 9 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_filter_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_filter_inactive);
 
 	/* spec.cue:10: hook: "tc/ingress" */
 #line 10 "spec.cue"
@@ -157,7 +158,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_filter_link_broadcast);
 #line 10 "spec.cue"
 		return fr_up(skb, reason_filter_link_multicast);
-#line 161 "relay.bpf.c"
+#line 162 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -214,7 +215,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_filter_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_filter_martian_destination);
-#line 218 "relay.bpf.c"
+#line 219 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
@@ -276,7 +277,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 14 "spec.cue"
 			return prog_filter_write1(skb, data);
-#line 280 "relay.bpf.c"
+#line 281 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {when: "named.id_length > 8", do: [{drop: "long"}]}, */
@@ -284,13 +285,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be8(data + 42) > 8) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_long);
-#line 288 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: ["pass"]}, */
 #line 16 "spec.cue"
 		return prog_filter_write2(skb);
-#line 294 "relay.bpf.c"
+#line 295 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
@@ -328,7 +329,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_filter_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_filter_martian_destination);
-#line 332 "relay.bpf.c"
+#line 333 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
@@ -390,7 +391,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 14 "spec.cue"
 			return prog_filter_write3(skb, data);
-#line 394 "relay.bpf.c"
+#line 395 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {when: "named.id_length > 8", do: [{drop: "long"}]}, */
@@ -398,17 +399,17 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (be8(data + 62) > 8) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_long);
-#line 402 "relay.bpf.c"
+#line 403 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: ["pass"]}, */
 #line 16 "spec.cue"
 		return prog_filter_write4(skb);
-#line 408 "relay.bpf.c"
+#line 409 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp", "named"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 414 "relay.bpf.c"
+#line 415 "relay.bpf.c"
 }

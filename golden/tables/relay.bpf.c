@@ -83,9 +83,18 @@ struct {
 	__type(value, struct val_ports);
 } tbl_ports SEC(".maps");
 
-static __always_inline enum fr_found find_ports(const __u32 *key, struct val_ports *row)
+static __always_inline __u64 copy_ports(void *to, const void *from)
 {
-	return fr_find(&tbl_ports, key, row, sizeof(*row), FR_STORING, NULL);
+	__u64 all = 0;
+
+	FR_COPY(8, 0);
+	FR_COPY(8, 1);
+	return all;
+}
+
+static __always_inline enum fr_found find_ports(const __u32 *key, const struct fr_lease *lease, __u32 place, struct val_ports **row)
+{
+	return fr_find(&tbl_ports, key, lease, place, (void **)row, copy_ports, FR_STORING, NULL);
 }
 
 struct {
@@ -95,9 +104,17 @@ struct {
 	__type(value, struct val_recent);
 } tbl_recent SEC(".maps");
 
-static __always_inline enum fr_found find_recent(const struct key_recent *key, struct val_recent *row)
+static __always_inline __u64 copy_recent(void *to, const void *from)
 {
-	return fr_find(&tbl_recent, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(8, 0);
+	return all;
+}
+
+static __always_inline enum fr_found find_recent(const struct key_recent *key, const struct fr_lease *lease, __u32 place, struct val_recent **row)
+{
+	return fr_find(&tbl_recent, key, lease, place, (void **)row, copy_recent, FR_CHANGES, NULL);
 }
 
 struct {
@@ -107,9 +124,17 @@ struct {
 	__type(value, struct val_rates);
 } tbl_rates SEC(".maps");
 
-static __always_inline enum fr_found find_rates(const struct key_rates *key, struct val_rates *row)
+static __always_inline __u64 copy_rates(void *to, const void *from)
 {
-	return fr_find(&tbl_rates, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	return all;
+}
+
+static __always_inline enum fr_found find_rates(const struct key_rates *key, const struct fr_lease *lease, __u32 place, struct val_rates **row)
+{
+	return fr_find(&tbl_rates, key, lease, place, (void **)row, copy_rates, FR_CHANGES, NULL);
 }
 
 /*
@@ -166,7 +191,7 @@ static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
 	__u16 old0 = ld16(data + 24);
 #line 19 "spec.cue"
 	__u16 x1 = ld16(data + 14);
-#line 170 "relay.bpf.c"
+#line 195 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 
 	csum = bpf_csum_update(skb, 0);
@@ -178,7 +203,7 @@ static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
 	st16(data + 14, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 182 "relay.bpf.c"
+#line 207 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -202,7 +227,7 @@ static __always_inline int prog_gate_write3(struct __sk_buff *skb, void *data)
 #line 19 "spec.cue"
 	__u32 x0 = bpf_htonl((0x62000000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 
-#line 206 "relay.bpf.c"
+#line 231 "relay.bpf.c"
 	csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_without(skb, csum, 14, 4);
@@ -210,7 +235,7 @@ static __always_inline int prog_gate_write3(struct __sk_buff *skb, void *data)
 
 #line 19 "spec.cue"
 	st32(data + 14, x0);
-#line 214 "relay.bpf.c"
+#line 239 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 4);
 	}
@@ -230,6 +255,7 @@ static __always_inline int prog_gate_write4(struct __sk_buff *skb)
 SEC("tc") int prog_gate(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -243,16 +269,14 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	struct val_ports *row_p_2;
 	struct val_recent *row_r_2;
 	struct val_rates *row_rate_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:10: programs: gate: { */
 #line 10 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_gate_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_gate_inactive);
 
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
@@ -265,7 +289,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_gate_link_broadcast);
 #line 11 "spec.cue"
 		return fr_up(skb, reason_gate_link_multicast);
-#line 269 "relay.bpf.c"
+#line 293 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -322,7 +346,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_gate_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_gate_martian_destination);
-#line 326 "relay.bpf.c"
+#line 350 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -350,7 +374,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 36) >= 0x4000) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:14: lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.src", "udp.src_port"], "rate?": rates: ["ip.src"]} */
-#line 354 "relay.bpf.c"
+#line 378 "relay.bpf.c"
 		{
 #line 14 "spec.cue"
 			struct key_blocked key __attribute__((aligned(8))) = {};
@@ -361,33 +385,31 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_put_v4(key.m_from.addr, ld32(data + 26));
 #line 14 "spec.cue"
 			row_b = find_blocked(&key);
-#line 365 "relay.bpf.c"
+#line 389 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			__u32 key = be16(data + 36);
-#line 370 "relay.bpf.c"
+#line 394 "relay.bpf.c"
 			enum fr_found found;
 
 #line 14 "spec.cue"
-			row_p = rows + 0;
-#line 14 "spec.cue"
-			found = find_ports(&key, row_p);
+			found = find_ports(&key, lease, 0, &row_p);
 #line 14 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 14 "spec.cue"
 			if (found == FR_MISSING)
 #line 14 "spec.cue"
 				row_p = NULL;
-#line 383 "relay.bpf.c"
+#line 405 "relay.bpf.c"
 		}
 #line 14 "spec.cue"
 		if (!row_p) return fr_up(skb, reason_gate_no_ports);
-#line 387 "relay.bpf.c"
+#line 409 "relay.bpf.c"
 		{
 #line 14 "spec.cue"
 			struct key_recent key __attribute__((aligned(8))) = {};
-#line 391 "relay.bpf.c"
+#line 413 "relay.bpf.c"
 			enum fr_found found;
 
 #line 14 "spec.cue"
@@ -395,36 +417,32 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			key.m_port = be16(data + 34);
 #line 14 "spec.cue"
-			row_r = rows + 8;
-#line 14 "spec.cue"
-			found = find_recent(&key, row_r);
+			found = find_recent(&key, lease, 8, &row_r);
 #line 14 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 14 "spec.cue"
 			if (found == FR_MISSING)
 #line 14 "spec.cue"
 				row_r = NULL;
-#line 408 "relay.bpf.c"
+#line 428 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			struct key_rates key __attribute__((aligned(8))) = {};
-#line 413 "relay.bpf.c"
+#line 433 "relay.bpf.c"
 			enum fr_found found;
 
 #line 14 "spec.cue"
 			fr_put_v4(key.m_addr, ld32(data + 26));
 #line 14 "spec.cue"
-			row_rate = rows + 16;
-#line 14 "spec.cue"
-			found = find_rates(&key, row_rate);
+			found = find_rates(&key, lease, 16, &row_rate);
 #line 14 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 14 "spec.cue"
 			if (found == FR_MISSING)
 #line 14 "spec.cue"
 				row_rate = NULL;
-#line 428 "relay.bpf.c"
+#line 446 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
@@ -432,7 +450,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_b) && (row_b->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
-#line 436 "relay.bpf.c"
+#line 454 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
@@ -442,7 +460,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return fr_drop(skb->len, reason_gate_closed);
-#line 446 "relay.bpf.c"
+#line 464 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
@@ -450,7 +468,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_rate) && (row_rate->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
-#line 454 "relay.bpf.c"
+#line 472 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
@@ -458,13 +476,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_r) && (((__u64)row_r->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write1(skb, data);
-#line 462 "relay.bpf.c"
+#line 480 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {do: ["pass"]}, */
 #line 20 "spec.cue"
 		return prog_gate_write2(skb);
-#line 468 "relay.bpf.c"
+#line 486 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -502,7 +520,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_gate_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_gate_martian_destination);
-#line 506 "relay.bpf.c"
+#line 524 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -530,7 +548,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (be16(data + 56) >= 0x4000) return fr_up(skb, reason_gate_no_match); /* udp.dst_port */
 
 		/* spec.cue:14: lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.src", "udp.src_port"], "rate?": rates: ["ip.src"]} */
-#line 534 "relay.bpf.c"
+#line 552 "relay.bpf.c"
 		{
 #line 14 "spec.cue"
 			struct key_blocked key __attribute__((aligned(8))) = {};
@@ -545,33 +563,31 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			st32((void *)&key + 16, ld32(data + 22 + 12));
 #line 14 "spec.cue"
 			row_b_2 = find_blocked(&key);
-#line 549 "relay.bpf.c"
+#line 567 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			__u32 key = be16(data + 56);
-#line 554 "relay.bpf.c"
+#line 572 "relay.bpf.c"
 			enum fr_found found;
 
 #line 14 "spec.cue"
-			row_p_2 = rows + 0;
-#line 14 "spec.cue"
-			found = find_ports(&key, row_p_2);
+			found = find_ports(&key, lease, 0, &row_p_2);
 #line 14 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 14 "spec.cue"
 			if (found == FR_MISSING)
 #line 14 "spec.cue"
 				row_p_2 = NULL;
-#line 567 "relay.bpf.c"
+#line 583 "relay.bpf.c"
 		}
 #line 14 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_gate_no_ports);
-#line 571 "relay.bpf.c"
+#line 587 "relay.bpf.c"
 		{
 #line 14 "spec.cue"
 			struct key_recent key __attribute__((aligned(8))) = {};
-#line 575 "relay.bpf.c"
+#line 591 "relay.bpf.c"
 			enum fr_found found;
 
 #line 14 "spec.cue"
@@ -581,21 +597,19 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			key.m_port = be16(data + 54);
 #line 14 "spec.cue"
-			row_r_2 = rows + 8;
-#line 14 "spec.cue"
-			found = find_recent(&key, row_r_2);
+			found = find_recent(&key, lease, 8, &row_r_2);
 #line 14 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 14 "spec.cue"
 			if (found == FR_MISSING)
 #line 14 "spec.cue"
 				row_r_2 = NULL;
-#line 594 "relay.bpf.c"
+#line 608 "relay.bpf.c"
 		}
 		{
 #line 14 "spec.cue"
 			struct key_rates key __attribute__((aligned(8))) = {};
-#line 599 "relay.bpf.c"
+#line 613 "relay.bpf.c"
 			enum fr_found found;
 
 #line 14 "spec.cue"
@@ -603,16 +617,14 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 22 + 8));
 #line 14 "spec.cue"
-			row_rate_2 = rows + 16;
-#line 14 "spec.cue"
-			found = find_rates(&key, row_rate_2);
+			found = find_rates(&key, lease, 16, &row_rate_2);
 #line 14 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_gate_changing);
 #line 14 "spec.cue"
 			if (found == FR_MISSING)
 #line 14 "spec.cue"
 				row_rate_2 = NULL;
-#line 616 "relay.bpf.c"
+#line 628 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
@@ -620,7 +632,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_b_2) && (row_b_2->m_why > 1)) { /* rule */
 #line 16 "spec.cue"
 			return fr_drop(skb->len, reason_gate_blocked);
-#line 624 "relay.bpf.c"
+#line 636 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
@@ -630,7 +642,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 17 "spec.cue"
 			return fr_drop(skb->len, reason_gate_closed);
-#line 634 "relay.bpf.c"
+#line 646 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
@@ -638,7 +650,7 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_rate_2) && (row_rate_2->m_budget == 0)) { /* rule */
 #line 18 "spec.cue"
 			return fr_drop(skb->len, reason_gate_spent);
-#line 642 "relay.bpf.c"
+#line 654 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
@@ -646,17 +658,17 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 		if (fr_has(row_r_2) && (((__u64)row_r_2->m_flags & 1) == 1)) { /* rule */
 #line 19 "spec.cue"
 			return prog_gate_write3(skb, data);
-#line 650 "relay.bpf.c"
+#line 662 "relay.bpf.c"
 		}
 
 		/* spec.cue:20: {do: ["pass"]}, */
 #line 20 "spec.cue"
 		return prog_gate_write4(skb);
-#line 656 "relay.bpf.c"
+#line 668 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_gate_not_ip);
-#line 662 "relay.bpf.c"
+#line 674 "relay.bpf.c"
 }

@@ -526,6 +526,7 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 SEC("tc") int prog_reflect(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -540,7 +541,7 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 
 	/* spec.cue:11: programs: reflect: { */
 #line 11 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_reflect_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_reflect_inactive);
 
 	/* spec.cue:12: hook: "tc/ingress" */
 #line 12 "spec.cue"
@@ -553,7 +554,7 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_reflect_link_broadcast);
 #line 12 "spec.cue"
 		return fr_up(skb, reason_reflect_link_multicast);
-#line 557 "relay.bpf.c"
+#line 558 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -610,7 +611,7 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_reflect_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_reflect_martian_destination);
-#line 614 "relay.bpf.c"
+#line 615 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: stack: ["eth", "ip", "udp"] */
@@ -639,10 +640,10 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 #line 14 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 14 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_reflect_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_reflect_partial_checksum);
 #line 14 "spec.cue"
 		return prog_reflect_fan1(skb, data, v_ip_end, v_udp_end);
-#line 646 "relay.bpf.c"
+#line 647 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp"] */
@@ -680,7 +681,7 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_reflect_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_reflect_martian_destination);
-#line 684 "relay.bpf.c"
+#line 685 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: stack: ["eth", "ip", "udp"] */
@@ -709,14 +710,14 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 #line 14 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 14 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_reflect_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_reflect_partial_checksum);
 #line 14 "spec.cue"
 		return prog_reflect_fan2(skb, data, v_ip_end_2, v_udp_end_2);
-#line 716 "relay.bpf.c"
+#line 717 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp"] */
 #line 13 "spec.cue"
 	return fr_up(skb, reason_reflect_not_ip);
-#line 722 "relay.bpf.c"
+#line 723 "relay.bpf.c"
 }

@@ -66,6 +66,7 @@ static __always_inline int prog_open_write2(struct __sk_buff *skb)
 SEC("tc") int prog_open(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -82,7 +83,7 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 
 	/* spec.cue:15: open: { */
 #line 15 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_open_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_open_inactive);
 
 	/* spec.cue:16: hook: "tc/ingress" */
 #line 16 "spec.cue"
@@ -95,7 +96,7 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_open_link_broadcast);
 #line 16 "spec.cue"
 		return fr_up(skb, reason_open_link_multicast);
-#line 99 "relay.bpf.c"
+#line 100 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -152,7 +153,7 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_open_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_open_martian_destination);
-#line 156 "relay.bpf.c"
+#line 157 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
@@ -206,7 +207,7 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 		fr_named_add(0, v_sealed_payload_end - 48);
 #line 18 "spec.cue"
 		return prog_open_write1(skb);
-#line 210 "relay.bpf.c"
+#line 211 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
@@ -244,7 +245,7 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_open_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_open_martian_destination);
-#line 248 "relay.bpf.c"
+#line 249 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
@@ -298,13 +299,13 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 		fr_named_add(0, v_sealed_payload_end_2 - 68);
 #line 18 "spec.cue"
 		return prog_open_write2(skb);
-#line 302 "relay.bpf.c"
+#line 303 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "sealed"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_open_not_ip);
-#line 308 "relay.bpf.c"
+#line 309 "relay.bpf.c"
 }
 
 /*
@@ -362,6 +363,7 @@ static __always_inline int prog_echo_write2(struct __sk_buff *skb)
 SEC("tc") int prog_echo(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -374,7 +376,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 	/* spec.cue:20: echo: { */
 #line 20 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_echo_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_echo_inactive);
 
 	/* spec.cue:21: hook: "tc/ingress" */
 #line 21 "spec.cue"
@@ -387,7 +389,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_echo_link_broadcast);
 #line 21 "spec.cue"
 		return fr_up(skb, reason_echo_link_multicast);
-#line 391 "relay.bpf.c"
+#line 393 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -444,7 +446,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_echo_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_echo_martian_destination);
-#line 448 "relay.bpf.c"
+#line 450 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
@@ -490,7 +492,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		fr_named_add(1, 1);
 #line 23 "spec.cue"
 		return prog_echo_write1(skb);
-#line 494 "relay.bpf.c"
+#line 496 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
@@ -528,7 +530,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_echo_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_echo_martian_destination);
-#line 532 "relay.bpf.c"
+#line 534 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
@@ -574,11 +576,11 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		fr_named_add(1, 1);
 #line 23 "spec.cue"
 		return prog_echo_write2(skb);
-#line 578 "relay.bpf.c"
+#line 580 "relay.bpf.c"
 	}
 
 	/* spec.cue:22: stack: ["eth", "ip", "udp", "ping"] */
 #line 22 "spec.cue"
 	return fr_up(skb, reason_echo_not_ip);
-#line 584 "relay.bpf.c"
+#line 586 "relay.bpf.c"
 }

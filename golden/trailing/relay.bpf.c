@@ -62,9 +62,21 @@ struct {
 	__type(value, struct val_ways);
 } tbl_ways SEC(".maps");
 
-static __always_inline enum fr_found find_ways(const struct key_ways *key, struct val_ways *row)
+static __always_inline __u64 copy_ways(void *to, const void *from)
 {
-	return fr_find(&tbl_ways, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(32, 16);
+	FR_COPY(64, 20);
+	FR_COPY(64, 28);
+	return all;
+}
+
+static __always_inline enum fr_found find_ways(const struct key_ways *key, const struct fr_lease *lease, __u32 place, struct val_ways **row)
+{
+	return fr_find(&tbl_ways, key, lease, place, (void **)row, copy_ways, FR_CHANGES, NULL);
 }
 
 struct {
@@ -146,7 +158,7 @@ enum {
 	reason_echo_not_ip = 35, /* no ip header here */
 };
 
-static __always_inline int prog_echo_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
+static __always_inline int prog_echo_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_partial, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -164,11 +176,11 @@ static __always_inline int prog_echo_write1(struct __sk_buff *skb, void *data, _
 	__u16 old0 = ld16(data + 40);
 #line 12 "spec.cue"
 	__u16 x5 = ld16(data + 38);
-#line 168 "relay.bpf.c"
+#line 180 "relay.bpf.c"
 	__u64 was0 = (__u64)x2 + x1 + x5 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x5 + 0x1100;
-	__u32 partial = fr_partial(skb);
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 40);
+	__u32 partial = v_partial;
+	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) || (old0 && fr_is_segmented(skb, partial, 40));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -182,13 +194,13 @@ static __always_inline int prog_echo_write1(struct __sk_buff *skb, void *data, _
 	__u32 x6 = ld32(data + 18);
 #line 12 "spec.cue"
 	__u16 x7 = ld16(data + 22);
-#line 186 "relay.bpf.c"
+#line 198 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x6 + x7) + (__u64)x0 + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 #line 12 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 192 "relay.bpf.c"
+#line 204 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_echo_no_memory);
 
@@ -222,7 +234,7 @@ static __always_inline int prog_echo_write1(struct __sk_buff *skb, void *data, _
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 226 "relay.bpf.c"
+#line 238 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_echo_fault);
 	if (unlikely(csum >= 0)) {
@@ -245,7 +257,7 @@ static __always_inline int prog_echo_write2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_echo_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, struct fr_hop *hop_2, struct bpf_fib_lookup *fib_2)
+static __always_inline int prog_echo_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end_2, __u64 v_partial_2, struct fr_hop *hop_2, struct bpf_fib_lookup *fib_2)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -268,10 +280,10 @@ static __always_inline int prog_echo_write3(struct __sk_buff *skb, void *data, _
 	__u16 old0 = ld16(data + 60);
 #line 12 "spec.cue"
 	__u16 x8 = ld16(data + 58);
-#line 272 "relay.bpf.c"
+#line 284 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x2) + fr_add64(x3) + x8 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x8 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) || fr_is_segmented(skb, partial, 60);
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
 	if (!sum0)
@@ -280,7 +292,7 @@ static __always_inline int prog_echo_write3(struct __sk_buff *skb, void *data, _
 
 #line 12 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 284 "relay.bpf.c"
+#line 296 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_echo_no_memory);
 
@@ -313,7 +325,7 @@ static __always_inline int prog_echo_write3(struct __sk_buff *skb, void *data, _
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 317 "relay.bpf.c"
+#line 329 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_echo_fault);
 	if (unlikely(csum >= 0)) {
@@ -339,6 +351,7 @@ static __always_inline int prog_echo_write4(struct __sk_buff *skb)
 SEC("tc") int prog_echo(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -357,7 +370,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 
 	/* spec.cue:8: echo: { */
 #line 8 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_echo_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_echo_inactive);
 
 	/* spec.cue:9: hook: "tc/ingress" */
 #line 9 "spec.cue"
@@ -370,7 +383,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_echo_link_broadcast);
 #line 9 "spec.cue"
 		return fr_up(skb, reason_echo_link_multicast);
-#line 374 "relay.bpf.c"
+#line 387 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -427,7 +440,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_echo_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_echo_martian_destination);
-#line 431 "relay.bpf.c"
+#line 444 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -456,7 +469,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 12 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_echo_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_echo_partial_checksum);
 #line 12 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_echo_super_packet);
 #line 12 "spec.cue"
@@ -468,7 +481,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			fib_1.dst[0] = ld32(data + 26);
 #line 12 "spec.cue"
-			if (fr_route(skb, &fib_1, v_ip_end - 14, &hop_1)) return fr_up(skb, reason_echo_too_big);
+			if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14), &hop_1)) return fr_up(skb, reason_echo_too_big);
 #line 12 "spec.cue"
 			if (unlikely(hop_1.state != FR_HOP_DIRECT && hop_1.state != FR_HOP_NEIGHBOUR)) {
 #line 12 "spec.cue"
@@ -481,11 +494,11 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 				if (hop_1.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_echo_prohibit);
 #line 12 "spec.cue"
 				return fr_up(skb, reason_echo_no_route);
-#line 485 "relay.bpf.c"
+#line 498 "relay.bpf.c"
 			}
 #line 12 "spec.cue"
-			return prog_echo_write1(skb, data, v_ip_end, &hop_1, &fib_1);
-#line 489 "relay.bpf.c"
+			return prog_echo_write1(skb, data, v_ip_end, v_partial, &hop_1, &fib_1);
+#line 502 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
@@ -493,13 +506,13 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		if (be16(data + 36) == 8) { /* rule */
 #line 13 "spec.cue"
 			return prog_echo_write2(skb);
-#line 497 "relay.bpf.c"
+#line 510 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: echo: { */
 #line 8 "spec.cue"
 		return fr_up(skb, reason_echo_no_rule);
-#line 503 "relay.bpf.c"
+#line 516 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -537,7 +550,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_echo_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_echo_martian_destination);
-#line 541 "relay.bpf.c"
+#line 554 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -566,7 +579,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			v_partial_2 = fr_partial(skb);
 #line 12 "spec.cue"
-			if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_echo_partial_checksum);
+			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_echo_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -596,7 +609,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			fib_2.dst[3] = ld32(data + 22 + 12);
 #line 12 "spec.cue"
-			if (fr_route(skb, &fib_2, v_ip_end_2 - 14, &hop_2)) return fr_up(skb, reason_echo_too_big);
+			if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14), &hop_2)) return fr_up(skb, reason_echo_too_big);
 #line 12 "spec.cue"
 			if (unlikely(hop_2.state != FR_HOP_DIRECT && hop_2.state != FR_HOP_NEIGHBOUR)) {
 #line 12 "spec.cue"
@@ -609,11 +622,11 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 				if (hop_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_echo_prohibit);
 #line 12 "spec.cue"
 				return fr_up(skb, reason_echo_no_route);
-#line 613 "relay.bpf.c"
+#line 626 "relay.bpf.c"
 			}
 #line 12 "spec.cue"
-			return prog_echo_write3(skb, data, v_ip_end_2, &hop_2, &fib_2);
-#line 617 "relay.bpf.c"
+			return prog_echo_write3(skb, data, v_ip_end_2, v_partial_2, &hop_2, &fib_2);
+#line 630 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
@@ -621,19 +634,19 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		if (be16(data + 56) == 8) { /* rule */
 #line 13 "spec.cue"
 			return prog_echo_write4(skb);
-#line 625 "relay.bpf.c"
+#line 638 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: echo: { */
 #line 8 "spec.cue"
 		return fr_up(skb, reason_echo_no_rule);
-#line 631 "relay.bpf.c"
+#line 644 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_echo_not_ip);
-#line 637 "relay.bpf.c"
+#line 650 "relay.bpf.c"
 }
 
 /*
@@ -691,13 +704,13 @@ static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, 
 	__u16 old0 = ld16(data + 24);
 #line 20 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 695 "relay.bpf.c"
+#line 708 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_w->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 20 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 701 "relay.bpf.c"
+#line 714 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -719,7 +732,7 @@ static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, 
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 723 "relay.bpf.c"
+#line 736 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -736,12 +749,12 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 740 "relay.bpf.c"
+#line 753 "relay.bpf.c"
 	int direct = row_w_2->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 20 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 745 "relay.bpf.c"
+#line 758 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -761,7 +774,7 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 765 "relay.bpf.c"
+#line 778 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -775,21 +788,20 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 SEC("tc") int prog_route(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_ip_end_2;
 	struct val_ways *row_w;
 	struct val_ways *row_w_2;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 54);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:16: route: { */
 #line 16 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_route_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_route_inactive);
 
 	/* spec.cue:17: hook: "tc/ingress" */
 #line 17 "spec.cue"
@@ -802,7 +814,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_route_link_broadcast);
 #line 17 "spec.cue"
 		return fr_up(skb, reason_route_link_multicast);
-#line 806 "relay.bpf.c"
+#line 818 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -859,29 +871,27 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_route_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_route_martian_destination);
-#line 863 "relay.bpf.c"
+#line 875 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: lookup: w: ways: ["ip.dst"] */
 		{
 #line 19 "spec.cue"
 			struct key_ways key __attribute__((aligned(8))) = {};
-#line 870 "relay.bpf.c"
+#line 882 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
 			fr_put_v4(key.m_dst, ld32(data + 30));
 #line 19 "spec.cue"
-			row_w = rows + 0;
-#line 19 "spec.cue"
-			found = find_ways(&key, row_w);
+			found = find_ways(&key, lease, 0, &row_w);
 #line 19 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_route_changing);
 #line 19 "spec.cue"
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_w = NULL;
-#line 885 "relay.bpf.c"
+#line 895 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_w) return fr_up(skb, reason_route_no_ways);
@@ -903,13 +913,13 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (row_w->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_route_prohibit);
 #line 20 "spec.cue"
 			return fr_up(skb, reason_route_no_route);
-#line 907 "relay.bpf.c"
+#line 917 "relay.bpf.c"
 		}
 #line 20 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 20 : v_ip_end - 14) > row_w->m_way.hop.mtu) return fr_up(skb, reason_route_too_big);
 #line 20 "spec.cue"
 		return prog_route_write1(skb, data, v_ip_end, row_w);
-#line 913 "relay.bpf.c"
+#line 923 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip"] */
@@ -947,14 +957,14 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_route_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_route_martian_destination);
-#line 951 "relay.bpf.c"
+#line 961 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: lookup: w: ways: ["ip.dst"] */
 		{
 #line 19 "spec.cue"
 			struct key_ways key __attribute__((aligned(8))) = {};
-#line 958 "relay.bpf.c"
+#line 968 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
@@ -962,16 +972,14 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 #line 19 "spec.cue"
 			st64((void *)&key + 8, ld64(data + 38 + 8));
 #line 19 "spec.cue"
-			row_w_2 = rows + 0;
-#line 19 "spec.cue"
-			found = find_ways(&key, row_w_2);
+			found = find_ways(&key, lease, 0, &row_w_2);
 #line 19 "spec.cue"
 			if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_route_changing);
 #line 19 "spec.cue"
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_w_2 = NULL;
-#line 975 "relay.bpf.c"
+#line 983 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_w_2) return fr_up(skb, reason_route_no_ways);
@@ -993,19 +1001,19 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (row_w_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_route_prohibit);
 #line 20 "spec.cue"
 			return fr_up(skb, reason_route_no_route);
-#line 997 "relay.bpf.c"
+#line 1005 "relay.bpf.c"
 		}
 #line 20 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 40 : v_ip_end_2 - 14) > row_w_2->m_way.hop.mtu) return fr_up(skb, reason_route_too_big);
 #line 20 "spec.cue"
 		return prog_route_write2(skb, data, v_ip_end_2, row_w_2);
-#line 1003 "relay.bpf.c"
+#line 1011 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_route_not_ip);
-#line 1009 "relay.bpf.c"
+#line 1017 "relay.bpf.c"
 }
 
 /*
@@ -1115,7 +1123,7 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1119 "relay.bpf.c"
+#line 1127 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
@@ -1156,13 +1164,13 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
 #line 27 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-#line 1160 "relay.bpf.c"
+#line 1168 "relay.bpf.c"
 	}
 #line 27 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
 #line 27 "spec.cue"
 	return prog_spread_copy1(same, skb, front, row_r);
-#line 1166 "relay.bpf.c"
+#line 1174 "relay.bpf.c"
 }
 
 static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
@@ -1172,7 +1180,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	/* spec.cue:25: do: [{fan_out: { */
 #line 25 "spec.cue"
 	struct group_listeners key __attribute__((aligned(8))) = {};
-#line 1176 "relay.bpf.c"
+#line 1184 "relay.bpf.c"
 	struct list_listeners *list;
 
 #line 25 "spec.cue"
@@ -1188,18 +1196,18 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 1192 "relay.bpf.c"
+#line 1200 "relay.bpf.c"
 	void *front = fr_save_front(skb, 42);
 #line 25 "spec.cue"
 	if (!front) return fr_up(skb, reason_spread_no_memory);
-#line 1196 "relay.bpf.c"
+#line 1204 "relay.bpf.c"
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 1203 "relay.bpf.c"
+#line 1211 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -1221,7 +1229,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 #line 25 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
 
-#line 1225 "relay.bpf.c"
+#line 1233 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
@@ -1282,7 +1290,7 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same2 *same, st
 	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 1286 "relay.bpf.c"
+#line 1294 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 48);
 
@@ -1329,13 +1337,13 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_prohibit);
 #line 27 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_no_route);
-#line 1333 "relay.bpf.c"
+#line 1341 "relay.bpf.c"
 	}
 #line 27 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_too_big);
 #line 27 "spec.cue"
 	return prog_spread_copy2(same, skb, front, row_r_2);
-#line 1339 "relay.bpf.c"
+#line 1347 "relay.bpf.c"
 }
 
 static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
@@ -1345,7 +1353,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	/* spec.cue:25: do: [{fan_out: { */
 #line 25 "spec.cue"
 	struct group_listeners key __attribute__((aligned(8))) = {};
-#line 1349 "relay.bpf.c"
+#line 1357 "relay.bpf.c"
 	struct list_listeners *list;
 
 #line 25 "spec.cue"
@@ -1363,18 +1371,18 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 1367 "relay.bpf.c"
+#line 1375 "relay.bpf.c"
 	void *front = fr_save_front(skb, 62);
 #line 25 "spec.cue"
 	if (!front) return fr_up(skb, reason_spread_no_memory);
-#line 1371 "relay.bpf.c"
+#line 1379 "relay.bpf.c"
 	struct prog_spread_same2 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 1378 "relay.bpf.c"
+#line 1386 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 
@@ -1393,7 +1401,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 #line 25 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn2, &fan, 0);
 
-#line 1397 "relay.bpf.c"
+#line 1405 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 48);
@@ -1406,6 +1414,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -1420,7 +1429,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 
 	/* spec.cue:22: spread: { */
 #line 22 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_spread_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_spread_inactive);
 
 	/* spec.cue:23: hook: "tc/ingress" */
 #line 23 "spec.cue"
@@ -1433,7 +1442,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_spread_link_broadcast);
 #line 23 "spec.cue"
 		return fr_up(skb, reason_spread_link_multicast);
-#line 1437 "relay.bpf.c"
+#line 1446 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1490,7 +1499,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_spread_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_spread_martian_destination);
-#line 1494 "relay.bpf.c"
+#line 1503 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp"] */
@@ -1519,10 +1528,10 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 25 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 25 "spec.cue"
-		if (!(((v_partial == 0) || ((v_partial & 0xffff) == 40)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_spread_partial_checksum);
+		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_spread_partial_checksum);
 #line 25 "spec.cue"
 		return prog_spread_fan1(skb, data, v_ip_end);
-#line 1526 "relay.bpf.c"
+#line 1535 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp"] */
@@ -1560,7 +1569,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_spread_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_spread_martian_destination);
-#line 1564 "relay.bpf.c"
+#line 1573 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp"] */
@@ -1589,14 +1598,14 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 25 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 25 "spec.cue"
-		if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 60)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_spread_partial_checksum);
+		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_spread_partial_checksum);
 #line 25 "spec.cue"
 		return prog_spread_fan2(skb, data, v_ip_end_2);
-#line 1596 "relay.bpf.c"
+#line 1605 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_spread_not_ip);
-#line 1602 "relay.bpf.c"
+#line 1611 "relay.bpf.c"
 }

@@ -67,6 +67,7 @@ static __always_inline int prog_filter_write2(struct __sk_buff *skb)
 SEC("tc") int prog_filter(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -107,7 +108,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 
 	/* spec.cue:10: programs: filter: { */
 #line 10 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_filter_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_filter_inactive);
 
 	/* spec.cue:11: hook: "tc/ingress" */
 #line 11 "spec.cue"
@@ -120,7 +121,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_filter_link_broadcast);
 #line 11 "spec.cue"
 		return fr_up(skb, reason_filter_link_multicast);
-#line 124 "relay.bpf.c"
+#line 125 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -177,7 +178,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_filter_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_filter_martian_destination);
-#line 181 "relay.bpf.c"
+#line 182 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
@@ -233,14 +234,14 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_offset_size = fr_varint(p_stream_id_end, data_end, &v_stream_offset);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size) return fr_up(skb, reason_filter_truncated);
-#line 237 "relay.bpf.c"
+#line 238 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size = 0;
 #line 7 "spec.cue"
 			v_stream_offset = 0;
-#line 244 "relay.bpf.c"
+#line 245 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -262,12 +263,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_length_size = fr_varint(p_stream_offset_end, data_end, &v_stream_length);
 #line 8 "spec.cue"
 			if (!v_stream_length_size) return fr_up(skb, reason_filter_truncated);
-#line 266 "relay.bpf.c"
+#line 267 "relay.bpf.c"
 		} else {
 			/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
 			v_stream_length_size = 0;
-#line 271 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
@@ -293,7 +294,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((((v_stream_id & 3) == 2) && !((be8(data + 42) & 4) == 0)) && (v_stream_offset > 0x4000)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_far);
-#line 297 "relay.bpf.c"
+#line 298 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{count: "streams"}, "pass"]}, */
@@ -301,7 +302,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 16 "spec.cue"
 		return prog_filter_write1(skb);
-#line 305 "relay.bpf.c"
+#line 306 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
@@ -339,7 +340,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_filter_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_filter_martian_destination);
-#line 343 "relay.bpf.c"
+#line 344 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
@@ -395,14 +396,14 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_offset_size_2 = fr_varint(p_stream_id_end_2, data_end, &v_stream_offset_2);
 #line 7 "spec.cue"
 			if (!v_stream_offset_size_2) return fr_up(skb, reason_filter_truncated);
-#line 399 "relay.bpf.c"
+#line 400 "relay.bpf.c"
 		} else {
 			/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
 #line 7 "spec.cue"
 			v_stream_offset_size_2 = 0;
 #line 7 "spec.cue"
 			v_stream_offset_2 = 0;
-#line 406 "relay.bpf.c"
+#line 407 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
@@ -424,12 +425,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			v_stream_length_size_2 = fr_varint(p_stream_offset_end_2, data_end, &v_stream_length_2);
 #line 8 "spec.cue"
 			if (!v_stream_length_size_2) return fr_up(skb, reason_filter_truncated);
-#line 428 "relay.bpf.c"
+#line 429 "relay.bpf.c"
 		} else {
 			/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
 #line 8 "spec.cue"
 			v_stream_length_size_2 = 0;
-#line 433 "relay.bpf.c"
+#line 434 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: {name: "length", varint: "quic", when: "type & 2 != 0"}, */
@@ -455,7 +456,7 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		if ((((v_stream_id_2 & 3) == 2) && !((be8(data + 62) & 4) == 0)) && (v_stream_offset_2 > 0x4000)) { /* rule */
 #line 15 "spec.cue"
 			return fr_drop(skb->len, reason_filter_far);
-#line 459 "relay.bpf.c"
+#line 460 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: {do: [{count: "streams"}, "pass"]}, */
@@ -463,11 +464,11 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 16 "spec.cue"
 		return prog_filter_write2(skb);
-#line 467 "relay.bpf.c"
+#line 468 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp", "stream"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_filter_not_ip);
-#line 473 "relay.bpf.c"
+#line 474 "relay.bpf.c"
 }

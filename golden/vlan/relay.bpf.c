@@ -35,9 +35,21 @@ struct {
 	__type(value, struct val_tenants);
 } tbl_tenants SEC(".maps");
 
-static __always_inline enum fr_found find_tenants(const struct key_tenants *key, struct val_tenants *row)
+static __always_inline __u64 copy_tenants(void *to, const void *from)
 {
-	return fr_find(&tbl_tenants, key, row, sizeof(*row), FR_CHANGES, NULL);
+	__u64 all = 0;
+
+	FR_COPY(64, 0);
+	FR_COPY(64, 8);
+	FR_COPY(32, 16);
+	FR_COPY(64, 20);
+	FR_COPY(64, 28);
+	return all;
+}
+
+static __always_inline enum fr_found find_tenants(const struct key_tenants *key, const struct fr_lease *lease, __u32 place, struct val_tenants **row)
+{
+	return fr_find(&tbl_tenants, key, lease, place, (void **)row, copy_tenants, FR_CHANGES, NULL);
 }
 
 /*
@@ -104,13 +116,13 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 10 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 108 "relay.bpf.c"
+#line 120 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_t->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 114 "relay.bpf.c"
+#line 126 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -134,7 +146,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 138 "relay.bpf.c"
+#line 150 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -155,12 +167,12 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 159 "relay.bpf.c"
+#line 171 "relay.bpf.c"
 	int direct = row_t_2->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 164 "relay.bpf.c"
+#line 176 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -182,7 +194,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 12, bpf_htons(0x86dd));
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 186 "relay.bpf.c"
+#line 198 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -197,7 +209,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_t_2->m_way.hop.ifindex, AF_INET6, row_t_2->m_way.addr);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_payload_len, struct val_tenants *row_t_3)
+static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_payload_len, __u64 v_partial, struct val_tenants *row_t_3)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -224,10 +236,10 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u32 x8 = ld32(data + 34);
 #line 10 "spec.cue"
 	__u16 x9 = ld16(data + 42);
-#line 228 "relay.bpf.c"
+#line 240 "relay.bpf.c"
 	__u64 was0 = (__u64)x7 + x8 + x9 + 0x1100;
 	__u64 now0 = (__u64)x7 + x8 + x6 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial;
 	int pending0 = fr_is_partial(partial, 44, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x9 + was0) + (__u64)x6 + now0);
 	if (!sum0)
@@ -242,13 +254,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x10 = ld16(data + 20);
 #line 10 "spec.cue"
 	__u16 x11 = ld16(data + 26);
-#line 246 "relay.bpf.c"
+#line 258 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + x11) + (__u64)x1 + x3);
 	int direct = row_t_3->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	int err = fr_resize(skb, 46, 42, v_payload_len, FR_POP_INNER);
-#line 252 "relay.bpf.c"
+#line 264 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -283,7 +295,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 287 "relay.bpf.c"
+#line 299 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -296,7 +308,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	return fr_redirect_neigh(row_t_3->m_way.hop.ifindex, AF_INET, row_t_3->m_way.addr + 12);
 }
 
-static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_payload_len_2, struct val_tenants *row_t_4)
+static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_payload_len_2, __u64 v_partial_2, struct val_tenants *row_t_4)
 {
 	__s64 csum;
 	__u32 len = skb->len;
@@ -319,10 +331,10 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 64);
 #line 10 "spec.cue"
 	__u16 x8 = ld16(data + 62);
-#line 323 "relay.bpf.c"
+#line 335 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x8 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x1 + 0x1100;
-	__u32 partial = fr_partial(skb);
+	__u32 partial = v_partial_2;
 	int pending0 = fr_is_partial(partial, 64, old0, fr_fold(was0));
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x1 + now0);
 	if (!sum0)
@@ -331,7 +343,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 
 #line 10 "spec.cue"
 	int err = fr_resize(skb, 66, 62, v_payload_len_2, FR_POP_INNER);
-#line 335 "relay.bpf.c"
+#line 347 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) : fr_up(skb, reason_forward_no_memory);
 
@@ -367,7 +379,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 #line 13 "transport.cue"
 	st16(data + 58, x1);
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 371 "relay.bpf.c"
+#line 383 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
 	if (unlikely(csum >= 0)) {
@@ -383,6 +395,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 SEC("tc") int prog_forward(struct __sk_buff *skb)
 {
 	void *data, *data_end;
+	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
 	__u64 v_ip_end;
 	__u64 v_udp_end;
@@ -404,16 +417,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	struct val_tenants *row_t_2;
 	struct val_tenants *row_t_3;
 	struct val_tenants *row_t_4;
-	void *rows = fr_room_for_rows();
 
-	if (!rows) return TC_ACT_UNSPEC;
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
 
 	/* spec.cue:5: programs: forward: { */
 #line 5 "spec.cue"
-	if (!fr_lease_valid(now)) return fr_up(skb, reason_forward_inactive);
+	if (!fr_lease_valid(lease, now)) return fr_up(skb, reason_forward_inactive);
 
 	/* spec.cue:6: hook: "tc/ingress" */
 #line 6 "spec.cue"
@@ -424,7 +435,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
 #line 6 "spec.cue"
 		return fr_up(skb, reason_forward_link_multicast);
-#line 428 "relay.bpf.c"
+#line 439 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -483,7 +494,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 487 "relay.bpf.c"
+#line 498 "relay.bpf.c"
 			}
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -507,11 +518,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 511 "relay.bpf.c"
+#line 522 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
-#line 515 "relay.bpf.c"
+#line 526 "relay.bpf.c"
 				enum fr_found found;
 
 #line 8 "spec.cue"
@@ -519,16 +530,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 8 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 30));
 #line 8 "spec.cue"
-				row_t = rows + 0;
-#line 8 "spec.cue"
-				found = find_tenants(&key, row_t);
+				found = find_tenants(&key, lease, 0, &row_t);
 #line 8 "spec.cue"
 				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 8 "spec.cue"
 				if (found == FR_MISSING)
 #line 8 "spec.cue"
 					row_t = NULL;
-#line 532 "relay.bpf.c"
+#line 541 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t) return fr_up(skb, reason_forward_no_tenants);
@@ -550,13 +559,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 554 "relay.bpf.c"
+#line 563 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_t->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write1(skb, data, v_ip_end, row_t);
-#line 560 "relay.bpf.c"
+#line 569 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -594,7 +603,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 598 "relay.bpf.c"
+#line 607 "relay.bpf.c"
 			}
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -618,11 +627,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 622 "relay.bpf.c"
+#line 631 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
-#line 626 "relay.bpf.c"
+#line 635 "relay.bpf.c"
 				enum fr_found found;
 
 #line 8 "spec.cue"
@@ -636,16 +645,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 8 "spec.cue"
 				st16((void *)&key + 16, ld16(data + 38 + 14));
 #line 8 "spec.cue"
-				row_t_2 = rows + 0;
-#line 8 "spec.cue"
-				found = find_tenants(&key, row_t_2);
+				found = find_tenants(&key, lease, 0, &row_t_2);
 #line 8 "spec.cue"
 				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 8 "spec.cue"
 				if (found == FR_MISSING)
 #line 8 "spec.cue"
 					row_t_2 = NULL;
-#line 649 "relay.bpf.c"
+#line 656 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_2) return fr_up(skb, reason_forward_no_tenants);
@@ -667,19 +674,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 671 "relay.bpf.c"
+#line 678 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_t_2->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write2(skb, data, v_ip_end_2, row_t_2);
-#line 677 "relay.bpf.c"
+#line 684 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 683 "relay.bpf.c"
+#line 690 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -739,7 +746,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast_v4(ld32(data + 34))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 743 "relay.bpf.c"
+#line 750 "relay.bpf.c"
 			}
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -763,11 +770,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_3 != v_ip_end_3) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 767 "relay.bpf.c"
+#line 774 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
-#line 771 "relay.bpf.c"
+#line 778 "relay.bpf.c"
 				enum fr_found found;
 
 #line 8 "spec.cue"
@@ -775,16 +782,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 8 "spec.cue"
 				fr_put_v4(key.m_addr, ld32(data + 34));
 #line 8 "spec.cue"
-				row_t_3 = rows + 0;
-#line 8 "spec.cue"
-				found = find_tenants(&key, row_t_3);
+				found = find_tenants(&key, lease, 0, &row_t_3);
 #line 8 "spec.cue"
 				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 8 "spec.cue"
 				if (found == FR_MISSING)
 #line 8 "spec.cue"
 					row_t_3 = NULL;
-#line 788 "relay.bpf.c"
+#line 793 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_3) return fr_up(skb, reason_forward_no_tenants);
@@ -799,7 +804,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 			v_partial = fr_partial(skb);
 #line 10 "spec.cue"
-			if (!(((v_partial == 0) || ((v_partial & 0xffff) == 44)) || ((v_partial >> 16) >= 46))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial == 0) || (v_partial == 0x26002c)) || (((v_partial >> 16) >= 46) && ((v_partial & 0xffff) < ((46ULL + v_payload_len) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 #line 10 "spec.cue"
 			if (unlikely(row_t_3->m_way.hop.state != FR_HOP_DIRECT && row_t_3->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -812,13 +817,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 816 "relay.bpf.c"
+#line 821 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (28ULL + v_payload_len > row_t_3->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
-			return prog_forward_write3(skb, data, v_payload_len, row_t_3);
-#line 822 "relay.bpf.c"
+			return prog_forward_write3(skb, data, v_payload_len, v_partial, row_t_3);
+#line 827 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -856,7 +861,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast(data + 42)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 860 "relay.bpf.c"
+#line 865 "relay.bpf.c"
 			}
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -880,11 +885,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_4 != v_ip_end_4) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 884 "relay.bpf.c"
+#line 889 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
-#line 888 "relay.bpf.c"
+#line 893 "relay.bpf.c"
 				enum fr_found found;
 
 #line 8 "spec.cue"
@@ -898,16 +903,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 8 "spec.cue"
 				st16((void *)&key + 16, ld16(data + 42 + 14));
 #line 8 "spec.cue"
-				row_t_4 = rows + 0;
-#line 8 "spec.cue"
-				found = find_tenants(&key, row_t_4);
+				found = find_tenants(&key, lease, 0, &row_t_4);
 #line 8 "spec.cue"
 				if (unlikely(found == FR_CHANGING)) return fr_up(skb, reason_forward_changing);
 #line 8 "spec.cue"
 				if (found == FR_MISSING)
 #line 8 "spec.cue"
 					row_t_4 = NULL;
-#line 911 "relay.bpf.c"
+#line 914 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_4) return fr_up(skb, reason_forward_no_tenants);
@@ -922,7 +925,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 			v_partial_2 = fr_partial(skb);
 #line 10 "spec.cue"
-			if (!(((v_partial_2 == 0) || ((v_partial_2 & 0xffff) == 64)) || ((v_partial_2 >> 16) >= 66))) return fr_up(skb, reason_forward_partial_checksum);
+			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x3a0040)) || (((v_partial_2 >> 16) >= 66) && ((v_partial_2 & 0xffff) < ((66ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_forward_partial_checksum);
 
 			/* transport.cue:14 */
 #line 14 "transport.cue"
@@ -941,19 +944,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 945 "relay.bpf.c"
+#line 948 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (48ULL + v_payload_len_2 > row_t_4->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
-			return prog_forward_write4(skb, data, v_payload_len_2, row_t_4);
-#line 951 "relay.bpf.c"
+			return prog_forward_write4(skb, data, v_payload_len_2, v_partial_2, row_t_4);
+#line 954 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 957 "relay.bpf.c"
+#line 960 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -1008,7 +1011,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 1012 "relay.bpf.c"
+#line 1015 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -1034,7 +1037,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 1038 "relay.bpf.c"
+#line 1041 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -1072,7 +1075,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 1076 "relay.bpf.c"
+#line 1079 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -1098,11 +1101,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 1102 "relay.bpf.c"
+#line 1105 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1108 "relay.bpf.c"
+#line 1111 "relay.bpf.c"
 }
