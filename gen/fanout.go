@@ -66,6 +66,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 		emit(w.blk, w.ordinary(a.Pos))
 	}
 	w.unknownPartial(&w.guards, &ir.Rewrite{OldFront: last.end}, a.Pos)
+	w.keepsField(w.datagramEnd(), a.Pos)
 	emit(w.blk, w.guards...)
 	emit(w.blk, w.fx.late...)
 	out := &ir.FanOut{

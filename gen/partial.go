@@ -15,11 +15,13 @@ import (
 // belong to nothing.
 
 // unknownPartial lets packets go up that have such a checksum, which a rewrite would spoil.
-func (s *scope) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
-	reason := s.went("partial_checksum", "a checksum is left to a device, of a header that the stack doesn't name", pos)
-	partial := &ir.VarRef{Var: s.let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
+func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
+	partial := &ir.VarRef{Var: w.let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
 	ok := bin(ir.Eq, partial, num(0))
-	for _, in := range s.path {
+	for _, in := range w.path {
+		if w.header(in) == nil {
+			continue // nothing is left to complete it in
+		}
 		for _, pl := range in.order {
 			if k := pl.f.Checksum; k != nil && k.Offloaded {
 				ok = or(ok, bin(ir.Eq, partial, bin(ir.Or, bin(ir.Shl, offExpr(in.off), num(16)), offExpr(pl.off))))
@@ -34,7 +36,21 @@ func (s *scope) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
 		}
 		ok = or(ok, behind)
 	}
-	emit(blk, &ir.Guard{Cond: ok, Reason: reason, Pos: pos})
+	emit(blk, &ir.Guard{Cond: ok, Reason: w.partialChecksum(pos), Pos: pos})
+}
+
+// keepsField lets packets go up that are cut off at end, and would lose the field of a checksum that is left to a device.
+func (w *rewriter) keepsField(end ir.Expr, pos diag.Pos) {
+	if end == nil {
+		return
+	}
+	field := bin(ir.And, &ir.Meta{Kind: ir.Partial}, num(0xFFFF))
+	whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, end)
+	w.guard(or(whole, bin(ir.Lt, field, bin(ir.Sub, end, num(1)))), w.partialChecksum(pos), pos)
+}
+
+func (s *scope) partialChecksum(pos diag.Pos) int {
+	return s.went("partial_checksum", "a checksum is left to a device, of a header that the stack doesn't name", pos)
 }
 
 // readdressed reports whether the packet's addresses change.

@@ -479,6 +479,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, f.End)
 		w.guard(or(whole, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))), w.superPacket(pos), pos)
 	}
+	w.keepsField(f.End, pos)
 	if rw != nil || f.End != nil {
 		f.NoRoom = w.went("no_memory", "the kernel has no memory to change the packet", w.src.Name.Pos)
 		f.Fault = w.reason("fault", ir.Fault, "dropped: the kernel failed after the first change", w.src.Name.Pos)

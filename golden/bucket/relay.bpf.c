@@ -716,8 +716,10 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_tap_partial_checksum);
 #line 13 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_tap_partial_checksum);
+#line 13 "spec.cue"
 		return prog_tap_fan1(skb, data, v_ip_end, v_priority);
-#line 721 "relay.bpf.c"
+#line 723 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -755,7 +757,7 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_tap_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_tap_martian_destination);
-#line 759 "relay.bpf.c"
+#line 761 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "ip", "udp"] */
@@ -790,12 +792,14 @@ SEC("tc") int prog_tap(struct __sk_buff *skb)
 #line 13 "spec.cue"
 		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_tap_partial_checksum);
 #line 13 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_tap_partial_checksum);
+#line 13 "spec.cue"
 		return prog_tap_fan2(skb, data, v_ip_end_2, v_priority_2);
-#line 795 "relay.bpf.c"
+#line 799 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "ip", "udp"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_tap_not_ip);
-#line 801 "relay.bpf.c"
+#line 805 "relay.bpf.c"
 }

@@ -877,8 +877,10 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 #line 18 "spec.cue"
 		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 55))) return fr_up(skb, reason_downstream_partial_checksum);
 #line 18 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_downstream_partial_checksum);
+#line 18 "spec.cue"
 		return prog_downstream_fan1(skb, data, v_ip_end, v_udp_end, v_priority);
-#line 882 "relay.bpf.c"
+#line 884 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
@@ -916,7 +918,7 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_downstream_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_downstream_martian_destination);
-#line 920 "relay.bpf.c"
+#line 922 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
@@ -961,12 +963,14 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 #line 18 "spec.cue"
 		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 75))) return fr_up(skb, reason_downstream_partial_checksum);
 #line 18 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_downstream_partial_checksum);
+#line 18 "spec.cue"
 		return prog_downstream_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_priority_2);
-#line 966 "relay.bpf.c"
+#line 970 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "short"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_downstream_not_ip);
-#line 972 "relay.bpf.c"
+#line 976 "relay.bpf.c"
 }

@@ -1090,6 +1090,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 50))) return fr_up(skb, reason_forward_partial_checksum);
 #line 25 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 25 "spec.cue"
 			if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT && row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 25 "spec.cue"
 				if (row_p->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -1101,17 +1103,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1105 "relay.bpf.c"
+#line 1107 "relay.bpf.c"
 			}
 #line 25 "spec.cue"
 			if (v_ip_end - 14 > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 			/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1111 "relay.bpf.c"
+#line 1113 "relay.bpf.c"
 			{
 #line 22 "spec.cue"
 				struct fr_translation_key key = { .key = be16(data + 46), .space = row_p->m_topics };
-#line 1115 "relay.bpf.c"
+#line 1117 "relay.bpf.c"
 				struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 				int how = fr_translation(&key, &translation);
@@ -1124,18 +1126,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 					fr_translated(translation, 7);
-#line 1128 "relay.bpf.c"
+#line 1130 "relay.bpf.c"
 				}
 #line 22 "spec.cue"
 				v_topics = translation->value;
-#line 1132 "relay.bpf.c"
+#line 1134 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topic = v_topics;
 
 			/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
 			return prog_forward_write1(skb, data, v_ip_end, v_udp_end, v_topic, v_partial, row_p);
-#line 1139 "relay.bpf.c"
+#line 1141 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
@@ -1163,17 +1165,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1167 "relay.bpf.c"
+#line 1169 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (56ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 		/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1173 "relay.bpf.c"
+#line 1175 "relay.bpf.c"
 		{
 #line 22 "spec.cue"
 			struct fr_translation_key key = { .key = be16(data + 46), .space = row_p->m_topics };
-#line 1177 "relay.bpf.c"
+#line 1179 "relay.bpf.c"
 			struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 			int how = fr_translation(&key, &translation);
@@ -1186,18 +1188,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 				fr_translated(translation, 7);
-#line 1190 "relay.bpf.c"
+#line 1192 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topics = translation->value;
-#line 1194 "relay.bpf.c"
+#line 1196 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		v_topic = v_topics;
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
 		return prog_forward_write2(skb, data, v_udp_end, v_topic, v_payload_len, v_partial_2, row_p);
-#line 1201 "relay.bpf.c"
+#line 1203 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
@@ -1235,7 +1237,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 1239 "relay.bpf.c"
+#line 1241 "relay.bpf.c"
 		}
 
 		/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
@@ -1269,11 +1271,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 		/* spec.cue:17: lookup: p: peers: ["udp.src"] */
-#line 1273 "relay.bpf.c"
+#line 1275 "relay.bpf.c"
 		{
 #line 17 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
-#line 1277 "relay.bpf.c"
+#line 1279 "relay.bpf.c"
 			enum fr_found found;
 
 #line 17 "spec.cue"
@@ -1290,7 +1292,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 17 "spec.cue"
 				row_p_2 = NULL;
-#line 1294 "relay.bpf.c"
+#line 1296 "relay.bpf.c"
 		}
 #line 17 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_peers);
@@ -1300,7 +1302,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (be16(data + 68) == 0xffff) { /* rule */
 #line 19 "spec.cue"
 			struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_gone), 0);
-#line 1304 "relay.bpf.c"
+#line 1306 "relay.bpf.c"
 			if (event0) {
 #line 19 "spec.cue"
 				fr_head(&event0->head, 0, 2, sizeof(*event0));
@@ -1310,13 +1312,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st64((void *)event0 + 24, ld64(data + 22 + 8));
 #line 19 "spec.cue"
 				fr_submit(&event0->head, bpf_ktime_get_ns());
-#line 1314 "relay.bpf.c"
+#line 1316 "relay.bpf.c"
 			} else {
 				fr_lose(2);
 			}
 #line 19 "spec.cue"
 			return fr_drop(skb->len, reason_forward_unwanted);
-#line 1320 "relay.bpf.c"
+#line 1322 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
@@ -1335,6 +1337,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 
 			/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
 #line 25 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 25 "spec.cue"
 			if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT && row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 25 "spec.cue"
 				if (row_p_2->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -1346,17 +1350,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1350 "relay.bpf.c"
+#line 1354 "relay.bpf.c"
 			}
 #line 25 "spec.cue"
 			if (v_ip_end_2 - 14 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 			/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1356 "relay.bpf.c"
+#line 1360 "relay.bpf.c"
 			{
 #line 22 "spec.cue"
 				struct fr_translation_key key = { .key = be16(data + 66), .space = row_p_2->m_topics };
-#line 1360 "relay.bpf.c"
+#line 1364 "relay.bpf.c"
 				struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 				int how = fr_translation(&key, &translation);
@@ -1369,18 +1373,18 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 					fr_translated(translation, 7);
-#line 1373 "relay.bpf.c"
+#line 1377 "relay.bpf.c"
 				}
 #line 22 "spec.cue"
 				v_topics_2 = translation->value;
-#line 1377 "relay.bpf.c"
+#line 1381 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topic_2 = v_topics_2;
 
 			/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
 			return prog_forward_write3(skb, data, v_ip_end_2, v_udp_end_2, v_topic_2, v_partial_3, row_p_2);
-#line 1384 "relay.bpf.c"
+#line 1388 "relay.bpf.c"
 		}
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
@@ -1408,17 +1412,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 25 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1412 "relay.bpf.c"
+#line 1416 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (36ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 
 		/* spec.cue:22: {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, 7)"}}, */
-#line 1418 "relay.bpf.c"
+#line 1422 "relay.bpf.c"
 		{
 #line 22 "spec.cue"
 			struct fr_translation_key key = { .key = be16(data + 66), .space = row_p_2->m_topics };
-#line 1422 "relay.bpf.c"
+#line 1426 "relay.bpf.c"
 			struct fr_translation *translation = NULL;
 #line 22 "spec.cue"
 			int how = fr_translation(&key, &translation);
@@ -1431,22 +1435,22 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (how == FR_TRANSLATE) {
 #line 22 "spec.cue"
 				fr_translated(translation, 7);
-#line 1435 "relay.bpf.c"
+#line 1439 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			v_topics_2 = translation->value;
-#line 1439 "relay.bpf.c"
+#line 1443 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		v_topic_2 = v_topics_2;
 
 		/* spec.cue:25: {send: {from: "p.local", to: "p.peer"}}, */
 		return prog_forward_write4(skb, data, v_udp_end_2, v_topic_2, v_payload_len_2, v_partial_4, row_p_2);
-#line 1446 "relay.bpf.c"
+#line 1450 "relay.bpf.c"
 	}
 
 	/* spec.cue:16: stack: ["eth", "ip", "udp", "msg"] */
 #line 16 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1452 "relay.bpf.c"
+#line 1456 "relay.bpf.c"
 }

@@ -650,6 +650,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 13 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 13 "spec.cue"
 			if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT && row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 13 "spec.cue"
 				if (row_p->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -661,13 +663,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 665 "relay.bpf.c"
+#line 667 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 			return prog_forward_write1(skb, data, now, v_ip_end, v_partial, row_p);
-#line 671 "relay.bpf.c"
+#line 673 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -697,13 +699,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 701 "relay.bpf.c"
+#line 703 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write2(skb, data, now, v_payload_len, v_partial_2, row_p);
-#line 707 "relay.bpf.c"
+#line 709 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -741,7 +743,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 745 "relay.bpf.c"
+#line 747 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -765,11 +767,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: by_client: ["udp.src", "udp.dst"] */
-#line 769 "relay.bpf.c"
+#line 771 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_by_client key __attribute__((aligned(8))) = {};
-#line 773 "relay.bpf.c"
+#line 775 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
@@ -796,7 +798,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_p_2 = NULL;
-#line 800 "relay.bpf.c"
+#line 802 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_by_client);
@@ -819,6 +821,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 13 "spec.cue"
 			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 13 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 13 "spec.cue"
 			if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT && row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 13 "spec.cue"
 				if (row_p_2->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -830,13 +834,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 834 "relay.bpf.c"
+#line 838 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 			return prog_forward_write3(skb, data, now, v_ip_end_2, v_partial_3, row_p_2);
-#line 840 "relay.bpf.c"
+#line 844 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -866,17 +870,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 13 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 870 "relay.bpf.c"
+#line 874 "relay.bpf.c"
 		}
 #line 13 "spec.cue"
 		if (28ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 13 "spec.cue"
 		return prog_forward_write4(skb, data, now, v_payload_len_2, v_partial_4, row_p_2);
-#line 876 "relay.bpf.c"
+#line 880 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 882 "relay.bpf.c"
+#line 886 "relay.bpf.c"
 }

@@ -806,8 +806,10 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 15 "spec.cue"
 		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 48))) return fr_up(skb, reason_spread_partial_checksum);
 #line 15 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_spread_partial_checksum);
+#line 15 "spec.cue"
 		return prog_spread_fan1(skb, data, v_ip_end);
-#line 811 "relay.bpf.c"
+#line 813 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
@@ -845,7 +847,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_spread_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_spread_martian_destination);
-#line 849 "relay.bpf.c"
+#line 851 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
@@ -888,12 +890,14 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 15 "spec.cue"
 		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 68))) return fr_up(skb, reason_spread_partial_checksum);
 #line 15 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_spread_partial_checksum);
+#line 15 "spec.cue"
 		return prog_spread_fan2(skb, data, v_ip_end_2);
-#line 893 "relay.bpf.c"
+#line 897 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp", "tag"] */
 #line 13 "spec.cue"
 	return fr_up(skb, reason_spread_not_ip);
-#line 899 "relay.bpf.c"
+#line 903 "relay.bpf.c"
 }

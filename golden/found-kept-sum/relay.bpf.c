@@ -83,19 +83,19 @@ enum {
 	reason_forward_no_ways = 20, /* no row in ways */
 	reason_forward_changing = 21, /* user space changed rows at each attempt to read one */
 	reason_forward_hop_limit = 22, /* the hop limit is used up */
-	reason_forward_no_memory = 23, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 24, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 25, /* larger than the MTU of the way out */
-	reason_forward_no_route = 26, /* no route to the destination */
-	reason_forward_local = 27, /* the destination is this host */
-	reason_forward_unreachable = 28, /* the route says unreachable */
-	reason_forward_blackhole = 29, /* the route says blackhole */
-	reason_forward_prohibit = 30, /* the route says prohibit */
-	reason_forward_ipv6_version = 31, /* ipv6.version is not 6 */
-	reason_forward_mapped_address = 32, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 33, /* ipv6.payload_length disagrees with the packet */
-	reason_forward_not_ip = 34, /* no ip header here */
-	reason_forward_partial_checksum = 35, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_forward_partial_checksum = 23, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_forward_no_memory = 24, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 25, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 26, /* larger than the MTU of the way out */
+	reason_forward_no_route = 27, /* no route to the destination */
+	reason_forward_local = 28, /* the destination is this host */
+	reason_forward_unreachable = 29, /* the route says unreachable */
+	reason_forward_blackhole = 30, /* the route says blackhole */
+	reason_forward_prohibit = 31, /* the route says prohibit */
+	reason_forward_ipv6_version = 32, /* ipv6.version is not 6 */
+	reason_forward_mapped_address = 33, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 34, /* ipv6.payload_length disagrees with the packet */
+	reason_forward_not_ip = 35, /* no ip header here */
 	reason_forward_udp_checksum = 36, /* udp.checksum is 0, which stands for none and is not valid here */
 	reason_forward_not_vlan = 37, /* no vlan header here */
 };
@@ -561,6 +561,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 14 "spec.cue"
 			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
 #line 14 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 14 "spec.cue"
 			if (unlikely(row_w->m_way.hop.state != FR_HOP_DIRECT && row_w->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
 				if (row_w->m_way.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -572,13 +574,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 576 "relay.bpf.c"
+#line 578 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (v_ip_end - 14 > row_w->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write1(skb, data, v_ip_end, row_w);
-#line 582 "relay.bpf.c"
+#line 584 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -616,7 +618,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 620 "relay.bpf.c"
+#line 622 "relay.bpf.c"
 			}
 
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -654,11 +656,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 658 "relay.bpf.c"
+#line 660 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
-#line 662 "relay.bpf.c"
+#line 664 "relay.bpf.c"
 				enum fr_found found;
 
 #line 13 "spec.cue"
@@ -673,7 +675,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (found == FR_MISSING)
 #line 13 "spec.cue"
 					row_w_2 = NULL;
-#line 677 "relay.bpf.c"
+#line 679 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_2) return fr_up(skb, reason_forward_no_ways);
@@ -681,6 +683,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			/* spec.cue:14: do: [{send: via: "w.way"}] */
 #line 14 "spec.cue"
 			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
+#line 14 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_forward_partial_checksum);
 #line 14 "spec.cue"
 			if (unlikely(row_w_2->m_way.hop.state != FR_HOP_DIRECT && row_w_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
@@ -693,19 +697,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 697 "relay.bpf.c"
+#line 701 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (v_ip_end_2 - 14 > row_w_2->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write2(skb, data, v_ip_end_2, row_w_2);
-#line 703 "relay.bpf.c"
+#line 707 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 709 "relay.bpf.c"
+#line 713 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -765,7 +769,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast_v4(ld32(data + 34))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 769 "relay.bpf.c"
+#line 773 "relay.bpf.c"
 			}
 
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -803,11 +807,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 807 "relay.bpf.c"
+#line 811 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
-#line 811 "relay.bpf.c"
+#line 815 "relay.bpf.c"
 				enum fr_found found;
 
 #line 13 "spec.cue"
@@ -820,7 +824,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (found == FR_MISSING)
 #line 13 "spec.cue"
 					row_w_3 = NULL;
-#line 824 "relay.bpf.c"
+#line 828 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_3) return fr_up(skb, reason_forward_no_ways);
@@ -846,13 +850,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 850 "relay.bpf.c"
+#line 854 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (32ULL + v_payload_len > row_w_3->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write3(skb, data, v_payload_len, v_partial, row_w_3);
-#line 856 "relay.bpf.c"
+#line 860 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -890,7 +894,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast(data + 42)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 894 "relay.bpf.c"
+#line 898 "relay.bpf.c"
 			}
 
 			/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
@@ -928,11 +932,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (skb->gso_size != 0) return fr_up(skb, reason_forward_super_packet);
 
 			/* spec.cue:13: lookup: w: ways: ["ip.dst"] */
-#line 932 "relay.bpf.c"
+#line 936 "relay.bpf.c"
 			{
 #line 13 "spec.cue"
 				struct key_ways key __attribute__((aligned(8))) = {};
-#line 936 "relay.bpf.c"
+#line 940 "relay.bpf.c"
 				enum fr_found found;
 
 #line 13 "spec.cue"
@@ -947,7 +951,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (found == FR_MISSING)
 #line 13 "spec.cue"
 					row_w_4 = NULL;
-#line 951 "relay.bpf.c"
+#line 955 "relay.bpf.c"
 			}
 #line 13 "spec.cue"
 			if (!row_w_4) return fr_up(skb, reason_forward_no_ways);
@@ -979,23 +983,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_w_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 983 "relay.bpf.c"
+#line 987 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (52ULL + v_payload_len_2 > row_w_4->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write4(skb, data, v_payload_len_2, v_partial_2, row_w_4);
-#line 989 "relay.bpf.c"
+#line 993 "relay.bpf.c"
 		}
 
 		/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 995 "relay.bpf.c"
+#line 999 "relay.bpf.c"
 	}
 
 	/* spec.cue:12: stack: ["eth", "vlan", "ip", "udp", "unit"] */
 #line 12 "spec.cue"
 	return fr_up(skb, reason_forward_not_vlan);
-#line 1001 "relay.bpf.c"
+#line 1005 "relay.bpf.c"
 }

@@ -370,7 +370,7 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 #line 8 "spec.cue"
 		v_partial = fr_partial(skb);
 #line 8 "spec.cue"
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 66) && ((v_partial & 0xffff) < ((66ULL + v_payload_len) - 1))))) return fr_up(skb, reason_out_partial_checksum);
+		if (!((v_partial == 0) || (((v_partial >> 16) >= 66) && ((v_partial & 0xffff) < ((66ULL + v_payload_len) - 1))))) return fr_up(skb, reason_out_partial_checksum);
 #line 8 "spec.cue"
 		return prog_out_write1(skb, data, v_payload_len);
 #line 377 "relay.bpf.c"
@@ -417,7 +417,7 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 #line 8 "spec.cue"
 		v_partial_2 = fr_partial(skb);
 #line 8 "spec.cue"
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || (((v_partial_2 >> 16) >= 86) && ((v_partial_2 & 0xffff) < ((86ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_out_partial_checksum);
+		if (!((v_partial_2 == 0) || (((v_partial_2 >> 16) >= 86) && ((v_partial_2 & 0xffff) < ((86ULL + v_payload_len_2) - 1))))) return fr_up(skb, reason_out_partial_checksum);
 #line 8 "spec.cue"
 		return prog_out_write2(skb, data, v_payload_len_2);
 #line 424 "relay.bpf.c"

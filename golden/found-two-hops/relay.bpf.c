@@ -1031,6 +1031,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 14 "spec.cue"
 				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 14 "spec.cue"
+				if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 14 "spec.cue"
 				if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT && row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
 					if (row_p->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -1042,13 +1044,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 1046 "relay.bpf.c"
+#line 1048 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 				return prog_forward_write1(skb, data, v_ip_end, v_partial, row_p);
-#line 1052 "relay.bpf.c"
+#line 1054 "relay.bpf.c"
 			}
 
 			/* spec.cue:14: {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -1078,13 +1080,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1082 "relay.bpf.c"
+#line 1084 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (48ULL + v_payload_len > row_p->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write2(skb, data, v_payload_len, v_partial_2, row_p);
-#line 1088 "relay.bpf.c"
+#line 1090 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1099,6 +1101,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 15 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 15 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 15 "spec.cue"
 			if (unlikely(row_p->h_hop_peer_2.state != FR_HOP_DIRECT && row_p->h_hop_peer_2.state != FR_HOP_NEIGHBOUR)) {
 #line 15 "spec.cue"
 				if (row_p->h_hop_peer_2.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -1110,13 +1114,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1114 "relay.bpf.c"
+#line 1118 "relay.bpf.c"
 			}
 #line 15 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_p->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
 			return prog_forward_write3(skb, data, v_ip_end, v_partial_3, row_p);
-#line 1120 "relay.bpf.c"
+#line 1124 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1146,13 +1150,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1150 "relay.bpf.c"
+#line 1154 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (48ULL + v_payload_len_2 > row_p->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
 		return prog_forward_write4(skb, data, v_payload_len_2, v_partial_4, row_p);
-#line 1156 "relay.bpf.c"
+#line 1160 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -1190,7 +1194,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 1194 "relay.bpf.c"
+#line 1198 "relay.bpf.c"
 		}
 
 		/* spec.cue:11: stack: ["eth", "ip", "udp"] */
@@ -1214,11 +1218,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 		/* spec.cue:12: lookup: p: peers: ["udp.dst_port"] */
-#line 1218 "relay.bpf.c"
+#line 1222 "relay.bpf.c"
 		{
 #line 12 "spec.cue"
 			struct key_peers key __attribute__((aligned(8))) = {};
-#line 1222 "relay.bpf.c"
+#line 1226 "relay.bpf.c"
 			enum fr_found found;
 
 #line 12 "spec.cue"
@@ -1231,7 +1235,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 12 "spec.cue"
 				row_p_2 = NULL;
-#line 1235 "relay.bpf.c"
+#line 1239 "relay.bpf.c"
 		}
 #line 12 "spec.cue"
 		if (!row_p_2) return fr_up(skb, reason_forward_no_peers);
@@ -1256,6 +1260,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 14 "spec.cue"
 				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 14 "spec.cue"
+				if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 14 "spec.cue"
 				if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT && row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
 					if (row_p_2->h_hop_peer.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -1267,13 +1273,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 1271 "relay.bpf.c"
+#line 1277 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 				return prog_forward_write5(skb, data, v_ip_end_2, v_partial_5, row_p_2);
-#line 1277 "relay.bpf.c"
+#line 1283 "relay.bpf.c"
 			}
 
 			/* spec.cue:14: {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -1303,13 +1309,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 14 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1307 "relay.bpf.c"
+#line 1313 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (28ULL + v_payload_len_3 > row_p_2->h_hop_peer.mtu) return fr_up(skb, reason_forward_too_big);
 #line 14 "spec.cue"
 			return prog_forward_write6(skb, data, v_payload_len_3, v_partial_6, row_p_2);
-#line 1313 "relay.bpf.c"
+#line 1319 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1330,6 +1336,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 15 "spec.cue"
 			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 15 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 15 "spec.cue"
 			if (unlikely(row_p_2->h_hop_peer_2.state != FR_HOP_DIRECT && row_p_2->h_hop_peer_2.state != FR_HOP_NEIGHBOUR)) {
 #line 15 "spec.cue"
 				if (row_p_2->h_hop_peer_2.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -1341,13 +1349,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_p_2->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1345 "relay.bpf.c"
+#line 1353 "relay.bpf.c"
 			}
 #line 15 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_p_2->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
 			return prog_forward_write7(skb, data, v_ip_end_2, v_partial_7, row_p_2);
-#line 1351 "relay.bpf.c"
+#line 1359 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
@@ -1377,17 +1385,17 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (row_p_2->h_hop_peer_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_forward_no_route);
-#line 1381 "relay.bpf.c"
+#line 1389 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (28ULL + v_payload_len_4 > row_p_2->h_hop_peer_2.mtu) return fr_up(skb, reason_forward_too_big);
 #line 15 "spec.cue"
 		return prog_forward_write8(skb, data, v_payload_len_4, v_partial_8, row_p_2);
-#line 1387 "relay.bpf.c"
+#line 1395 "relay.bpf.c"
 	}
 
 	/* spec.cue:11: stack: ["eth", "ip", "udp"] */
 #line 11 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1393 "relay.bpf.c"
+#line 1401 "relay.bpf.c"
 }

@@ -7,7 +7,7 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 112
+#define FR_REASONS 113
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
@@ -125,18 +125,19 @@ enum {
 	reason_route_no_ways = 22, /* no row in ways */
 	reason_route_changing = 23, /* user space changed rows at each attempt to read one */
 	reason_route_hop_limit = 24, /* the hop limit is used up */
-	reason_route_no_memory = 25, /* the kernel has no memory to change the packet */
-	reason_route_fault = 26, /* dropped: the kernel failed after the first change */
-	reason_route_too_big = 27, /* larger than the MTU of the way out */
-	reason_route_no_route = 28, /* no route to the destination */
-	reason_route_local = 29, /* the destination is this host */
-	reason_route_unreachable = 30, /* the route says unreachable */
-	reason_route_blackhole = 31, /* the route says blackhole */
-	reason_route_prohibit = 32, /* the route says prohibit */
-	reason_route_ipv6_version = 33, /* ipv6.version is not 6 */
-	reason_route_mapped_address = 34, /* an IPv4-mapped address in an IPv6 header */
-	reason_route_ipv6_payload_length = 35, /* ipv6.payload_length disagrees with the packet */
-	reason_route_not_ip = 36, /* no ip header here */
+	reason_route_partial_checksum = 25, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_route_no_memory = 26, /* the kernel has no memory to change the packet */
+	reason_route_fault = 27, /* dropped: the kernel failed after the first change */
+	reason_route_too_big = 28, /* larger than the MTU of the way out */
+	reason_route_no_route = 29, /* no route to the destination */
+	reason_route_local = 30, /* the destination is this host */
+	reason_route_unreachable = 31, /* the route says unreachable */
+	reason_route_blackhole = 32, /* the route says blackhole */
+	reason_route_prohibit = 33, /* the route says prohibit */
+	reason_route_ipv6_version = 34, /* ipv6.version is not 6 */
+	reason_route_mapped_address = 35, /* an IPv4-mapped address in an IPv6 header */
+	reason_route_ipv6_payload_length = 36, /* ipv6.payload_length disagrees with the packet */
+	reason_route_not_ip = 37, /* no ip header here */
 };
 
 static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_ways *row_way)
@@ -151,13 +152,13 @@ static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, 
 	__u16 old0 = ld16(data + 24);
 #line 30 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 155 "relay.bpf.c"
+#line 156 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_way->m_hop.hop.state == FR_HOP_DIRECT;
 
 #line 30 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 161 "relay.bpf.c"
+#line 162 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -179,7 +180,7 @@ static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, 
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 183 "relay.bpf.c"
+#line 184 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -196,12 +197,12 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 200 "relay.bpf.c"
+#line 201 "relay.bpf.c"
 	int direct = row_way_2->m_hop.hop.state == FR_HOP_DIRECT;
 
 #line 30 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 205 "relay.bpf.c"
+#line 206 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -221,7 +222,7 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 225 "relay.bpf.c"
+#line 226 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -263,7 +264,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_route_link_broadcast);
 #line 27 "spec.cue"
 		return fr_up(skb, reason_route_link_multicast);
-#line 267 "relay.bpf.c"
+#line 268 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -320,7 +321,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_route_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_route_martian_destination);
-#line 324 "relay.bpf.c"
+#line 325 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: stack: ["eth", "ip", "udp", "tag"] */
@@ -362,11 +363,11 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_route_super_packet);
 
 		/* spec.cue:29: lookup: way: ways: ["tag.flow"] */
-#line 366 "relay.bpf.c"
+#line 367 "relay.bpf.c"
 		{
 #line 29 "spec.cue"
 			struct key_ways key __attribute__((aligned(8))) = {};
-#line 370 "relay.bpf.c"
+#line 371 "relay.bpf.c"
 			enum fr_found found;
 
 #line 29 "spec.cue"
@@ -379,7 +380,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 29 "spec.cue"
 				row_way = NULL;
-#line 383 "relay.bpf.c"
+#line 384 "relay.bpf.c"
 		}
 #line 29 "spec.cue"
 		if (!row_way) return fr_up(skb, reason_route_no_ways);
@@ -387,6 +388,8 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		/* spec.cue:30: do: [{send: via: "way.hop"}] */
 #line 30 "spec.cue"
 		if (be8(data + 22) <= 1) return fr_up(skb, reason_route_hop_limit); /* ipv4.ttl */
+#line 30 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_route_partial_checksum);
 #line 30 "spec.cue"
 		if (unlikely(row_way->m_hop.hop.state != FR_HOP_DIRECT && row_way->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 30 "spec.cue"
@@ -399,13 +402,13 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (row_way->m_hop.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_route_prohibit);
 #line 30 "spec.cue"
 			return fr_up(skb, reason_route_no_route);
-#line 403 "relay.bpf.c"
+#line 406 "relay.bpf.c"
 		}
 #line 30 "spec.cue"
 		if (v_ip_end - 14 > row_way->m_hop.hop.mtu) return fr_up(skb, reason_route_too_big);
 #line 30 "spec.cue"
 		return prog_route_write1(skb, data, v_ip_end, row_way);
-#line 409 "relay.bpf.c"
+#line 412 "relay.bpf.c"
 	}
 
 	/* spec.cue:28: stack: ["eth", "ip", "udp", "tag"] */
@@ -443,7 +446,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_route_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_route_martian_destination);
-#line 447 "relay.bpf.c"
+#line 450 "relay.bpf.c"
 		}
 
 		/* spec.cue:28: stack: ["eth", "ip", "udp", "tag"] */
@@ -485,11 +488,11 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		if (skb->gso_size != 0) return fr_up(skb, reason_route_super_packet);
 
 		/* spec.cue:29: lookup: way: ways: ["tag.flow"] */
-#line 489 "relay.bpf.c"
+#line 492 "relay.bpf.c"
 		{
 #line 29 "spec.cue"
 			struct key_ways key __attribute__((aligned(8))) = {};
-#line 493 "relay.bpf.c"
+#line 496 "relay.bpf.c"
 			enum fr_found found;
 
 #line 29 "spec.cue"
@@ -502,7 +505,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 29 "spec.cue"
 				row_way_2 = NULL;
-#line 506 "relay.bpf.c"
+#line 509 "relay.bpf.c"
 		}
 #line 29 "spec.cue"
 		if (!row_way_2) return fr_up(skb, reason_route_no_ways);
@@ -510,6 +513,8 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		/* spec.cue:30: do: [{send: via: "way.hop"}] */
 #line 30 "spec.cue"
 		if (be8(data + 21) <= 1) return fr_up(skb, reason_route_hop_limit); /* ipv6.hop_limit */
+#line 30 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_route_partial_checksum);
 #line 30 "spec.cue"
 		if (unlikely(row_way_2->m_hop.hop.state != FR_HOP_DIRECT && row_way_2->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 30 "spec.cue"
@@ -522,19 +527,19 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (row_way_2->m_hop.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_route_prohibit);
 #line 30 "spec.cue"
 			return fr_up(skb, reason_route_no_route);
-#line 526 "relay.bpf.c"
+#line 531 "relay.bpf.c"
 		}
 #line 30 "spec.cue"
 		if (v_ip_end_2 - 14 > row_way_2->m_hop.hop.mtu) return fr_up(skb, reason_route_too_big);
 #line 30 "spec.cue"
 		return prog_route_write2(skb, data, v_ip_end_2, row_way_2);
-#line 532 "relay.bpf.c"
+#line 537 "relay.bpf.c"
 	}
 
 	/* spec.cue:28: stack: ["eth", "ip", "udp", "tag"] */
 #line 28 "spec.cue"
 	return fr_up(skb, reason_route_not_ip);
-#line 538 "relay.bpf.c"
+#line 543 "relay.bpf.c"
 }
 
 /*
@@ -544,43 +549,43 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_unwrap_sent = 37, /* rewritten and sent */
-	reason_unwrap_pass = 38, /* passed on, as the spec says */
-	reason_unwrap_inactive = 39, /* the relay's lease has lapsed */
-	reason_unwrap_vlan_tag = 40, /* a VLAN tag that the stack doesn't have */
-	reason_unwrap_other_host = 41, /* a frame for another host */
-	reason_unwrap_link_broadcast = 42, /* a link-layer broadcast */
-	reason_unwrap_link_multicast = 43, /* a link-layer multicast */
-	reason_unwrap_truncated = 44, /* the packet ends inside a header */
-	reason_unwrap_not_outer = 45, /* no outer header here */
-	reason_unwrap_ipv4_version = 46, /* ipv4.version is not 4 */
-	reason_unwrap_ip_options = 47, /* ipv4.ihl is not 5 */
-	reason_unwrap_ipv4_reserved = 48, /* ipv4.reserved is not 0 */
-	reason_unwrap_fragment = 49, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
-	reason_unwrap_ipv4_total_length = 50, /* ipv4.total_length disagrees with the packet */
-	reason_unwrap_ipv4_checksum = 51, /* ipv4: checksum is wrong */
-	reason_unwrap_martian_source = 52, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
-	reason_unwrap_multicast = 53, /* a multicast or broadcast destination */
-	reason_unwrap_martian_destination = 54, /* a destination that no other host has: unspecified or loopback */
-	reason_unwrap_not_udp = 55, /* no udp header here */
-	reason_unwrap_udp_length = 56, /* udp.length disagrees with the packet */
-	reason_unwrap_super_packet = 57, /* several datagrams in one buffer (GSO, GRO) */
-	reason_unwrap_not_tag = 58, /* no tag header here */
-	reason_unwrap_tag_checksum = 59, /* tag: checksum is wrong */
-	reason_unwrap_not_note = 60, /* no note header here */
-	reason_unwrap_no_ways = 61, /* no row in ways */
-	reason_unwrap_changing = 62, /* user space changed rows at each attempt to read one */
-	reason_unwrap_udp_has_checksum = 63, /* udp.checksum is not 0: it may be partial, and its header is taken out */
-	reason_unwrap_hop_limit = 64, /* the hop limit is used up */
-	reason_unwrap_partial_checksum = 65, /* a checksum is left to a device, of a header that the stack doesn't name */
-	reason_unwrap_no_memory = 66, /* the kernel has no memory to change the packet */
-	reason_unwrap_fault = 67, /* dropped: the kernel failed after the first change */
-	reason_unwrap_too_big = 68, /* larger than the MTU of the way out */
-	reason_unwrap_no_route = 69, /* no route to the destination */
-	reason_unwrap_local = 70, /* the destination is this host */
-	reason_unwrap_unreachable = 71, /* the route says unreachable */
-	reason_unwrap_blackhole = 72, /* the route says blackhole */
-	reason_unwrap_prohibit = 73, /* the route says prohibit */
+	reason_unwrap_sent = 38, /* rewritten and sent */
+	reason_unwrap_pass = 39, /* passed on, as the spec says */
+	reason_unwrap_inactive = 40, /* the relay's lease has lapsed */
+	reason_unwrap_vlan_tag = 41, /* a VLAN tag that the stack doesn't have */
+	reason_unwrap_other_host = 42, /* a frame for another host */
+	reason_unwrap_link_broadcast = 43, /* a link-layer broadcast */
+	reason_unwrap_link_multicast = 44, /* a link-layer multicast */
+	reason_unwrap_truncated = 45, /* the packet ends inside a header */
+	reason_unwrap_not_outer = 46, /* no outer header here */
+	reason_unwrap_ipv4_version = 47, /* ipv4.version is not 4 */
+	reason_unwrap_ip_options = 48, /* ipv4.ihl is not 5 */
+	reason_unwrap_ipv4_reserved = 49, /* ipv4.reserved is not 0 */
+	reason_unwrap_fragment = 50, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_unwrap_ipv4_total_length = 51, /* ipv4.total_length disagrees with the packet */
+	reason_unwrap_ipv4_checksum = 52, /* ipv4: checksum is wrong */
+	reason_unwrap_martian_source = 53, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_unwrap_multicast = 54, /* a multicast or broadcast destination */
+	reason_unwrap_martian_destination = 55, /* a destination that no other host has: unspecified or loopback */
+	reason_unwrap_not_udp = 56, /* no udp header here */
+	reason_unwrap_udp_length = 57, /* udp.length disagrees with the packet */
+	reason_unwrap_super_packet = 58, /* several datagrams in one buffer (GSO, GRO) */
+	reason_unwrap_not_tag = 59, /* no tag header here */
+	reason_unwrap_tag_checksum = 60, /* tag: checksum is wrong */
+	reason_unwrap_not_note = 61, /* no note header here */
+	reason_unwrap_no_ways = 62, /* no row in ways */
+	reason_unwrap_changing = 63, /* user space changed rows at each attempt to read one */
+	reason_unwrap_udp_has_checksum = 64, /* udp.checksum is not 0: it may be partial, and its header is taken out */
+	reason_unwrap_hop_limit = 65, /* the hop limit is used up */
+	reason_unwrap_partial_checksum = 66, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_unwrap_no_memory = 67, /* the kernel has no memory to change the packet */
+	reason_unwrap_fault = 68, /* dropped: the kernel failed after the first change */
+	reason_unwrap_too_big = 69, /* larger than the MTU of the way out */
+	reason_unwrap_no_route = 70, /* no route to the destination */
+	reason_unwrap_local = 71, /* the destination is this host */
+	reason_unwrap_unreachable = 72, /* the route says unreachable */
+	reason_unwrap_blackhole = 73, /* the route says blackhole */
+	reason_unwrap_prohibit = 74, /* the route says prohibit */
 };
 
 static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len, struct val_ways *row_way)
@@ -606,13 +611,13 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	__u16 x6 = ld16(data + 52);
 #line 37 "spec.cue"
 	__u16 x7 = ld16(data + 58);
-#line 610 "relay.bpf.c"
+#line 615 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x6 + x7) + (__u64)x1 + x3);
 	int direct = row_way->m_hop.hop.state == FR_HOP_DIRECT;
 
 #line 37 "spec.cue"
 	int err = fr_resize(skb, 71, 35, v_payload_len, 0);
-#line 616 "relay.bpf.c"
+#line 621 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_unwrap_fault) : fr_up(skb, reason_unwrap_no_memory);
 
@@ -644,7 +649,7 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	st8(data + 34, x5);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 648 "relay.bpf.c"
+#line 653 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 21);
 	}
@@ -686,7 +691,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_unwrap_link_broadcast);
 #line 34 "spec.cue"
 		return fr_up(skb, reason_unwrap_link_multicast);
-#line 690 "relay.bpf.c"
+#line 695 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -744,7 +749,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_unwrap_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_unwrap_martian_destination);
-#line 748 "relay.bpf.c"
+#line 753 "relay.bpf.c"
 	}
 
 	/* spec.cue:35: stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
@@ -834,11 +839,11 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	if (skb->gso_size != 0) return fr_up(skb, reason_unwrap_super_packet);
 
 	/* spec.cue:36: lookup: way: ways: ["tag.flow"] */
-#line 838 "relay.bpf.c"
+#line 843 "relay.bpf.c"
 	{
 #line 36 "spec.cue"
 		struct key_ways key __attribute__((aligned(8))) = {};
-#line 842 "relay.bpf.c"
+#line 847 "relay.bpf.c"
 		enum fr_found found;
 
 #line 36 "spec.cue"
@@ -851,7 +856,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (found == FR_MISSING)
 #line 36 "spec.cue"
 			row_way = NULL;
-#line 855 "relay.bpf.c"
+#line 860 "relay.bpf.c"
 	}
 #line 36 "spec.cue"
 	if (!row_way) return fr_up(skb, reason_unwrap_no_ways);
@@ -872,7 +877,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 #line 37 "spec.cue"
 	v_partial = fr_partial(skb);
 #line 37 "spec.cue"
-	if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 71) && ((v_partial & 0xffff) < ((71ULL + v_payload_len) - 1))))) return fr_up(skb, reason_unwrap_partial_checksum);
+	if (!((v_partial == 0) || (((v_partial >> 16) >= 71) && ((v_partial & 0xffff) < ((71ULL + v_payload_len) - 1))))) return fr_up(skb, reason_unwrap_partial_checksum);
 #line 37 "spec.cue"
 	if (unlikely(row_way->m_hop.hop.state != FR_HOP_DIRECT && row_way->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 37 "spec.cue"
@@ -885,13 +890,13 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (row_way->m_hop.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_unwrap_prohibit);
 #line 37 "spec.cue"
 		return fr_up(skb, reason_unwrap_no_route);
-#line 889 "relay.bpf.c"
+#line 894 "relay.bpf.c"
 	}
 #line 37 "spec.cue"
 	if (21ULL + v_payload_len > row_way->m_hop.hop.mtu) return fr_up(skb, reason_unwrap_too_big);
 #line 37 "spec.cue"
 	return prog_unwrap_write1(skb, data, v_payload_len, row_way);
-#line 895 "relay.bpf.c"
+#line 900 "relay.bpf.c"
 }
 
 /*
@@ -902,44 +907,44 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_listen_sent = 74, /* rewritten and sent */
-	reason_listen_pass = 75, /* passed on, as the spec says */
-	reason_listen_inactive = 76, /* the relay's lease has lapsed */
-	reason_listen_vlan_tag = 77, /* a VLAN tag that the stack doesn't have */
-	reason_listen_other_host = 78, /* a frame for another host */
-	reason_listen_truncated = 79, /* the packet ends inside a header */
-	reason_listen_ipv4_version = 80, /* ipv4.version is not 4 */
-	reason_listen_ip_options = 81, /* ipv4.ihl is not 5 */
-	reason_listen_ipv4_reserved = 82, /* ipv4.reserved is not 0 */
-	reason_listen_fragment = 83, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
-	reason_listen_ipv4_total_length = 84, /* ipv4.total_length disagrees with the packet */
-	reason_listen_ipv4_checksum = 85, /* ipv4: checksum is wrong */
-	reason_listen_martian_source = 86, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
-	reason_listen_link_broadcast = 87, /* a link-layer broadcast */
-	reason_listen_link_multicast = 88, /* a link-layer multicast */
-	reason_listen_martian_destination = 89, /* a destination that no other host has: unspecified or loopback */
-	reason_listen_not_udp = 90, /* no udp header here */
-	reason_listen_udp_length = 91, /* udp.length disagrees with the packet */
-	reason_listen_super_packet = 92, /* several datagrams in one buffer (GSO, GRO) */
-	reason_listen_address_family = 93, /* an address of the other family */
-	reason_listen_partial_checksum = 94, /* a checksum is left to a device, of a header that the stack doesn't name */
-	reason_listen_no_memory = 95, /* the kernel has no memory to change the packet */
-	reason_listen_fault = 96, /* dropped: the kernel failed after the first change */
-	reason_listen_too_big = 97, /* larger than the MTU of the way out */
-	reason_listen_no_route = 98, /* no route to the destination */
-	reason_listen_local = 99, /* the destination is this host */
-	reason_listen_unreachable = 100, /* the route says unreachable */
-	reason_listen_blackhole = 101, /* the route says blackhole */
-	reason_listen_prohibit = 102, /* the route says prohibit */
-	reason_listen_no_groups = 103, /* no row in groups */
-	reason_listen_changing = 104, /* user space changed rows at each attempt to read one */
-	reason_listen_hop_limit = 105, /* the hop limit is used up */
-	reason_listen_multicast = 106, /* a multicast or broadcast destination */
-	reason_listen_ipv6_version = 107, /* ipv6.version is not 6 */
-	reason_listen_mapped_address = 108, /* an IPv4-mapped address in an IPv6 header */
-	reason_listen_ipv6_payload_length = 109, /* ipv6.payload_length disagrees with the packet */
-	reason_listen_udp_checksum = 110, /* udp.checksum is 0, which stands for none and is not valid here */
-	reason_listen_not_ip = 111, /* no ip header here */
+	reason_listen_sent = 75, /* rewritten and sent */
+	reason_listen_pass = 76, /* passed on, as the spec says */
+	reason_listen_inactive = 77, /* the relay's lease has lapsed */
+	reason_listen_vlan_tag = 78, /* a VLAN tag that the stack doesn't have */
+	reason_listen_other_host = 79, /* a frame for another host */
+	reason_listen_truncated = 80, /* the packet ends inside a header */
+	reason_listen_ipv4_version = 81, /* ipv4.version is not 4 */
+	reason_listen_ip_options = 82, /* ipv4.ihl is not 5 */
+	reason_listen_ipv4_reserved = 83, /* ipv4.reserved is not 0 */
+	reason_listen_fragment = 84, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_listen_ipv4_total_length = 85, /* ipv4.total_length disagrees with the packet */
+	reason_listen_ipv4_checksum = 86, /* ipv4: checksum is wrong */
+	reason_listen_martian_source = 87, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_listen_link_broadcast = 88, /* a link-layer broadcast */
+	reason_listen_link_multicast = 89, /* a link-layer multicast */
+	reason_listen_martian_destination = 90, /* a destination that no other host has: unspecified or loopback */
+	reason_listen_not_udp = 91, /* no udp header here */
+	reason_listen_udp_length = 92, /* udp.length disagrees with the packet */
+	reason_listen_super_packet = 93, /* several datagrams in one buffer (GSO, GRO) */
+	reason_listen_address_family = 94, /* an address of the other family */
+	reason_listen_partial_checksum = 95, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_listen_no_memory = 96, /* the kernel has no memory to change the packet */
+	reason_listen_fault = 97, /* dropped: the kernel failed after the first change */
+	reason_listen_too_big = 98, /* larger than the MTU of the way out */
+	reason_listen_no_route = 99, /* no route to the destination */
+	reason_listen_local = 100, /* the destination is this host */
+	reason_listen_unreachable = 101, /* the route says unreachable */
+	reason_listen_blackhole = 102, /* the route says blackhole */
+	reason_listen_prohibit = 103, /* the route says prohibit */
+	reason_listen_no_groups = 104, /* no row in groups */
+	reason_listen_changing = 105, /* user space changed rows at each attempt to read one */
+	reason_listen_hop_limit = 106, /* the hop limit is used up */
+	reason_listen_multicast = 107, /* a multicast or broadcast destination */
+	reason_listen_ipv6_version = 108, /* ipv6.version is not 6 */
+	reason_listen_mapped_address = 109, /* an IPv4-mapped address in an IPv6 header */
+	reason_listen_ipv6_payload_length = 110, /* ipv6.payload_length disagrees with the packet */
+	reason_listen_udp_checksum = 111, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_listen_not_ip = 112, /* no ip header here */
 };
 
 static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, __u64 v_partial, struct fr_hop *hop_1, struct bpf_fib_lookup *fib_1)
@@ -960,7 +965,7 @@ static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 40);
 #line 45 "spec.cue"
 	__u16 x5 = ld16(data + 38);
-#line 964 "relay.bpf.c"
+#line 969 "relay.bpf.c"
 	__u64 was0 = (__u64)x2 + x1 + x5 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x5 + 0x1100;
 	__u32 partial = v_partial;
@@ -978,13 +983,13 @@ static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data,
 	__u32 x6 = ld32(data + 18);
 #line 45 "spec.cue"
 	__u16 x7 = ld16(data + 22);
-#line 982 "relay.bpf.c"
+#line 987 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x6 + x7) + (__u64)x0 + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
 #line 45 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 988 "relay.bpf.c"
+#line 993 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1018,7 +1023,7 @@ static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data,
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1022 "relay.bpf.c"
+#line 1027 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	if (unlikely(csum >= 0)) {
@@ -1048,7 +1053,7 @@ static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data,
 	__u32 x3 = ld32(data + 30);
 #line 46 "spec.cue"
 	__u16 x4 = ld16(data + 38);
-#line 1052 "relay.bpf.c"
+#line 1057 "relay.bpf.c"
 	__u64 was0 = (__u64)x2 + x3 + x4 + 0x1100;
 	__u64 now0 = (__u64)x1 + x2 + x4 + 0x1100;
 	__u32 partial = v_partial_2;
@@ -1066,13 +1071,13 @@ static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data,
 	__u32 x5 = ld32(data + 18);
 #line 46 "spec.cue"
 	__u16 x6 = ld16(data + 22);
-#line 1070 "relay.bpf.c"
+#line 1075 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x5 + x6 + x3) + (__u64)x0 + x1 + 64);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
 #line 46 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 1076 "relay.bpf.c"
+#line 1081 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1103,7 +1108,7 @@ static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data,
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1107 "relay.bpf.c"
+#line 1112 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	if (unlikely(csum >= 0)) {
@@ -1128,13 +1133,13 @@ static __always_inline int prog_listen_write3(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 24);
 #line 47 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 1132 "relay.bpf.c"
+#line 1137 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_way->m_hop.hop.state == FR_HOP_DIRECT;
 
 #line 47 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 1138 "relay.bpf.c"
+#line 1143 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1156,7 +1161,7 @@ static __always_inline int prog_listen_write3(struct __sk_buff *skb, void *data,
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 1160 "relay.bpf.c"
+#line 1165 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -1190,7 +1195,7 @@ static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 60);
 #line 45 "spec.cue"
 	__u16 x8 = ld16(data + 58);
-#line 1194 "relay.bpf.c"
+#line 1199 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x2) + fr_add64(x3) + x8 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x8 + 0x1100;
 	__u32 partial = v_partial_3;
@@ -1202,7 +1207,7 @@ static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data,
 
 #line 45 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 1206 "relay.bpf.c"
+#line 1211 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1235,7 +1240,7 @@ static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data,
 	st16(data + 56, x7);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1239 "relay.bpf.c"
+#line 1244 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	if (unlikely(csum >= 0)) {
@@ -1272,7 +1277,7 @@ static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data,
 	__u64 x7 = ld64(data + 46);
 #line 46 "spec.cue"
 	__u16 x8 = ld16(data + 58);
-#line 1276 "relay.bpf.c"
+#line 1281 "relay.bpf.c"
 	__u64 was0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
 	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x8 + 0x1100;
 	__u32 partial = v_partial_4;
@@ -1284,7 +1289,7 @@ static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data,
 
 #line 46 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 1288 "relay.bpf.c"
+#line 1293 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1314,7 +1319,7 @@ static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data,
 	st64(data + 46, x5);
 #line 14 "transport.cue"
 	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
-#line 1318 "relay.bpf.c"
+#line 1323 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
 	if (unlikely(csum >= 0)) {
@@ -1333,12 +1338,12 @@ static __always_inline int prog_listen_write6(struct __sk_buff *skb, void *data,
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 1337 "relay.bpf.c"
+#line 1342 "relay.bpf.c"
 	int direct = row_way_2->m_hop.hop.state == FR_HOP_DIRECT;
 
 #line 47 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 1342 "relay.bpf.c"
+#line 1347 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1358,7 +1363,7 @@ static __always_inline int prog_listen_write6(struct __sk_buff *skb, void *data,
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 1362 "relay.bpf.c"
+#line 1367 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -1465,13 +1470,13 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (skb->pkt_type == 1) return fr_up(skb, reason_listen_link_broadcast);
 #line 27 "ip.cue"
 				return fr_up(skb, reason_listen_link_multicast);
-#line 1469 "relay.bpf.c"
+#line 1474 "relay.bpf.c"
 			}
 		} else {
 			/* ip.cue:27 */
 #line 27 "ip.cue"
 			if (!fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_listen_martian_destination); /* ipv4.dst */
-#line 1475 "relay.bpf.c"
+#line 1480 "relay.bpf.c"
 		}
 
 		/* spec.cue:43: stack: ["eth", "ip", "udp"] */
@@ -1506,6 +1511,8 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 45 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_listen_super_packet);
 #line 45 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_listen_partial_checksum);
+#line 45 "spec.cue"
 			__builtin_memset(&fib_1, 0, sizeof(fib_1));
 #line 45 "spec.cue"
 			fib_1.family = AF_INET;
@@ -1527,11 +1534,11 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (hop_1.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 45 "spec.cue"
 				return fr_up(skb, reason_listen_no_route);
-#line 1531 "relay.bpf.c"
+#line 1538 "relay.bpf.c"
 			}
 #line 45 "spec.cue"
 			return prog_listen_write1(skb, data, v_ip_end, v_partial, &hop_1, &fib_1);
-#line 1535 "relay.bpf.c"
+#line 1542 "relay.bpf.c"
 		}
 
 		/* spec.cue:46: {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
@@ -1551,6 +1558,8 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || ((v_partial_2 >> 16) >= 42))) return fr_up(skb, reason_listen_partial_checksum);
 #line 46 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_listen_super_packet);
+#line 46 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_listen_partial_checksum);
 #line 46 "spec.cue"
 			__builtin_memset(&fib_2, 0, sizeof(fib_2));
 #line 46 "spec.cue"
@@ -1573,18 +1582,18 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (hop_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 46 "spec.cue"
 				return fr_up(skb, reason_listen_no_route);
-#line 1577 "relay.bpf.c"
+#line 1586 "relay.bpf.c"
 			}
 #line 46 "spec.cue"
 			return prog_listen_write2(skb, data, v_ip_end, v_partial_2, &hop_2, &fib_2);
-#line 1581 "relay.bpf.c"
+#line 1590 "relay.bpf.c"
 		}
 
 		/* spec.cue:47: {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
 		{
 #line 47 "spec.cue"
 			struct key_groups key __attribute__((aligned(8))) = {};
-#line 1588 "relay.bpf.c"
+#line 1597 "relay.bpf.c"
 			enum fr_found found;
 
 #line 47 "spec.cue"
@@ -1599,7 +1608,7 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 47 "spec.cue"
 				row_way = NULL;
-#line 1603 "relay.bpf.c"
+#line 1612 "relay.bpf.c"
 		}
 #line 47 "spec.cue"
 		if (!row_way) return fr_up(skb, reason_listen_no_groups);
@@ -1612,6 +1621,8 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 47 "spec.cue"
 		if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_listen_super_packet);
 #line 47 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_listen_partial_checksum);
+#line 47 "spec.cue"
 		if (unlikely(row_way->m_hop.hop.state != FR_HOP_DIRECT && row_way->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 47 "spec.cue"
 			if (row_way->m_hop.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_listen_local);
@@ -1623,13 +1634,13 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 			if (row_way->m_hop.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 47 "spec.cue"
 			return fr_up(skb, reason_listen_no_route);
-#line 1627 "relay.bpf.c"
+#line 1638 "relay.bpf.c"
 		}
 #line 47 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_way->m_hop.hop.mtu) return fr_up(skb, reason_listen_too_big);
 #line 47 "spec.cue"
 		return prog_listen_write3(skb, data, v_ip_end, row_way);
-#line 1633 "relay.bpf.c"
+#line 1644 "relay.bpf.c"
 	}
 
 	/* spec.cue:43: stack: ["eth", "ip", "udp"] */
@@ -1669,13 +1680,13 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (skb->pkt_type == 1) return fr_up(skb, reason_listen_link_broadcast);
 #line 47 "ip.cue"
 				return fr_up(skb, reason_listen_link_multicast);
-#line 1673 "relay.bpf.c"
+#line 1684 "relay.bpf.c"
 			}
 		} else {
 			/* ip.cue:47 */
 #line 47 "ip.cue"
 			if (!fr_multicast(data + 38)) return fr_up(skb, reason_listen_martian_destination); /* ipv6.dst */
-#line 1679 "relay.bpf.c"
+#line 1690 "relay.bpf.c"
 		}
 
 		/* spec.cue:43: stack: ["eth", "ip", "udp"] */
@@ -1716,6 +1727,8 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 45 "spec.cue"
 			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_listen_super_packet);
 #line 45 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_listen_partial_checksum);
+#line 45 "spec.cue"
 			__builtin_memset(&fib_3, 0, sizeof(fib_3));
 #line 45 "spec.cue"
 			fib_3.family = AF_INET6;
@@ -1749,11 +1762,11 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (hop_3.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 45 "spec.cue"
 				return fr_up(skb, reason_listen_no_route);
-#line 1753 "relay.bpf.c"
+#line 1766 "relay.bpf.c"
 			}
 #line 45 "spec.cue"
 			return prog_listen_write4(skb, data, v_ip_end_2, v_partial_3, &hop_3, &fib_3);
-#line 1757 "relay.bpf.c"
+#line 1770 "relay.bpf.c"
 		}
 
 		/* spec.cue:46: {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
@@ -1779,6 +1792,8 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 			/* spec.cue:46: {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
 #line 46 "spec.cue"
 			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_listen_super_packet);
+#line 46 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_listen_partial_checksum);
 #line 46 "spec.cue"
 			__builtin_memset(&fib_4, 0, sizeof(fib_4));
 #line 46 "spec.cue"
@@ -1813,18 +1828,18 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 				if (hop_4.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 46 "spec.cue"
 				return fr_up(skb, reason_listen_no_route);
-#line 1817 "relay.bpf.c"
+#line 1832 "relay.bpf.c"
 			}
 #line 46 "spec.cue"
 			return prog_listen_write5(skb, data, v_ip_end_2, v_partial_4, &hop_4, &fib_4);
-#line 1821 "relay.bpf.c"
+#line 1836 "relay.bpf.c"
 		}
 
 		/* spec.cue:47: {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
 		{
 #line 47 "spec.cue"
 			struct key_groups key __attribute__((aligned(8))) = {};
-#line 1828 "relay.bpf.c"
+#line 1843 "relay.bpf.c"
 			enum fr_found found;
 
 #line 47 "spec.cue"
@@ -1841,7 +1856,7 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 47 "spec.cue"
 				row_way_2 = NULL;
-#line 1845 "relay.bpf.c"
+#line 1860 "relay.bpf.c"
 		}
 #line 47 "spec.cue"
 		if (!row_way_2) return fr_up(skb, reason_listen_no_groups);
@@ -1854,6 +1869,8 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 #line 47 "spec.cue"
 		if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_listen_super_packet);
 #line 47 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_listen_partial_checksum);
+#line 47 "spec.cue"
 		if (unlikely(row_way_2->m_hop.hop.state != FR_HOP_DIRECT && row_way_2->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 47 "spec.cue"
 			if (row_way_2->m_hop.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_listen_local);
@@ -1865,17 +1882,17 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 			if (row_way_2->m_hop.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_listen_prohibit);
 #line 47 "spec.cue"
 			return fr_up(skb, reason_listen_no_route);
-#line 1869 "relay.bpf.c"
+#line 1886 "relay.bpf.c"
 		}
 #line 47 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_way_2->m_hop.hop.mtu) return fr_up(skb, reason_listen_too_big);
 #line 47 "spec.cue"
 		return prog_listen_write6(skb, data, v_ip_end_2, row_way_2);
-#line 1875 "relay.bpf.c"
+#line 1892 "relay.bpf.c"
 	}
 
 	/* spec.cue:43: stack: ["eth", "ip", "udp"] */
 #line 43 "spec.cue"
 	return fr_up(skb, reason_listen_not_ip);
-#line 1881 "relay.bpf.c"
+#line 1898 "relay.bpf.c"
 }

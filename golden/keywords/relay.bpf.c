@@ -747,6 +747,8 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 #line 22 "spec.cue"
 			if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 46))) return fr_up(skb, reason_main_partial_checksum);
 #line 22 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_main_partial_checksum);
+#line 22 "spec.cue"
 			if (unlikely(row_double->h_hop_close.state != FR_HOP_DIRECT && row_double->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
 #line 22 "spec.cue"
 				if (row_double->h_hop_close.state == FR_HOP_LOCAL) return fr_up(skb, reason_main_local);
@@ -758,7 +760,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 762 "relay.bpf.c"
+#line 764 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end - 14 > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -766,7 +768,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
 			return prog_main_write1(skb, data, now, v_ip_end, v_partial, row_double);
-#line 770 "relay.bpf.c"
+#line 772 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -794,7 +796,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 798 "relay.bpf.c"
+#line 800 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (52ULL + v_payload_len > row_double->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -802,7 +804,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
 		return prog_main_write2(skb, data, now, v_payload_len, v_partial_2, row_double);
-#line 806 "relay.bpf.c"
+#line 808 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
@@ -840,7 +842,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_main_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_main_martian_destination);
-#line 844 "relay.bpf.c"
+#line 846 "relay.bpf.c"
 		}
 
 		/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
@@ -880,11 +882,11 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		if (!(set_func && (be8(data + 63) == set_default))) return fr_up(skb, reason_main_no_match); /* int.range */
 
 		/* spec.cue:19: lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
-#line 884 "relay.bpf.c"
+#line 886 "relay.bpf.c"
 		{
 #line 19 "spec.cue"
 			struct key_map key __attribute__((aligned(8))) = {};
-#line 888 "relay.bpf.c"
+#line 890 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
@@ -897,12 +899,12 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_package_2 = NULL;
-#line 901 "relay.bpf.c"
+#line 903 "relay.bpf.c"
 		}
 		{
 #line 19 "spec.cue"
 			struct key_void key __attribute__((aligned(8))) = {};
-#line 906 "relay.bpf.c"
+#line 908 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
@@ -921,7 +923,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_double_2 = NULL;
-#line 925 "relay.bpf.c"
+#line 927 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_double_2) return fr_up(skb, reason_main_no_void);
@@ -933,7 +935,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_shared_add(row_package_2->m_error, 1);
 #line 21 "spec.cue"
 			return fr_drop(skb->len, reason_main_float);
-#line 937 "relay.bpf.c"
+#line 939 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -952,6 +954,8 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 
 			/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
 #line 22 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_main_partial_checksum);
+#line 22 "spec.cue"
 			if (unlikely(row_double_2->h_hop_close.state != FR_HOP_DIRECT && row_double_2->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
 #line 22 "spec.cue"
 				if (row_double_2->h_hop_close.state == FR_HOP_LOCAL) return fr_up(skb, reason_main_local);
@@ -963,7 +967,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 				if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 				return fr_up(skb, reason_main_no_route);
-#line 967 "relay.bpf.c"
+#line 971 "relay.bpf.c"
 			}
 #line 22 "spec.cue"
 			if (v_ip_end_2 - 14 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -971,7 +975,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			fr_named_add(0, 1);
 #line 22 "spec.cue"
 			return prog_main_write3(skb, data, now, v_ip_end_2, v_partial_3, row_double_2);
-#line 975 "relay.bpf.c"
+#line 979 "relay.bpf.c"
 		}
 
 		/* spec.cue:22: {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
@@ -999,7 +1003,7 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_main_prohibit);
 #line 22 "spec.cue"
 			return fr_up(skb, reason_main_no_route);
-#line 1003 "relay.bpf.c"
+#line 1007 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (32ULL + v_payload_len_2 > row_double_2->h_hop_close.mtu) return fr_up(skb, reason_main_too_big);
@@ -1007,11 +1011,11 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 		fr_named_add(0, 1);
 #line 22 "spec.cue"
 		return prog_main_write4(skb, data, now, v_payload_len_2, v_partial_4, row_double_2);
-#line 1011 "relay.bpf.c"
+#line 1015 "relay.bpf.c"
 	}
 
 	/* spec.cue:17: stack: ["eth", "ip", "udp", "int"] */
 #line 17 "spec.cue"
 	return fr_up(skb, reason_main_not_ip);
-#line 1017 "relay.bpf.c"
+#line 1021 "relay.bpf.c"
 }

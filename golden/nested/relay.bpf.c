@@ -7,8 +7,9 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 37
+#define FR_REASONS 38
 #define FR_NEEDS_ROWS 88
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /* table services */
@@ -118,19 +119,20 @@ enum {
 	reason_balance_changing = 21, /* user space changed rows at each attempt to read one */
 	reason_balance_no_pool = 22, /* dropped, as the spec says */
 	reason_balance_hop_limit = 23, /* the hop limit is used up */
-	reason_balance_no_memory = 24, /* the kernel has no memory to change the packet */
-	reason_balance_fault = 25, /* dropped: the kernel failed after the first change */
-	reason_balance_too_big = 26, /* larger than the MTU of the way out */
-	reason_balance_no_route = 27, /* no route to the destination */
-	reason_balance_local = 28, /* the destination is this host */
-	reason_balance_unreachable = 29, /* the route says unreachable */
-	reason_balance_blackhole = 30, /* the route says blackhole */
-	reason_balance_prohibit = 31, /* the route says prohibit */
-	reason_balance_no_backends = 32, /* no row in backends */
-	reason_balance_ipv6_version = 33, /* ipv6.version is not 6 */
-	reason_balance_mapped_address = 34, /* an IPv4-mapped address in an IPv6 header */
-	reason_balance_ipv6_payload_length = 35, /* ipv6.payload_length disagrees with the packet */
-	reason_balance_not_ip = 36, /* no ip header here */
+	reason_balance_partial_checksum = 24, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_balance_no_memory = 25, /* the kernel has no memory to change the packet */
+	reason_balance_fault = 26, /* dropped: the kernel failed after the first change */
+	reason_balance_too_big = 27, /* larger than the MTU of the way out */
+	reason_balance_no_route = 28, /* no route to the destination */
+	reason_balance_local = 29, /* the destination is this host */
+	reason_balance_unreachable = 30, /* the route says unreachable */
+	reason_balance_blackhole = 31, /* the route says blackhole */
+	reason_balance_prohibit = 32, /* the route says prohibit */
+	reason_balance_no_backends = 33, /* no row in backends */
+	reason_balance_ipv6_version = 34, /* ipv6.version is not 6 */
+	reason_balance_mapped_address = 35, /* an IPv4-mapped address in an IPv6 header */
+	reason_balance_ipv6_payload_length = 36, /* ipv6.payload_length disagrees with the packet */
+	reason_balance_not_ip = 37, /* no ip header here */
 };
 
 static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_backends *row_b)
@@ -145,13 +147,13 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 14 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 149 "relay.bpf.c"
+#line 151 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_b->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 14 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 155 "relay.bpf.c"
+#line 157 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -173,7 +175,7 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 177 "relay.bpf.c"
+#line 179 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -196,13 +198,13 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 15 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 200 "relay.bpf.c"
+#line 202 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_b_2->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 15 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 206 "relay.bpf.c"
+#line 208 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -224,7 +226,7 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 228 "relay.bpf.c"
+#line 230 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -241,12 +243,12 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 245 "relay.bpf.c"
+#line 247 "relay.bpf.c"
 	int direct = row_b_3->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 14 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 250 "relay.bpf.c"
+#line 252 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -266,7 +268,7 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 270 "relay.bpf.c"
+#line 272 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -283,12 +285,12 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 287 "relay.bpf.c"
+#line 289 "relay.bpf.c"
 	int direct = row_b_4->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 15 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 292 "relay.bpf.c"
+#line 294 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -308,7 +310,7 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 312 "relay.bpf.c"
+#line 314 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -354,7 +356,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_balance_link_broadcast);
 #line 9 "spec.cue"
 		return fr_up(skb, reason_balance_link_multicast);
-#line 358 "relay.bpf.c"
+#line 360 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -411,7 +413,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_balance_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_balance_martian_destination);
-#line 415 "relay.bpf.c"
+#line 417 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -435,11 +437,11 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (v_udp_end != v_ip_end) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 439 "relay.bpf.c"
+#line 441 "relay.bpf.c"
 		{
 #line 11 "spec.cue"
 			struct key_services key __attribute__((aligned(8))) = {};
-#line 443 "relay.bpf.c"
+#line 445 "relay.bpf.c"
 			enum fr_found found;
 
 #line 11 "spec.cue"
@@ -452,7 +454,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 11 "spec.cue"
 				row_s = NULL;
-#line 456 "relay.bpf.c"
+#line 458 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s) return fr_up(skb, reason_balance_no_services);
@@ -462,17 +464,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 466 "relay.bpf.c"
+#line 468 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if ((be8(data + 15) >> 2) == 46) { /* rule */
-#line 472 "relay.bpf.c"
+#line 474 "relay.bpf.c"
 			{
 #line 14 "spec.cue"
 				struct key_backends key __attribute__((aligned(8))) = {};
-#line 476 "relay.bpf.c"
+#line 478 "relay.bpf.c"
 				enum fr_found found;
 
 #line 14 "spec.cue"
@@ -487,7 +489,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				if (found == FR_MISSING)
 #line 14 "spec.cue"
 					row_b = NULL;
-#line 491 "relay.bpf.c"
+#line 493 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (fr_has(row_b)) { /* rule */
@@ -495,6 +497,8 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				if (be8(data + 22) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv4.ttl */
 #line 14 "spec.cue"
 				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_balance_super_packet);
+#line 14 "spec.cue"
+				if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_balance_partial_checksum);
 #line 14 "spec.cue"
 				if (unlikely(row_b->m_way.hop.state != FR_HOP_DIRECT && row_b->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
@@ -507,13 +511,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 					if (row_b->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_balance_no_route);
-#line 511 "relay.bpf.c"
+#line 515 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 14 "spec.cue"
 				return prog_balance_write1(skb, data, v_ip_end, row_b);
-#line 517 "relay.bpf.c"
+#line 521 "relay.bpf.c"
 			}
 		}
 
@@ -521,7 +525,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		{
 #line 15 "spec.cue"
 			struct key_backends key __attribute__((aligned(8))) = {};
-#line 525 "relay.bpf.c"
+#line 529 "relay.bpf.c"
 			enum fr_found found;
 
 #line 15 "spec.cue"
@@ -536,7 +540,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 15 "spec.cue"
 				row_b_2 = NULL;
-#line 540 "relay.bpf.c"
+#line 544 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_2) return fr_up(skb, reason_balance_no_backends);
@@ -544,6 +548,8 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (be8(data + 22) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv4.ttl */
 #line 15 "spec.cue"
 		if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_balance_super_packet);
+#line 15 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_balance_partial_checksum);
 #line 15 "spec.cue"
 		if (unlikely(row_b_2->m_way.hop.state != FR_HOP_DIRECT && row_b_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 15 "spec.cue"
@@ -556,13 +562,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 560 "relay.bpf.c"
+#line 566 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b_2->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
 		return prog_balance_write2(skb, data, v_ip_end, row_b_2);
-#line 566 "relay.bpf.c"
+#line 572 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -600,7 +606,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_balance_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_balance_martian_destination);
-#line 604 "relay.bpf.c"
+#line 610 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -624,11 +630,11 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_balance_udp_length);
 
 		/* spec.cue:11: lookup: s: services: ["udp.dst_port"] */
-#line 628 "relay.bpf.c"
+#line 634 "relay.bpf.c"
 		{
 #line 11 "spec.cue"
 			struct key_services key __attribute__((aligned(8))) = {};
-#line 632 "relay.bpf.c"
+#line 638 "relay.bpf.c"
 			enum fr_found found;
 
 #line 11 "spec.cue"
@@ -641,7 +647,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 11 "spec.cue"
 				row_s_2 = NULL;
-#line 645 "relay.bpf.c"
+#line 651 "relay.bpf.c"
 		}
 #line 11 "spec.cue"
 		if (!row_s_2) return fr_up(skb, reason_balance_no_services);
@@ -651,17 +657,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (row_s_2->m_pool == 0) { /* rule */
 #line 13 "spec.cue"
 			return fr_drop(skb->len, reason_balance_no_pool);
-#line 655 "relay.bpf.c"
+#line 661 "relay.bpf.c"
 		}
 
 		/* spec.cue:14: {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.way"}]}, */
 #line 14 "spec.cue"
 		if (((be16(data + 14) >> 6) & 63) == 46) { /* rule */
-#line 661 "relay.bpf.c"
+#line 667 "relay.bpf.c"
 			{
 #line 14 "spec.cue"
 				struct key_backends key __attribute__((aligned(8))) = {};
-#line 665 "relay.bpf.c"
+#line 671 "relay.bpf.c"
 				enum fr_found found;
 
 #line 14 "spec.cue"
@@ -676,7 +682,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				if (found == FR_MISSING)
 #line 14 "spec.cue"
 					row_b_3 = NULL;
-#line 680 "relay.bpf.c"
+#line 686 "relay.bpf.c"
 			}
 #line 14 "spec.cue"
 			if (fr_has(row_b_3)) { /* rule */
@@ -684,6 +690,8 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 				if (be8(data + 21) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv6.hop_limit */
 #line 14 "spec.cue"
 				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_balance_super_packet);
+#line 14 "spec.cue"
+				if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_balance_partial_checksum);
 #line 14 "spec.cue"
 				if (unlikely(row_b_3->m_way.hop.state != FR_HOP_DIRECT && row_b_3->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 14 "spec.cue"
@@ -696,13 +704,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 					if (row_b_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 14 "spec.cue"
 					return fr_up(skb, reason_balance_no_route);
-#line 700 "relay.bpf.c"
+#line 708 "relay.bpf.c"
 				}
 #line 14 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_3->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 14 "spec.cue"
 				return prog_balance_write3(skb, data, v_ip_end_2, row_b_3);
-#line 706 "relay.bpf.c"
+#line 714 "relay.bpf.c"
 			}
 		}
 
@@ -710,7 +718,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		{
 #line 15 "spec.cue"
 			struct key_backends key __attribute__((aligned(8))) = {};
-#line 714 "relay.bpf.c"
+#line 722 "relay.bpf.c"
 			enum fr_found found;
 
 #line 15 "spec.cue"
@@ -725,7 +733,7 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 15 "spec.cue"
 				row_b_4 = NULL;
-#line 729 "relay.bpf.c"
+#line 737 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if (!row_b_4) return fr_up(skb, reason_balance_no_backends);
@@ -733,6 +741,8 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 		if (be8(data + 21) <= 1) return fr_up(skb, reason_balance_hop_limit); /* ipv6.hop_limit */
 #line 15 "spec.cue"
 		if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_balance_super_packet);
+#line 15 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_balance_partial_checksum);
 #line 15 "spec.cue"
 		if (unlikely(row_b_4->m_way.hop.state != FR_HOP_DIRECT && row_b_4->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 15 "spec.cue"
@@ -745,17 +755,17 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			if (row_b_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_balance_prohibit);
 #line 15 "spec.cue"
 			return fr_up(skb, reason_balance_no_route);
-#line 749 "relay.bpf.c"
+#line 759 "relay.bpf.c"
 		}
 #line 15 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_4->m_way.hop.mtu) return fr_up(skb, reason_balance_too_big);
 #line 15 "spec.cue"
 		return prog_balance_write4(skb, data, v_ip_end_2, row_b_4);
-#line 755 "relay.bpf.c"
+#line 765 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_balance_not_ip);
-#line 761 "relay.bpf.c"
+#line 771 "relay.bpf.c"
 }

@@ -963,8 +963,10 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 #line 16 "spec.cue"
 		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 58))) return fr_up(skb, reason_room_partial_checksum);
 #line 16 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_room_partial_checksum);
+#line 16 "spec.cue"
 		return prog_room_fan1(skb, data, v_ip_end);
-#line 968 "relay.bpf.c"
+#line 970 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
@@ -1002,7 +1004,7 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_room_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_room_martian_destination);
-#line 1006 "relay.bpf.c"
+#line 1008 "relay.bpf.c"
 		}
 
 		/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
@@ -1041,12 +1043,14 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 #line 16 "spec.cue"
 		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 78))) return fr_up(skb, reason_room_partial_checksum);
 #line 16 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_room_partial_checksum);
+#line 16 "spec.cue"
 		return prog_room_fan2(skb, data, v_ip_end_2);
-#line 1046 "relay.bpf.c"
+#line 1050 "relay.bpf.c"
 	}
 
 	/* spec.cue:15: stack: ["eth", "ip", "udp", "msg"] */
 #line 15 "spec.cue"
 	return fr_up(skb, reason_room_not_ip);
-#line 1052 "relay.bpf.c"
+#line 1056 "relay.bpf.c"
 }

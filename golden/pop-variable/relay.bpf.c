@@ -481,7 +481,7 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 #line 19 "spec.cue"
 	v_partial = fr_partial(skb);
 #line 19 "spec.cue"
-	if (!((((v_partial == 0) || (v_partial == 0x220028)) || (v_partial == (((v_tun_options_end + 20) << 16) | (v_tun_options_end + 26)))) || (((v_partial >> 16) >= (v_tun_options_end + 28)) && ((v_partial & 0xffff) < (((v_tun_options_end + 28) + v_payload_len) - 1))))) return fr_up(skb, reason_decapsulate_partial_checksum);
+	if (!(((v_partial == 0) || (v_partial == (((v_tun_options_end + 20) << 16) | (v_tun_options_end + 26)))) || (((v_partial >> 16) >= (v_tun_options_end + 28)) && ((v_partial & 0xffff) < (((v_tun_options_end + 28) + v_payload_len) - 1))))) return fr_up(skb, reason_decapsulate_partial_checksum);
 #line 19 "spec.cue"
 	if (unlikely(row_w->m_way.hop.state != FR_HOP_DIRECT && row_w->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 19 "spec.cue"

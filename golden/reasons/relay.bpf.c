@@ -649,18 +649,20 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 18 "spec.cue"
 		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 45))) return fr_up(skb, reason_spread_partial_checksum);
 #line 18 "spec.cue"
+		if (!((skb->len <= v_ipv4_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ipv4_end - 1)))) return fr_up(skb, reason_spread_partial_checksum);
+#line 18 "spec.cue"
 		return prog_spread_fan1(skb, data, v_ipv4_end);
-#line 654 "relay.bpf.c"
+#line 656 "relay.bpf.c"
 	}
 
 	/* spec.cue:25: {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.budget", cost: 1}}, {send: {from: "udp.dst", to: "s.to"}}]}, */
 #line 25 "spec.cue"
 	if (be8(data + 44) == 2) { /* rule */
-#line 660 "relay.bpf.c"
+#line 662 "relay.bpf.c"
 		{
 #line 25 "spec.cue"
 			struct key_senders key __attribute__((aligned(8))) = {};
-#line 664 "relay.bpf.c"
+#line 666 "relay.bpf.c"
 			enum fr_found found;
 
 #line 25 "spec.cue"
@@ -673,7 +675,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 25 "spec.cue"
 				row_s = NULL;
-#line 677 "relay.bpf.c"
+#line 679 "relay.bpf.c"
 		}
 #line 25 "spec.cue"
 		if (fr_has(row_s)) { /* rule */
@@ -686,6 +688,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 25 "spec.cue"
 			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || ((v_partial_2 >> 16) >= 45))) return fr_up(skb, reason_spread_partial_checksum);
 #line 25 "spec.cue"
+			if (!((skb->len <= v_ipv4_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ipv4_end - 1)))) return fr_up(skb, reason_spread_partial_checksum);
+#line 25 "spec.cue"
 			if (unlikely(row_s->h_hop_to.state != FR_HOP_DIRECT && row_s->h_hop_to.state != FR_HOP_NEIGHBOUR)) {
 #line 25 "spec.cue"
 				if (row_s->h_hop_to.state == FR_HOP_LOCAL) return fr_up(skb, reason_spread_local_2);
@@ -697,13 +701,13 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 				if (row_s->h_hop_to.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_spread_prohibit_2);
 #line 25 "spec.cue"
 				return fr_up(skb, reason_spread_no_route_2);
-#line 701 "relay.bpf.c"
+#line 705 "relay.bpf.c"
 			}
 #line 25 "spec.cue"
 			if (v_ipv4_end - 14 > row_s->h_hop_to.mtu) return fr_up(skb, reason_spread_too_big_2);
 #line 25 "spec.cue"
 			return prog_spread_write1(skb, data, v_ipv4_end, v_partial_2, row_s);
-#line 707 "relay.bpf.c"
+#line 711 "relay.bpf.c"
 		}
 	}
 
@@ -712,13 +716,13 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	if (((be8(data + 44) >= 2) && (be8(data + 44) <= 3)) && (be16(data + 42) == 0)) { /* rule */
 #line 26 "spec.cue"
 		return fr_drop(skb->len, reason_spread_empty_2);
-#line 716 "relay.bpf.c"
+#line 720 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: spread: { */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_spread_no_rule);
-#line 722 "relay.bpf.c"
+#line 726 "relay.bpf.c"
 }
 
 /*
@@ -782,12 +786,12 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	__u16 old0 = ld16(data + 56);
 #line 33 "spec.cue"
 	__u16 x9 = ld16(data + 48);
-#line 786 "relay.bpf.c"
+#line 790 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x9) + x5);
 
 #line 33 "spec.cue"
 	int err = fr_resize(skb, 66, 34, v_payload_len, 0);
-#line 791 "relay.bpf.c"
+#line 795 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_unwrap_fault) : fr_up(skb, reason_unwrap_no_memory);
 
@@ -819,7 +823,7 @@ static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
 	st64(data + 26, x8);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 823 "relay.bpf.c"
+#line 827 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 20);
 	}
@@ -858,7 +862,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_unwrap_link_broadcast);
 #line 31 "spec.cue"
 		return fr_up(skb, reason_unwrap_link_multicast);
-#line 862 "relay.bpf.c"
+#line 866 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -916,7 +920,7 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_unwrap_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_unwrap_martian_destination);
-#line 920 "relay.bpf.c"
+#line 924 "relay.bpf.c"
 	}
 
 	/* spec.cue:32: stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}] */
@@ -997,10 +1001,10 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 #line 33 "spec.cue"
 	v_partial = fr_partial(skb);
 #line 33 "spec.cue"
-	if (!(((v_partial == 0) || (v_partial == 0x220028)) || (((v_partial >> 16) >= 66) && ((v_partial & 0xffff) < ((66ULL + v_payload_len) - 1))))) return fr_up(skb, reason_unwrap_partial_checksum);
+	if (!((v_partial == 0) || (((v_partial >> 16) >= 66) && ((v_partial & 0xffff) < ((66ULL + v_payload_len) - 1))))) return fr_up(skb, reason_unwrap_partial_checksum);
 #line 33 "spec.cue"
 	return prog_unwrap_write1(skb, data, v_payload_len);
-#line 1004 "relay.bpf.c"
+#line 1008 "relay.bpf.c"
 }
 
 /*
@@ -1072,7 +1076,7 @@ static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data
 	__u32 x8 = ld32(data + 26);
 #line 40 "spec.cue"
 	__u16 x9 = ld16(data + 38);
-#line 1076 "relay.bpf.c"
+#line 1080 "relay.bpf.c"
 	__u64 was0 = (__u64)x8 + x3 + x9 + 0x1100;
 	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
 	__u32 partial = v_partial;
@@ -1087,7 +1091,7 @@ static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data
 	__u16 x10 = ld16(data + 34);
 #line 40 "spec.cue"
 	__u16 x11 = ld16(data + 42);
-#line 1091 "relay.bpf.c"
+#line 1095 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x9 + x11 + was0 + tail0) + (__u64)x6 + x7 + now0);
 	if (!sum0)
 		sum0 = 0xFFFF;
@@ -1101,13 +1105,13 @@ static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data
 	__u32 x12 = ld32(data + 16);
 #line 40 "spec.cue"
 	__u32 x13 = ld32(data + 20);
-#line 1105 "relay.bpf.c"
+#line 1109 "relay.bpf.c"
 	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x12 + x13 + x8) + (__u64)x1 + x2 + x4 + 64);
 	int direct = row_s->h_hop_to.state == FR_HOP_DIRECT;
 
 #line 40 "spec.cue"
 	int err = fr_resize(skb, 44, 42, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
-#line 1111 "relay.bpf.c"
+#line 1115 "relay.bpf.c"
 	if (unlikely(err))
 		return err == FR_BROKEN ? fr_drop(len, reason_tighten_fault) : fr_up(skb, reason_tighten_no_memory);
 
@@ -1143,7 +1147,7 @@ static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data
 	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) : sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1147 "relay.bpf.c"
+#line 1151 "relay.bpf.c"
 	if (unlikely(pending0) && !fr_facts && fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_tighten_fault);
 	if (unlikely(csum >= 0)) {
@@ -1187,7 +1191,7 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_tighten_link_broadcast);
 #line 37 "spec.cue"
 		return fr_up(skb, reason_tighten_link_multicast);
-#line 1191 "relay.bpf.c"
+#line 1195 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1245,7 +1249,7 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_tighten_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_tighten_martian_destination);
-#line 1249 "relay.bpf.c"
+#line 1253 "relay.bpf.c"
 	}
 
 	/* spec.cue:38: stack: ["eth", "ipv4", "udp", "loose"] */
@@ -1285,11 +1289,11 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 	if (skb->gso_size != 0) return fr_up(skb, reason_tighten_super_packet);
 
 	/* spec.cue:39: lookup: s: senders: ["ipv4.src"] */
-#line 1289 "relay.bpf.c"
+#line 1293 "relay.bpf.c"
 	{
 #line 39 "spec.cue"
 		struct key_senders key __attribute__((aligned(8))) = {};
-#line 1293 "relay.bpf.c"
+#line 1297 "relay.bpf.c"
 		enum fr_found found;
 
 #line 39 "spec.cue"
@@ -1302,7 +1306,7 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 		if (found == FR_MISSING)
 #line 39 "spec.cue"
 			row_s = NULL;
-#line 1306 "relay.bpf.c"
+#line 1310 "relay.bpf.c"
 	}
 #line 39 "spec.cue"
 	if (!row_s) return fr_up(skb, reason_tighten_no_senders);
@@ -1332,11 +1336,11 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 		if (row_s->h_hop_to.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_tighten_prohibit);
 #line 40 "spec.cue"
 		return fr_up(skb, reason_tighten_no_route);
-#line 1336 "relay.bpf.c"
+#line 1340 "relay.bpf.c"
 	}
 #line 40 "spec.cue"
 	if (28ULL + v_payload_len > row_s->h_hop_to.mtu) return fr_up(skb, reason_tighten_too_big);
 #line 40 "spec.cue"
 	return prog_tighten_write1(skb, data, v_udp_end, v_loose_end, v_payload_len, v_partial, row_s);
-#line 1342 "relay.bpf.c"
+#line 1346 "relay.bpf.c"
 }

@@ -648,6 +648,8 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 #line 19 "spec.cue"
 				if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 45))) return fr_up(skb, reason_relay_partial_checksum);
 #line 19 "spec.cue"
+				if (!((skb->len <= v_ipv4_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ipv4_end - 1)))) return fr_up(skb, reason_relay_partial_checksum);
+#line 19 "spec.cue"
 				if (unlikely(row_a->h_hop_to.state != FR_HOP_DIRECT && row_a->h_hop_to.state != FR_HOP_NEIGHBOUR)) {
 #line 19 "spec.cue"
 					if (row_a->h_hop_to.state == FR_HOP_LOCAL) return fr_up(skb, reason_relay_local);
@@ -659,13 +661,13 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 					if (row_a->h_hop_to.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_relay_prohibit);
 #line 19 "spec.cue"
 					return fr_up(skb, reason_relay_no_route);
-#line 663 "relay.bpf.c"
+#line 665 "relay.bpf.c"
 				}
 #line 19 "spec.cue"
 				if (v_ipv4_end - 14 > row_a->h_hop_to.mtu) return fr_up(skb, reason_relay_too_big);
 #line 19 "spec.cue"
 				return prog_relay_write1(skb, data, v_ipv4_end, v_partial, row_a);
-#line 669 "relay.bpf.c"
+#line 671 "relay.bpf.c"
 			}
 		}
 	}
@@ -674,7 +676,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 	{
 #line 20 "spec.cue"
 		struct key_muted key __attribute__((aligned(8))) = {};
-#line 678 "relay.bpf.c"
+#line 680 "relay.bpf.c"
 		enum fr_found found;
 
 #line 20 "spec.cue"
@@ -687,23 +689,23 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 		if (found == FR_MISSING)
 #line 20 "spec.cue"
 			row_m = NULL;
-#line 691 "relay.bpf.c"
+#line 693 "relay.bpf.c"
 	}
 #line 20 "spec.cue"
 	if (fr_has(row_m) && (row_m->m_until > be8(data + 44))) { /* rule */
 #line 20 "spec.cue"
 		return fr_drop(skb->len, reason_relay_muted);
-#line 697 "relay.bpf.c"
+#line 699 "relay.bpf.c"
 	}
 
 	/* spec.cue:21: {match: "msg.kind": 7, lookup: c: second: ["msg.id"], do: [{send: {from: "udp.dst", to: "c.to"}}]}, */
 #line 21 "spec.cue"
 	if (be8(data + 44) == 7) { /* rule */
-#line 703 "relay.bpf.c"
+#line 705 "relay.bpf.c"
 		{
 #line 21 "spec.cue"
 			struct key_second key __attribute__((aligned(8))) = {};
-#line 707 "relay.bpf.c"
+#line 709 "relay.bpf.c"
 			enum fr_found found;
 
 #line 21 "spec.cue"
@@ -716,7 +718,7 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 21 "spec.cue"
 				row_c = NULL;
-#line 720 "relay.bpf.c"
+#line 722 "relay.bpf.c"
 		}
 #line 21 "spec.cue"
 		if (fr_has(row_c)) { /* rule */
@@ -729,6 +731,8 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 #line 21 "spec.cue"
 			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) || ((v_partial_2 >> 16) >= 45))) return fr_up(skb, reason_relay_partial_checksum);
 #line 21 "spec.cue"
+			if (!((skb->len <= v_ipv4_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ipv4_end - 1)))) return fr_up(skb, reason_relay_partial_checksum);
+#line 21 "spec.cue"
 			if (unlikely(row_c->h_hop_to.state != FR_HOP_DIRECT && row_c->h_hop_to.state != FR_HOP_NEIGHBOUR)) {
 #line 21 "spec.cue"
 				if (row_c->h_hop_to.state == FR_HOP_LOCAL) return fr_up(skb, reason_relay_local);
@@ -740,24 +744,24 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 				if (row_c->h_hop_to.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_relay_prohibit);
 #line 21 "spec.cue"
 				return fr_up(skb, reason_relay_no_route);
-#line 744 "relay.bpf.c"
+#line 748 "relay.bpf.c"
 			}
 #line 21 "spec.cue"
 			if (v_ipv4_end - 14 > row_c->h_hop_to.mtu) return fr_up(skb, reason_relay_too_big);
 #line 21 "spec.cue"
 			return prog_relay_write2(skb, data, v_ipv4_end, v_partial_2, row_c);
-#line 750 "relay.bpf.c"
+#line 754 "relay.bpf.c"
 		}
 	}
 
 	/* spec.cue:22: {match: "msg.kind": >=8, lookup: c: second: ["msg.id"], do: ["pass"]}, */
 #line 22 "spec.cue"
 	if (be8(data + 44) >= 8) { /* rule */
-#line 757 "relay.bpf.c"
+#line 761 "relay.bpf.c"
 		{
 #line 22 "spec.cue"
 			struct key_second key __attribute__((aligned(8))) = {};
-#line 761 "relay.bpf.c"
+#line 765 "relay.bpf.c"
 			enum fr_found found;
 
 #line 22 "spec.cue"
@@ -770,19 +774,19 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 22 "spec.cue"
 				row_c_2 = NULL;
-#line 774 "relay.bpf.c"
+#line 778 "relay.bpf.c"
 		}
 #line 22 "spec.cue"
 		if (!row_c_2) return fr_up(skb, reason_relay_no_second);
 #line 22 "spec.cue"
 		return prog_relay_write3(skb);
-#line 780 "relay.bpf.c"
+#line 784 "relay.bpf.c"
 	}
 
 	/* spec.cue:14: relay: { */
 #line 14 "spec.cue"
 	return fr_up(skb, reason_relay_no_rule);
-#line 786 "relay.bpf.c"
+#line 790 "relay.bpf.c"
 }
 
 /*
@@ -895,7 +899,7 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 899 "relay.bpf.c"
+#line 903 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
@@ -949,7 +953,7 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same1 *same, st
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 953 "relay.bpf.c"
+#line 957 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
@@ -979,7 +983,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	{
 #line 31 "spec.cue"
 		struct key_muted key __attribute__((aligned(8))) = {};
-#line 983 "relay.bpf.c"
+#line 987 "relay.bpf.c"
 		enum fr_found found;
 
 #line 31 "spec.cue"
@@ -992,7 +996,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 		if (found == FR_MISSING)
 #line 31 "spec.cue"
 			row_m = NULL;
-#line 996 "relay.bpf.c"
+#line 1000 "relay.bpf.c"
 	}
 #line 31 "spec.cue"
 	if (fr_has(row_m)) { /* rule */
@@ -1000,7 +1004,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 		if (be8(front + 44) < row_m->m_until) { /* rule */
 #line 31 "spec.cue"
 			return fr_decline(row_r->h_receiver, skb->len, reason_spread_muted);
-#line 1004 "relay.bpf.c"
+#line 1008 "relay.bpf.c"
 		}
 	}
 
@@ -1008,7 +1012,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	{
 #line 32 "spec.cue"
 		struct key_first key __attribute__((aligned(8))) = {};
-#line 1012 "relay.bpf.c"
+#line 1016 "relay.bpf.c"
 		enum fr_found found;
 
 #line 32 "spec.cue"
@@ -1021,7 +1025,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 		if (found == FR_MISSING)
 #line 32 "spec.cue"
 			row_a = NULL;
-#line 1025 "relay.bpf.c"
+#line 1029 "relay.bpf.c"
 	}
 #line 32 "spec.cue"
 	if (fr_has(row_a)) { /* rule */
@@ -1043,23 +1047,23 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
 #line 32 "spec.cue"
 			return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-#line 1047 "relay.bpf.c"
+#line 1051 "relay.bpf.c"
 		}
 #line 32 "spec.cue"
 		if (v_ipv4_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
 #line 32 "spec.cue"
 		return prog_spread_copy1(same, skb, front, row_r, row_a);
-#line 1053 "relay.bpf.c"
+#line 1057 "relay.bpf.c"
 	}
 
 	/* spec.cue:33: {match: "msg.kind": 9, lookup: a: second: ["r.who"], do: [{send: {from: "r.local", to: "r.remote"}}]}, */
 #line 33 "spec.cue"
 	if (be8(front + 44) == 9) { /* rule */
-#line 1059 "relay.bpf.c"
+#line 1063 "relay.bpf.c"
 		{
 #line 33 "spec.cue"
 			struct key_second key __attribute__((aligned(8))) = {};
-#line 1063 "relay.bpf.c"
+#line 1067 "relay.bpf.c"
 			enum fr_found found;
 
 #line 33 "spec.cue"
@@ -1072,7 +1076,7 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 			if (found == FR_MISSING)
 #line 33 "spec.cue"
 				row_a_2 = NULL;
-#line 1076 "relay.bpf.c"
+#line 1080 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (!row_a_2) return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_second);
@@ -1094,19 +1098,19 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
 #line 33 "spec.cue"
 			return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-#line 1098 "relay.bpf.c"
+#line 1102 "relay.bpf.c"
 		}
 #line 33 "spec.cue"
 		if (v_ipv4_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
 #line 33 "spec.cue"
 		return prog_spread_copy2(same, skb, front, row_r);
-#line 1104 "relay.bpf.c"
+#line 1108 "relay.bpf.c"
 	}
 
 	/* spec.cue:29: group: listeners: ["msg.id"] */
 #line 29 "spec.cue"
 	return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_rule);
-#line 1110 "relay.bpf.c"
+#line 1114 "relay.bpf.c"
 }
 
 static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end)
@@ -1116,7 +1120,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	/* spec.cue:28: do: [{fan_out: { */
 #line 28 "spec.cue"
 	struct group_listeners key __attribute__((aligned(8))) = {};
-#line 1120 "relay.bpf.c"
+#line 1124 "relay.bpf.c"
 	struct list_listeners *list;
 
 #line 28 "spec.cue"
@@ -1130,18 +1134,18 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	if (unlikely(len > v_ipv4_end) && bpf_skb_change_tail(skb, v_ipv4_end, 0)) return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 1134 "relay.bpf.c"
+#line 1138 "relay.bpf.c"
 	void *front = fr_save_front(skb, 45);
 #line 28 "spec.cue"
 	if (!front) return fr_up(skb, reason_spread_no_memory);
-#line 1138 "relay.bpf.c"
+#line 1142 "relay.bpf.c"
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 1145 "relay.bpf.c"
+#line 1149 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld8(front + 44) + ld32(front + 26) + ld32(front + 30));
 
 	/* ipv4.checksum, without what depends on the receiver */
@@ -1151,7 +1155,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	same->kind2 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind2 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 1155 "relay.bpf.c"
+#line 1159 "relay.bpf.c"
 	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
 	same->v_ipv4_end = v_ipv4_end;
 
@@ -1170,7 +1174,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 #line 28 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
 
-#line 1174 "relay.bpf.c"
+#line 1178 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 45, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
@@ -1208,7 +1212,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_spread_link_broadcast);
 #line 26 "spec.cue"
 		return fr_up(skb, reason_spread_link_multicast);
-#line 1212 "relay.bpf.c"
+#line 1216 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1266,7 +1270,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_spread_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 		return fr_up(skb, reason_spread_martian_destination);
-#line 1270 "relay.bpf.c"
+#line 1274 "relay.bpf.c"
 	}
 
 	/* spec.cue:27: stack: ["eth", "ipv4", "udp", "msg"] */
@@ -1305,6 +1309,8 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 28 "spec.cue"
 	if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 45))) return fr_up(skb, reason_spread_partial_checksum);
 #line 28 "spec.cue"
+	if (!((skb->len <= v_ipv4_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ipv4_end - 1)))) return fr_up(skb, reason_spread_partial_checksum);
+#line 28 "spec.cue"
 	return prog_spread_fan1(skb, data, v_ipv4_end);
-#line 1310 "relay.bpf.c"
+#line 1316 "relay.bpf.c"
 }

@@ -642,8 +642,10 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 #line 14 "spec.cue"
 		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_reflect_partial_checksum);
 #line 14 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_reflect_partial_checksum);
+#line 14 "spec.cue"
 		return prog_reflect_fan1(skb, data, v_ip_end, v_udp_end);
-#line 647 "relay.bpf.c"
+#line 649 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp"] */
@@ -681,7 +683,7 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_reflect_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_reflect_martian_destination);
-#line 685 "relay.bpf.c"
+#line 687 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: stack: ["eth", "ip", "udp"] */
@@ -712,12 +714,14 @@ SEC("tc") int prog_reflect(struct __sk_buff *skb)
 #line 14 "spec.cue"
 		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_reflect_partial_checksum);
 #line 14 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_reflect_partial_checksum);
+#line 14 "spec.cue"
 		return prog_reflect_fan2(skb, data, v_ip_end_2, v_udp_end_2);
-#line 717 "relay.bpf.c"
+#line 721 "relay.bpf.c"
 	}
 
 	/* spec.cue:13: stack: ["eth", "ip", "udp"] */
 #line 13 "spec.cue"
 	return fr_up(skb, reason_reflect_not_ip);
-#line 723 "relay.bpf.c"
+#line 727 "relay.bpf.c"
 }

@@ -7,7 +7,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 108
+#define FR_REASONS 109
 #define FR_NEEDS_ROWS 40
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 1025
@@ -473,6 +473,8 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_echo_super_packet);
 #line 12 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_echo_partial_checksum);
+#line 12 "spec.cue"
 			__builtin_memset(&fib_1, 0, sizeof(fib_1));
 #line 12 "spec.cue"
 			fib_1.family = AF_INET;
@@ -494,11 +496,11 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 				if (hop_1.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_echo_prohibit);
 #line 12 "spec.cue"
 				return fr_up(skb, reason_echo_no_route);
-#line 498 "relay.bpf.c"
+#line 500 "relay.bpf.c"
 			}
 #line 12 "spec.cue"
 			return prog_echo_write1(skb, data, v_ip_end, v_partial, &hop_1, &fib_1);
-#line 502 "relay.bpf.c"
+#line 504 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
@@ -506,13 +508,13 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		if (be16(data + 36) == 8) { /* rule */
 #line 13 "spec.cue"
 			return prog_echo_write2(skb);
-#line 510 "relay.bpf.c"
+#line 512 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: echo: { */
 #line 8 "spec.cue"
 		return fr_up(skb, reason_echo_no_rule);
-#line 516 "relay.bpf.c"
+#line 518 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -550,7 +552,7 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_echo_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_echo_martian_destination);
-#line 554 "relay.bpf.c"
+#line 556 "relay.bpf.c"
 		}
 
 		/* spec.cue:10: stack: ["eth", "ip", "udp"] */
@@ -589,6 +591,8 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 #line 12 "spec.cue"
 			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_echo_super_packet);
 #line 12 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_echo_partial_checksum);
+#line 12 "spec.cue"
 			__builtin_memset(&fib_2, 0, sizeof(fib_2));
 #line 12 "spec.cue"
 			fib_2.family = AF_INET6;
@@ -622,11 +626,11 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 				if (hop_2.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_echo_prohibit);
 #line 12 "spec.cue"
 				return fr_up(skb, reason_echo_no_route);
-#line 626 "relay.bpf.c"
+#line 630 "relay.bpf.c"
 			}
 #line 12 "spec.cue"
 			return prog_echo_write3(skb, data, v_ip_end_2, v_partial_2, &hop_2, &fib_2);
-#line 630 "relay.bpf.c"
+#line 634 "relay.bpf.c"
 		}
 
 		/* spec.cue:13: {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
@@ -634,19 +638,19 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 		if (be16(data + 56) == 8) { /* rule */
 #line 13 "spec.cue"
 			return prog_echo_write4(skb);
-#line 638 "relay.bpf.c"
+#line 642 "relay.bpf.c"
 		}
 
 		/* spec.cue:8: echo: { */
 #line 8 "spec.cue"
 		return fr_up(skb, reason_echo_no_rule);
-#line 644 "relay.bpf.c"
+#line 648 "relay.bpf.c"
 	}
 
 	/* spec.cue:10: stack: ["eth", "ip", "udp"] */
 #line 10 "spec.cue"
 	return fr_up(skb, reason_echo_not_ip);
-#line 650 "relay.bpf.c"
+#line 654 "relay.bpf.c"
 }
 
 /*
@@ -678,18 +682,19 @@ enum {
 	reason_route_changing = 54, /* user space changed rows at each attempt to read one */
 	reason_route_hop_limit = 55, /* the hop limit is used up */
 	reason_route_super_packet = 56, /* several datagrams in one buffer (GSO, GRO) */
-	reason_route_no_memory = 57, /* the kernel has no memory to change the packet */
-	reason_route_fault = 58, /* dropped: the kernel failed after the first change */
-	reason_route_too_big = 59, /* larger than the MTU of the way out */
-	reason_route_no_route = 60, /* no route to the destination */
-	reason_route_local = 61, /* the destination is this host */
-	reason_route_unreachable = 62, /* the route says unreachable */
-	reason_route_blackhole = 63, /* the route says blackhole */
-	reason_route_prohibit = 64, /* the route says prohibit */
-	reason_route_ipv6_version = 65, /* ipv6.version is not 6 */
-	reason_route_mapped_address = 66, /* an IPv4-mapped address in an IPv6 header */
-	reason_route_ipv6_payload_length = 67, /* ipv6.payload_length disagrees with the packet */
-	reason_route_not_ip = 68, /* no ip header here */
+	reason_route_partial_checksum = 57, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_route_no_memory = 58, /* the kernel has no memory to change the packet */
+	reason_route_fault = 59, /* dropped: the kernel failed after the first change */
+	reason_route_too_big = 60, /* larger than the MTU of the way out */
+	reason_route_no_route = 61, /* no route to the destination */
+	reason_route_local = 62, /* the destination is this host */
+	reason_route_unreachable = 63, /* the route says unreachable */
+	reason_route_blackhole = 64, /* the route says blackhole */
+	reason_route_prohibit = 65, /* the route says prohibit */
+	reason_route_ipv6_version = 66, /* ipv6.version is not 6 */
+	reason_route_mapped_address = 67, /* an IPv4-mapped address in an IPv6 header */
+	reason_route_ipv6_payload_length = 68, /* ipv6.payload_length disagrees with the packet */
+	reason_route_not_ip = 69, /* no ip header here */
 };
 
 static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_ways *row_w)
@@ -704,13 +709,13 @@ static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, 
 	__u16 old0 = ld16(data + 24);
 #line 20 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 708 "relay.bpf.c"
+#line 713 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_w->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 20 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 714 "relay.bpf.c"
+#line 719 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -732,7 +737,7 @@ static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, 
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 736 "relay.bpf.c"
+#line 741 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -749,12 +754,12 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 753 "relay.bpf.c"
+#line 758 "relay.bpf.c"
 	int direct = row_w_2->m_way.hop.state == FR_HOP_DIRECT;
 
 #line 20 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 758 "relay.bpf.c"
+#line 763 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -774,7 +779,7 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 778 "relay.bpf.c"
+#line 783 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -814,7 +819,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_route_link_broadcast);
 #line 17 "spec.cue"
 		return fr_up(skb, reason_route_link_multicast);
-#line 818 "relay.bpf.c"
+#line 823 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -871,14 +876,14 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_route_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_route_martian_destination);
-#line 875 "relay.bpf.c"
+#line 880 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: lookup: w: ways: ["ip.dst"] */
 		{
 #line 19 "spec.cue"
 			struct key_ways key __attribute__((aligned(8))) = {};
-#line 882 "relay.bpf.c"
+#line 887 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
@@ -891,7 +896,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_w = NULL;
-#line 895 "relay.bpf.c"
+#line 900 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_w) return fr_up(skb, reason_route_no_ways);
@@ -901,6 +906,8 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		if (be8(data + 22) <= 1) return fr_up(skb, reason_route_hop_limit); /* ipv4.ttl */
 #line 20 "spec.cue"
 		if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_route_super_packet);
+#line 20 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_route_partial_checksum);
 #line 20 "spec.cue"
 		if (unlikely(row_w->m_way.hop.state != FR_HOP_DIRECT && row_w->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 20 "spec.cue"
@@ -913,13 +920,13 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (row_w->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_route_prohibit);
 #line 20 "spec.cue"
 			return fr_up(skb, reason_route_no_route);
-#line 917 "relay.bpf.c"
+#line 924 "relay.bpf.c"
 		}
 #line 20 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 20 : v_ip_end - 14) > row_w->m_way.hop.mtu) return fr_up(skb, reason_route_too_big);
 #line 20 "spec.cue"
 		return prog_route_write1(skb, data, v_ip_end, row_w);
-#line 923 "relay.bpf.c"
+#line 930 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip"] */
@@ -957,14 +964,14 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_route_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_route_martian_destination);
-#line 961 "relay.bpf.c"
+#line 968 "relay.bpf.c"
 		}
 
 		/* spec.cue:19: lookup: w: ways: ["ip.dst"] */
 		{
 #line 19 "spec.cue"
 			struct key_ways key __attribute__((aligned(8))) = {};
-#line 968 "relay.bpf.c"
+#line 975 "relay.bpf.c"
 			enum fr_found found;
 
 #line 19 "spec.cue"
@@ -979,7 +986,7 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (found == FR_MISSING)
 #line 19 "spec.cue"
 				row_w_2 = NULL;
-#line 983 "relay.bpf.c"
+#line 990 "relay.bpf.c"
 		}
 #line 19 "spec.cue"
 		if (!row_w_2) return fr_up(skb, reason_route_no_ways);
@@ -989,6 +996,8 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 		if (be8(data + 21) <= 1) return fr_up(skb, reason_route_hop_limit); /* ipv6.hop_limit */
 #line 20 "spec.cue"
 		if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_route_super_packet);
+#line 20 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_route_partial_checksum);
 #line 20 "spec.cue"
 		if (unlikely(row_w_2->m_way.hop.state != FR_HOP_DIRECT && row_w_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 20 "spec.cue"
@@ -1001,19 +1010,19 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			if (row_w_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_route_prohibit);
 #line 20 "spec.cue"
 			return fr_up(skb, reason_route_no_route);
-#line 1005 "relay.bpf.c"
+#line 1014 "relay.bpf.c"
 		}
 #line 20 "spec.cue"
 		if ((skb->gso_size ? skb->gso_size + 40 : v_ip_end_2 - 14) > row_w_2->m_way.hop.mtu) return fr_up(skb, reason_route_too_big);
 #line 20 "spec.cue"
 		return prog_route_write2(skb, data, v_ip_end_2, row_w_2);
-#line 1011 "relay.bpf.c"
+#line 1020 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_route_not_ip);
-#line 1017 "relay.bpf.c"
+#line 1026 "relay.bpf.c"
 }
 
 /*
@@ -1024,45 +1033,45 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 
 /* Why packets went where they went: places in fr_reasons. */
 enum {
-	reason_spread_sent = 69, /* rewritten and sent */
-	reason_spread_pass = 70, /* passed on, as the spec says */
-	reason_spread_inactive = 71, /* the relay's lease has lapsed */
-	reason_spread_vlan_tag = 72, /* a VLAN tag that the stack doesn't have */
-	reason_spread_other_host = 73, /* a frame for another host */
-	reason_spread_link_broadcast = 74, /* a link-layer broadcast */
-	reason_spread_link_multicast = 75, /* a link-layer multicast */
-	reason_spread_truncated = 76, /* the packet ends inside a header */
-	reason_spread_ipv4_version = 77, /* ipv4.version is not 4 */
-	reason_spread_ip_options = 78, /* ipv4.ihl is not 5 */
-	reason_spread_ipv4_reserved = 79, /* ipv4.reserved is not 0 */
-	reason_spread_fragment = 80, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
-	reason_spread_ipv4_total_length = 81, /* ipv4.total_length disagrees with the packet */
-	reason_spread_ipv4_checksum = 82, /* ipv4: checksum is wrong */
-	reason_spread_martian_source = 83, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
-	reason_spread_multicast = 84, /* a multicast or broadcast destination */
-	reason_spread_martian_destination = 85, /* a destination that no other host has: unspecified or loopback */
-	reason_spread_not_udp = 86, /* no udp header here */
-	reason_spread_udp_length = 87, /* udp.length disagrees with the packet */
-	reason_spread_super_packet = 88, /* several datagrams in one buffer (GSO, GRO) */
-	reason_spread_partial_checksum = 89, /* a checksum is left to a device, of a header that the stack doesn't name */
-	reason_spread_no_listeners = 90, /* no group in listeners */
-	reason_spread_no_memory = 91, /* the kernel has no memory to change the packet */
-	reason_spread_fault = 92, /* dropped: the kernel failed after the first change */
-	reason_spread_address_family = 93, /* an address of the other family */
-	reason_spread_too_big = 94, /* larger than the MTU of the way out */
-	reason_spread_no_route = 95, /* no route to the destination */
-	reason_spread_local = 96, /* the destination is this host */
-	reason_spread_unreachable = 97, /* the route says unreachable */
-	reason_spread_blackhole = 98, /* the route says blackhole */
-	reason_spread_prohibit = 99, /* the route says prohibit */
-	reason_spread_no_neighbour = 100, /* the neighbour's link-layer address isn't known yet */
-	reason_spread_copy = 101, /* a copy was sent */
-	reason_spread_refused_by_device = 102, /* the device takes no more */
-	reason_spread_ipv6_version = 103, /* ipv6.version is not 6 */
-	reason_spread_mapped_address = 104, /* an IPv4-mapped address in an IPv6 header */
-	reason_spread_ipv6_payload_length = 105, /* ipv6.payload_length disagrees with the packet */
-	reason_spread_udp_checksum = 106, /* udp.checksum is 0, which stands for none and is not valid here */
-	reason_spread_not_ip = 107, /* no ip header here */
+	reason_spread_sent = 70, /* rewritten and sent */
+	reason_spread_pass = 71, /* passed on, as the spec says */
+	reason_spread_inactive = 72, /* the relay's lease has lapsed */
+	reason_spread_vlan_tag = 73, /* a VLAN tag that the stack doesn't have */
+	reason_spread_other_host = 74, /* a frame for another host */
+	reason_spread_link_broadcast = 75, /* a link-layer broadcast */
+	reason_spread_link_multicast = 76, /* a link-layer multicast */
+	reason_spread_truncated = 77, /* the packet ends inside a header */
+	reason_spread_ipv4_version = 78, /* ipv4.version is not 4 */
+	reason_spread_ip_options = 79, /* ipv4.ihl is not 5 */
+	reason_spread_ipv4_reserved = 80, /* ipv4.reserved is not 0 */
+	reason_spread_fragment = 81, /* ipv4.mf is not 0; or: ipv4.fragment_offset is not 0 */
+	reason_spread_ipv4_total_length = 82, /* ipv4.total_length disagrees with the packet */
+	reason_spread_ipv4_checksum = 83, /* ipv4: checksum is wrong */
+	reason_spread_martian_source = 84, /* a source that no other host has: unspecified, loopback, multicast or broadcast */
+	reason_spread_multicast = 85, /* a multicast or broadcast destination */
+	reason_spread_martian_destination = 86, /* a destination that no other host has: unspecified or loopback */
+	reason_spread_not_udp = 87, /* no udp header here */
+	reason_spread_udp_length = 88, /* udp.length disagrees with the packet */
+	reason_spread_super_packet = 89, /* several datagrams in one buffer (GSO, GRO) */
+	reason_spread_partial_checksum = 90, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_spread_no_listeners = 91, /* no group in listeners */
+	reason_spread_no_memory = 92, /* the kernel has no memory to change the packet */
+	reason_spread_fault = 93, /* dropped: the kernel failed after the first change */
+	reason_spread_address_family = 94, /* an address of the other family */
+	reason_spread_too_big = 95, /* larger than the MTU of the way out */
+	reason_spread_no_route = 96, /* no route to the destination */
+	reason_spread_local = 97, /* the destination is this host */
+	reason_spread_unreachable = 98, /* the route says unreachable */
+	reason_spread_blackhole = 99, /* the route says blackhole */
+	reason_spread_prohibit = 100, /* the route says prohibit */
+	reason_spread_no_neighbour = 101, /* the neighbour's link-layer address isn't known yet */
+	reason_spread_copy = 102, /* a copy was sent */
+	reason_spread_refused_by_device = 103, /* the device takes no more */
+	reason_spread_ipv6_version = 104, /* ipv6.version is not 6 */
+	reason_spread_mapped_address = 105, /* an IPv4-mapped address in an IPv6 header */
+	reason_spread_ipv6_payload_length = 106, /* ipv6.payload_length disagrees with the packet */
+	reason_spread_udp_checksum = 107, /* udp.checksum is 0, which stands for none and is not valid here */
+	reason_spread_not_ip = 108, /* no ip header here */
 };
 
 /* What is the same for all receivers. */
@@ -1123,7 +1132,7 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	st16(data + 40, sum0);
 #line 25 "ip.cue"
 	st16(data + 24, sum1);
-#line 1127 "relay.bpf.c"
+#line 1136 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
@@ -1164,13 +1173,13 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
 #line 27 "spec.cue"
 		return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-#line 1168 "relay.bpf.c"
+#line 1177 "relay.bpf.c"
 	}
 #line 27 "spec.cue"
 	if (v_ip_end - 14 > row_r->h_hop_remote.mtu) return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
 #line 27 "spec.cue"
 	return prog_spread_copy1(same, skb, front, row_r);
-#line 1174 "relay.bpf.c"
+#line 1183 "relay.bpf.c"
 }
 
 static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
@@ -1180,7 +1189,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	/* spec.cue:25: do: [{fan_out: { */
 #line 25 "spec.cue"
 	struct group_listeners key __attribute__((aligned(8))) = {};
-#line 1184 "relay.bpf.c"
+#line 1193 "relay.bpf.c"
 	struct list_listeners *list;
 
 #line 25 "spec.cue"
@@ -1196,18 +1205,18 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0)) return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 1200 "relay.bpf.c"
+#line 1209 "relay.bpf.c"
 	void *front = fr_save_front(skb, 42);
 #line 25 "spec.cue"
 	if (!front) return fr_up(skb, reason_spread_no_memory);
-#line 1204 "relay.bpf.c"
+#line 1213 "relay.bpf.c"
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = ld16(front + 40) ? fr_sum_kind(skb, 40, ld16(front + 40), fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) + 0x1100)) : FR_SUM_ABSENT;
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 1211 "relay.bpf.c"
+#line 1220 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) - ((__u64)ld32(front + 26) + ld32(front + 30)) : FR_ZERO + (__u16)~ld16(front + 40) - ((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
 
 	/* ip.checksum, without what depends on the receiver */
@@ -1229,7 +1238,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 #line 25 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn1, &fan, 0);
 
-#line 1233 "relay.bpf.c"
+#line 1242 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 42, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
@@ -1290,7 +1299,7 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same2 *same, st
 	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
 #line 14 "transport.cue"
 	st16(data + 60, sum0);
-#line 1294 "relay.bpf.c"
+#line 1303 "relay.bpf.c"
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 48);
 
@@ -1337,13 +1346,13 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_prohibit);
 #line 27 "spec.cue"
 		return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_no_route);
-#line 1341 "relay.bpf.c"
+#line 1350 "relay.bpf.c"
 	}
 #line 27 "spec.cue"
 	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu) return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_too_big);
 #line 27 "spec.cue"
 	return prog_spread_copy2(same, skb, front, row_r_2);
-#line 1347 "relay.bpf.c"
+#line 1356 "relay.bpf.c"
 }
 
 static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
@@ -1353,7 +1362,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	/* spec.cue:25: do: [{fan_out: { */
 #line 25 "spec.cue"
 	struct group_listeners key __attribute__((aligned(8))) = {};
-#line 1357 "relay.bpf.c"
+#line 1366 "relay.bpf.c"
 	struct list_listeners *list;
 
 #line 25 "spec.cue"
@@ -1371,18 +1380,18 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0)) return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
-#line 1375 "relay.bpf.c"
+#line 1384 "relay.bpf.c"
 	void *front = fr_save_front(skb, 62);
 #line 25 "spec.cue"
 	if (!front) return fr_up(skb, reason_spread_no_memory);
-#line 1379 "relay.bpf.c"
+#line 1388 "relay.bpf.c"
 	struct prog_spread_same2 *same = front + FR_NEEDS_FRONT;
 
 	/* udp.checksum, without what depends on the receiver */
 	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60), fr_fold((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
 #line 14 "transport.cue"
 	if (same->kind0 == FR_SUM_FAULT) return fr_up(skb, reason_spread_no_memory);
-#line 1386 "relay.bpf.c"
+#line 1395 "relay.bpf.c"
 	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) - ((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) : FR_ZERO + (__u16)~ld16(front + 60) - ((__u64)ld32(front + 54) + fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
 	same->v_ip_end_2 = v_ip_end_2;
 
@@ -1401,7 +1410,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 #line 25 "spec.cue"
 	bpf_loop(list->count, prog_spread_turn2, &fan, 0);
 
-#line 1405 "relay.bpf.c"
+#line 1414 "relay.bpf.c"
 	if (bpf_skb_store_bytes(skb, 0, front, 62, 0)) return fr_drop(len, reason_spread_fault);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 48);
@@ -1442,7 +1451,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_spread_link_broadcast);
 #line 23 "spec.cue"
 		return fr_up(skb, reason_spread_link_multicast);
-#line 1446 "relay.bpf.c"
+#line 1455 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -1499,7 +1508,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_spread_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_spread_martian_destination);
-#line 1503 "relay.bpf.c"
+#line 1512 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp"] */
@@ -1530,8 +1539,10 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 25 "spec.cue"
 		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42))) return fr_up(skb, reason_spread_partial_checksum);
 #line 25 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_spread_partial_checksum);
+#line 25 "spec.cue"
 		return prog_spread_fan1(skb, data, v_ip_end);
-#line 1535 "relay.bpf.c"
+#line 1546 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp"] */
@@ -1569,7 +1580,7 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_spread_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_spread_martian_destination);
-#line 1573 "relay.bpf.c"
+#line 1584 "relay.bpf.c"
 		}
 
 		/* spec.cue:24: stack: ["eth", "ip", "udp"] */
@@ -1600,12 +1611,14 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 #line 25 "spec.cue"
 		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 62))) return fr_up(skb, reason_spread_partial_checksum);
 #line 25 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_spread_partial_checksum);
+#line 25 "spec.cue"
 		return prog_spread_fan2(skb, data, v_ip_end_2);
-#line 1605 "relay.bpf.c"
+#line 1618 "relay.bpf.c"
 	}
 
 	/* spec.cue:24: stack: ["eth", "ip", "udp"] */
 #line 24 "spec.cue"
 	return fr_up(skb, reason_spread_not_ip);
-#line 1611 "relay.bpf.c"
+#line 1624 "relay.bpf.c"
 }

@@ -86,19 +86,19 @@ enum {
 	reason_forward_no_tenants = 19, /* no row in tenants */
 	reason_forward_changing = 20, /* user space changed rows at each attempt to read one */
 	reason_forward_hop_limit = 21, /* the hop limit is used up */
-	reason_forward_no_memory = 22, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 23, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 24, /* larger than the MTU of the way out */
-	reason_forward_no_route = 25, /* no route to the destination */
-	reason_forward_local = 26, /* the destination is this host */
-	reason_forward_unreachable = 27, /* the route says unreachable */
-	reason_forward_blackhole = 28, /* the route says blackhole */
-	reason_forward_prohibit = 29, /* the route says prohibit */
-	reason_forward_ipv6_version = 30, /* ipv6.version is not 6 */
-	reason_forward_mapped_address = 31, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 32, /* ipv6.payload_length disagrees with the packet */
-	reason_forward_not_ip = 33, /* no ip header here */
-	reason_forward_partial_checksum = 34, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_forward_partial_checksum = 22, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_forward_no_memory = 23, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 24, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 25, /* larger than the MTU of the way out */
+	reason_forward_no_route = 26, /* no route to the destination */
+	reason_forward_local = 27, /* the destination is this host */
+	reason_forward_unreachable = 28, /* the route says unreachable */
+	reason_forward_blackhole = 29, /* the route says blackhole */
+	reason_forward_prohibit = 30, /* the route says prohibit */
+	reason_forward_ipv6_version = 31, /* ipv6.version is not 6 */
+	reason_forward_mapped_address = 32, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 33, /* ipv6.payload_length disagrees with the packet */
+	reason_forward_not_ip = 34, /* no ip header here */
 	reason_forward_udp_checksum = 35, /* udp.checksum is 0, which stands for none and is not valid here */
 	reason_forward_vlan_tag = 36, /* a VLAN tag that the stack doesn't have */
 	reason_forward_no_match = 37, /* not what the program is for */
@@ -548,6 +548,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 10 "spec.cue"
 			if (unlikely(row_t->m_way.hop.state != FR_HOP_DIRECT && row_t->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
 				if (row_t->m_way.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -559,13 +561,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 563 "relay.bpf.c"
+#line 565 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_t->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write1(skb, data, v_ip_end, row_t);
-#line 569 "relay.bpf.c"
+#line 571 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -603,7 +605,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 607 "relay.bpf.c"
+#line 609 "relay.bpf.c"
 			}
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -627,11 +629,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 631 "relay.bpf.c"
+#line 633 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
-#line 635 "relay.bpf.c"
+#line 637 "relay.bpf.c"
 				enum fr_found found;
 
 #line 8 "spec.cue"
@@ -652,7 +654,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (found == FR_MISSING)
 #line 8 "spec.cue"
 					row_t_2 = NULL;
-#line 656 "relay.bpf.c"
+#line 658 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_2) return fr_up(skb, reason_forward_no_tenants);
@@ -662,6 +664,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 10 "spec.cue"
 			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 10 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_forward_partial_checksum);
 #line 10 "spec.cue"
 			if (unlikely(row_t_2->m_way.hop.state != FR_HOP_DIRECT && row_t_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
@@ -674,19 +678,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_2->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 678 "relay.bpf.c"
+#line 682 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_t_2->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write2(skb, data, v_ip_end_2, row_t_2);
-#line 684 "relay.bpf.c"
+#line 688 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 690 "relay.bpf.c"
+#line 694 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -746,7 +750,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast_v4(ld32(data + 34))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 750 "relay.bpf.c"
+#line 754 "relay.bpf.c"
 			}
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -770,11 +774,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_3 != v_ip_end_3) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 774 "relay.bpf.c"
+#line 778 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
-#line 778 "relay.bpf.c"
+#line 782 "relay.bpf.c"
 				enum fr_found found;
 
 #line 8 "spec.cue"
@@ -789,7 +793,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (found == FR_MISSING)
 #line 8 "spec.cue"
 					row_t_3 = NULL;
-#line 793 "relay.bpf.c"
+#line 797 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_3) return fr_up(skb, reason_forward_no_tenants);
@@ -817,13 +821,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_3->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 821 "relay.bpf.c"
+#line 825 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (28ULL + v_payload_len > row_t_3->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write3(skb, data, v_payload_len, v_partial, row_t_3);
-#line 827 "relay.bpf.c"
+#line 831 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -861,7 +865,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (fr_multicast(data + 42)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 				return fr_up(skb, reason_forward_martian_destination);
-#line 865 "relay.bpf.c"
+#line 869 "relay.bpf.c"
 			}
 
 			/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -885,11 +889,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_udp_end_4 != v_ip_end_4) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: t: tenants: ["vlan.vid", "ip.dst"] */
-#line 889 "relay.bpf.c"
+#line 893 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_tenants key __attribute__((aligned(8))) = {};
-#line 893 "relay.bpf.c"
+#line 897 "relay.bpf.c"
 				enum fr_found found;
 
 #line 8 "spec.cue"
@@ -910,7 +914,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (found == FR_MISSING)
 #line 8 "spec.cue"
 					row_t_4 = NULL;
-#line 914 "relay.bpf.c"
+#line 918 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_t_4) return fr_up(skb, reason_forward_no_tenants);
@@ -944,19 +948,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_t_4->m_way.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 948 "relay.bpf.c"
+#line 952 "relay.bpf.c"
 			}
 #line 10 "spec.cue"
 			if (48ULL + v_payload_len_2 > row_t_4->m_way.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 			return prog_forward_write4(skb, data, v_payload_len_2, v_partial_2, row_t_4);
-#line 954 "relay.bpf.c"
+#line 958 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_ip);
-#line 960 "relay.bpf.c"
+#line 964 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -1011,7 +1015,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 1015 "relay.bpf.c"
+#line 1019 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -1037,7 +1041,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 1041 "relay.bpf.c"
+#line 1045 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -1075,7 +1079,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 1079 "relay.bpf.c"
+#line 1083 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
@@ -1101,11 +1105,11 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		/* spec.cue:9: when: "vlan" */
 #line 9 "spec.cue"
 		return fr_up(skb, reason_forward_no_match);
-#line 1105 "relay.bpf.c"
+#line 1109 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "vlan?", "ip", "udp"] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1111 "relay.bpf.c"
+#line 1115 "relay.bpf.c"
 }

@@ -34,6 +34,9 @@ func RunLive(ctx context.Context, c Config, offload bool) (*Report, error) {
 	if f.net, err = testrun.Enter(c.Plan, false); err != nil {
 		return nil, err
 	}
+	if err := f.net.Devices(); err != nil {
+		return nil, errors.Join(err, f.net.Leave())
+	}
 	defer func() {
 		if f.net.Leave() == nil {
 			unpin() // else the thread ends with its goroutine

@@ -95,7 +95,7 @@ func Enter(plan *ir.Plan, plain bool) (*Net, error) {
 	}
 	err = n.Host(Host)
 	if err == nil && (UsesRoutes(plan) || UsesCopies(plan)) {
-		err = n.build()
+		err = n.Devices()
 	}
 	if err != nil {
 		return nil, errors.Join(err, n.Leave())
@@ -167,7 +167,11 @@ func (n *Net) Back() error {
 	return nil
 }
 
-func (n *Net) build() error {
+// Devices makes the device that everything leads over, where there is none yet.
+func (n *Net) Devices() error {
+	if n.out != 0 {
+		return nil
+	}
 	for _, path := range []string{"/proc/sys/net/ipv4/conf/all/forwarding", "/proc/sys/net/ipv6/conf/all/forwarding"} {
 		if err := os.WriteFile(path, []byte("1"), 0o644); err != nil {
 			return fmt.Errorf("switch forwarding on: %w", err)

@@ -7,7 +7,8 @@
  * Needs Linux 5.10 or newer.
  */
 
-#define FR_REASONS 37
+#define FR_REASONS 38
+#define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
 /* table routes */
@@ -69,21 +70,22 @@ enum {
 	reason_forward_no_routes = 19, /* no row in routes */
 	reason_forward_changing = 20, /* user space changed rows at each attempt to read one */
 	reason_forward_hop_limit = 21, /* the hop limit is used up */
-	reason_forward_no_memory = 22, /* the kernel has no memory to change the packet */
-	reason_forward_fault = 23, /* dropped: the kernel failed after the first change */
-	reason_forward_too_big = 24, /* larger than the MTU of the way out */
-	reason_forward_no_route = 25, /* no route to the destination */
-	reason_forward_local = 26, /* the destination is this host */
-	reason_forward_unreachable = 27, /* the route says unreachable */
-	reason_forward_blackhole = 28, /* the route says blackhole */
-	reason_forward_prohibit = 29, /* the route says prohibit */
-	reason_forward_tcp_data_offset = 30, /* tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet */
-	reason_forward_tcp_options = 31, /* tcp.options is longer than the spec allows */
-	reason_forward_not_l4 = 32, /* no l4 header here */
-	reason_forward_ipv6_version = 33, /* ipv6.version is not 6 */
-	reason_forward_mapped_address = 34, /* an IPv4-mapped address in an IPv6 header */
-	reason_forward_ipv6_payload_length = 35, /* ipv6.payload_length disagrees with the packet */
-	reason_forward_not_ip = 36, /* no ip header here */
+	reason_forward_partial_checksum = 22, /* a checksum is left to a device, of a header that the stack doesn't name */
+	reason_forward_no_memory = 23, /* the kernel has no memory to change the packet */
+	reason_forward_fault = 24, /* dropped: the kernel failed after the first change */
+	reason_forward_too_big = 25, /* larger than the MTU of the way out */
+	reason_forward_no_route = 26, /* no route to the destination */
+	reason_forward_local = 27, /* the destination is this host */
+	reason_forward_unreachable = 28, /* the route says unreachable */
+	reason_forward_blackhole = 29, /* the route says blackhole */
+	reason_forward_prohibit = 30, /* the route says prohibit */
+	reason_forward_tcp_data_offset = 31, /* tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet */
+	reason_forward_tcp_options = 32, /* tcp.options is longer than the spec allows */
+	reason_forward_not_l4 = 33, /* no l4 header here */
+	reason_forward_ipv6_version = 34, /* ipv6.version is not 6 */
+	reason_forward_mapped_address = 35, /* an IPv4-mapped address in an IPv6 header */
+	reason_forward_ipv6_payload_length = 36, /* ipv6.payload_length disagrees with the packet */
+	reason_forward_not_ip = 37, /* no ip header here */
 };
 
 static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end, struct val_routes *row_r)
@@ -102,13 +104,13 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	__u16 x2 = ld16(data + 14);
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
-#line 106 "relay.bpf.c"
+#line 108 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r->m_fast.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 112 "relay.bpf.c"
+#line 114 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -132,7 +134,7 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 	st16(data + 22, x1);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 136 "relay.bpf.c"
+#line 138 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -155,13 +157,13 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 159 "relay.bpf.c"
+#line 161 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r->m_slow.hop.state == FR_HOP_DIRECT;
 
 #line 11 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 165 "relay.bpf.c"
+#line 167 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -183,7 +185,7 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 187 "relay.bpf.c"
+#line 189 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -210,13 +212,13 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	__u16 x2 = ld16(data + 14);
 #line 10 "spec.cue"
 	__u16 x3 = ld16(data + 22);
-#line 214 "relay.bpf.c"
+#line 216 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
 	int direct = row_r_2->m_fast.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 220 "relay.bpf.c"
+#line 222 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -240,7 +242,7 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 	st16(data + 22, x1);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 244 "relay.bpf.c"
+#line 246 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 12);
 	}
@@ -263,13 +265,13 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	__u16 old0 = ld16(data + 24);
 #line 11 "spec.cue"
 	__u16 x1 = ld16(data + 22);
-#line 267 "relay.bpf.c"
+#line 269 "relay.bpf.c"
 	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
 	int direct = row_r_2->m_slow.hop.state == FR_HOP_DIRECT;
 
 #line 11 "spec.cue"
 	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-#line 273 "relay.bpf.c"
+#line 275 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -291,7 +293,7 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 	st16(data + 22, x0);
 #line 25 "ip.cue"
 	st16(data + 24, sum0);
-#line 295 "relay.bpf.c"
+#line 297 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 22, 4);
 	}
@@ -310,12 +312,12 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 314 "relay.bpf.c"
+#line 316 "relay.bpf.c"
 	int direct = row_r_3->m_fast.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 319 "relay.bpf.c"
+#line 321 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -337,7 +339,7 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 341 "relay.bpf.c"
+#line 343 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -354,12 +356,12 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 358 "relay.bpf.c"
+#line 360 "relay.bpf.c"
 	int direct = row_r_3->m_slow.hop.state == FR_HOP_DIRECT;
 
 #line 11 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 363 "relay.bpf.c"
+#line 365 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -379,7 +381,7 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 383 "relay.bpf.c"
+#line 385 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -398,12 +400,12 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff)); /* ipv6: version dscp ecn flow_label */
 #line 45 "ip.cue"
 	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 402 "relay.bpf.c"
+#line 404 "relay.bpf.c"
 	int direct = row_r_4->m_fast.hop.state == FR_HOP_DIRECT;
 
 #line 10 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 407 "relay.bpf.c"
+#line 409 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -425,7 +427,7 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 	st32(data + 14, x0);
 #line 45 "ip.cue"
 	st16(data + 20, x1);
-#line 429 "relay.bpf.c"
+#line 431 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 14, 8);
 	}
@@ -442,12 +444,12 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	__u32 len = skb->len;
 #line 45 "ip.cue"
 	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1)); /* ipv6: next_header hop_limit */
-#line 446 "relay.bpf.c"
+#line 448 "relay.bpf.c"
 	int direct = row_r_4->m_slow.hop.state == FR_HOP_DIRECT;
 
 #line 11 "spec.cue"
 	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-#line 451 "relay.bpf.c"
+#line 453 "relay.bpf.c"
 		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -467,7 +469,7 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 	}
 #line 45 "ip.cue"
 	st16(data + 20, x0);
-#line 471 "relay.bpf.c"
+#line 473 "relay.bpf.c"
 	if (unlikely(csum >= 0)) {
 		fr_complete(skb, csum, 20, 2);
 	}
@@ -517,7 +519,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 		if (skb->pkt_type == 1) return fr_up(skb, reason_forward_link_broadcast);
 #line 6 "spec.cue"
 		return fr_up(skb, reason_forward_link_multicast);
-#line 521 "relay.bpf.c"
+#line 523 "relay.bpf.c"
 	}
 
 	/* link.cue:4 */
@@ -574,7 +576,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast_v4(ld32(data + 30))) return fr_up(skb, reason_forward_multicast); /* ipv4.dst */
 #line 27 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 578 "relay.bpf.c"
+#line 580 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -597,7 +599,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end != v_ip_end) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 601 "relay.bpf.c"
+#line 603 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -608,7 +610,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r = find_routes(&key);
-#line 612 "relay.bpf.c"
+#line 614 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r) return fr_up(skb, reason_forward_no_routes);
@@ -621,6 +623,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
+				if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 10 "spec.cue"
 				if (unlikely(row_r->m_fast.hop.state != FR_HOP_DIRECT && row_r->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
 					if (row_r->m_fast.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -632,13 +636,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 636 "relay.bpf.c"
+#line 640 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write1(skb, data, v_ip_end, row_r);
-#line 642 "relay.bpf.c"
+#line 646 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -646,6 +650,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
 #line 11 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 11 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_forward_partial_checksum);
 #line 11 "spec.cue"
 			if (unlikely(row_r->m_slow.hop.state != FR_HOP_DIRECT && row_r->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -658,13 +664,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 662 "relay.bpf.c"
+#line 668 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_r->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write2(skb, data, v_ip_end, row_r);
-#line 668 "relay.bpf.c"
+#line 674 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -699,7 +705,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 703 "relay.bpf.c"
+#line 709 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -710,7 +716,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				fr_put_v4(key.m_dst.addr, ld32(data + 30));
 #line 8 "spec.cue"
 				row_r_2 = find_routes(&key);
-#line 714 "relay.bpf.c"
+#line 720 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_2) return fr_up(skb, reason_forward_no_routes);
@@ -723,6 +729,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
+				if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 10 "spec.cue"
 				if (unlikely(row_r_2->m_fast.hop.state != FR_HOP_DIRECT && row_r_2->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
 					if (row_r_2->m_fast.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -734,13 +742,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_2->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 738 "relay.bpf.c"
+#line 746 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write3(skb, data, v_ip_end, row_r_2);
-#line 744 "relay.bpf.c"
+#line 752 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -748,6 +756,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be8(data + 22) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv4.ttl */
 #line 11 "spec.cue"
 			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 11 "spec.cue"
+			if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_forward_partial_checksum);
 #line 11 "spec.cue"
 			if (unlikely(row_r_2->m_slow.hop.state != FR_HOP_DIRECT && row_r_2->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -760,19 +770,19 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_2->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 764 "relay.bpf.c"
+#line 774 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) : v_ip_end - 14) > row_r_2->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write4(skb, data, v_ip_end, row_r_2);
-#line 770 "relay.bpf.c"
+#line 780 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 776 "relay.bpf.c"
+#line 786 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -810,7 +820,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_forward_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_forward_martian_destination);
-#line 814 "relay.bpf.c"
+#line 824 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -833,7 +843,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (v_l4_end_2 != v_ip_end_2) return fr_up(skb, reason_forward_udp_length);
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 837 "relay.bpf.c"
+#line 847 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -848,7 +858,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_3 = find_routes(&key);
-#line 852 "relay.bpf.c"
+#line 862 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_3) return fr_up(skb, reason_forward_no_routes);
@@ -861,6 +871,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
+				if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 10 "spec.cue"
 				if (unlikely(row_r_3->m_fast.hop.state != FR_HOP_DIRECT && row_r_3->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
 					if (row_r_3->m_fast.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -872,13 +884,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_3->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 876 "relay.bpf.c"
+#line 888 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write5(skb, data, v_ip_end_2, row_r_3);
-#line 882 "relay.bpf.c"
+#line 894 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -886,6 +898,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 11 "spec.cue"
 			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 11 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_forward_partial_checksum);
 #line 11 "spec.cue"
 			if (unlikely(row_r_3->m_slow.hop.state != FR_HOP_DIRECT && row_r_3->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -898,13 +912,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_3->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 902 "relay.bpf.c"
+#line 916 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_r_3->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write6(skb, data, v_ip_end_2, row_r_3);
-#line 908 "relay.bpf.c"
+#line 922 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
@@ -939,7 +953,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54)) return fr_up(skb, reason_forward_tcp_data_offset); /* tcp.data_offset */
 
 			/* spec.cue:8: lookup: r: routes: ["ip.dst"] */
-#line 943 "relay.bpf.c"
+#line 957 "relay.bpf.c"
 			{
 #line 8 "spec.cue"
 				struct key_routes key __attribute__((aligned(8))) = {};
@@ -954,7 +968,7 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				st32((void *)&key + 16, ld32(data + 38 + 12));
 #line 8 "spec.cue"
 				row_r_4 = find_routes(&key);
-#line 958 "relay.bpf.c"
+#line 972 "relay.bpf.c"
 			}
 #line 8 "spec.cue"
 			if (!row_r_4) return fr_up(skb, reason_forward_no_routes);
@@ -967,6 +981,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 #line 10 "spec.cue"
 				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
 #line 10 "spec.cue"
+				if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_forward_partial_checksum);
+#line 10 "spec.cue"
 				if (unlikely(row_r_4->m_fast.hop.state != FR_HOP_DIRECT && row_r_4->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 10 "spec.cue"
 					if (row_r_4->m_fast.hop.state == FR_HOP_LOCAL) return fr_up(skb, reason_forward_local);
@@ -978,13 +994,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 					if (row_r_4->m_fast.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 10 "spec.cue"
 					return fr_up(skb, reason_forward_no_route);
-#line 982 "relay.bpf.c"
+#line 998 "relay.bpf.c"
 				}
 #line 10 "spec.cue"
 				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_fast.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 10 "spec.cue"
 				return prog_forward_write7(skb, data, v_ip_end_2, row_r_4);
-#line 988 "relay.bpf.c"
+#line 1004 "relay.bpf.c"
 			}
 
 			/* spec.cue:11: {do: [{send: via: "r.slow"}]}, */
@@ -992,6 +1008,8 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			if (be8(data + 21) <= 1) return fr_up(skb, reason_forward_hop_limit); /* ipv6.hop_limit */
 #line 11 "spec.cue"
 			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0))) return fr_up(skb, reason_forward_super_packet);
+#line 11 "spec.cue"
+			if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_forward_partial_checksum);
 #line 11 "spec.cue"
 			if (unlikely(row_r_4->m_slow.hop.state != FR_HOP_DIRECT && row_r_4->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
 #line 11 "spec.cue"
@@ -1004,23 +1022,23 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 				if (row_r_4->m_slow.hop.state == FR_HOP_PROHIBIT) return fr_up(skb, reason_forward_prohibit);
 #line 11 "spec.cue"
 				return fr_up(skb, reason_forward_no_route);
-#line 1008 "relay.bpf.c"
+#line 1026 "relay.bpf.c"
 			}
 #line 11 "spec.cue"
 			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) : v_ip_end_2 - 14) > row_r_4->m_slow.hop.mtu) return fr_up(skb, reason_forward_too_big);
 #line 11 "spec.cue"
 			return prog_forward_write8(skb, data, v_ip_end_2, row_r_4);
-#line 1014 "relay.bpf.c"
+#line 1032 "relay.bpf.c"
 		}
 
 		/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 		return fr_up(skb, reason_forward_not_l4);
-#line 1020 "relay.bpf.c"
+#line 1038 "relay.bpf.c"
 	}
 
 	/* spec.cue:7: stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
 #line 7 "spec.cue"
 	return fr_up(skb, reason_forward_not_ip);
-#line 1026 "relay.bpf.c"
+#line 1044 "relay.bpf.c"
 }

@@ -116,6 +116,7 @@ const (
 	ForwardNoRoutes                                // no row in routes
 	ForwardChanging                                // user space changed rows at each attempt to read one
 	ForwardHopLimit                                // the hop limit is used up
+	ForwardPartialChecksum                         // a checksum is left to a device, of a header that the stack doesn't name
 	ForwardNoMemory                                // the kernel has no memory to change the packet
 	ForwardFault                                   // dropped: the kernel failed after the first change
 	ForwardTooBig                                  // larger than the MTU of the way out
@@ -238,6 +239,7 @@ var desc = runtime.Desc{
 			{Name: "no_routes", Kind: "up", Doc: "no row in routes"},
 			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
 			{Name: "hop_limit", Kind: "up", Doc: "the hop limit is used up"},
+			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
 			{Name: "too_big", Kind: "up", Doc: "larger than the MTU of the way out"},

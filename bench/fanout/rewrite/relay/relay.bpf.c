@@ -606,8 +606,10 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 #line 19 "spec.cue"
 		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 54))) return fr_up(skb, reason_deliver_partial_checksum);
 #line 19 "spec.cue"
+		if (!((skb->len <= v_ip_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1)))) return fr_up(skb, reason_deliver_partial_checksum);
+#line 19 "spec.cue"
 		return prog_deliver_fan1(skb, data, v_ip_end);
-#line 611 "relay.bpf.c"
+#line 613 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
@@ -645,7 +647,7 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 			if (fr_multicast(data + 38)) return fr_up(skb, reason_deliver_multicast); /* ipv6.dst */
 #line 47 "ip.cue"
 			return fr_up(skb, reason_deliver_martian_destination);
-#line 649 "relay.bpf.c"
+#line 651 "relay.bpf.c"
 		}
 
 		/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
@@ -684,12 +686,14 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 #line 19 "spec.cue"
 		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) || ((v_partial_2 >> 16) >= 74))) return fr_up(skb, reason_deliver_partial_checksum);
 #line 19 "spec.cue"
+		if (!((skb->len <= v_ip_end_2) || (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1)))) return fr_up(skb, reason_deliver_partial_checksum);
+#line 19 "spec.cue"
 		return prog_deliver_fan2(skb, data, v_ip_end_2);
-#line 689 "relay.bpf.c"
+#line 693 "relay.bpf.c"
 	}
 
 	/* spec.cue:18: stack: ["eth", "ip", "udp", "rtp"] */
 #line 18 "spec.cue"
 	return fr_up(skb, reason_deliver_not_ip);
-#line 695 "relay.bpf.c"
+#line 699 "relay.bpf.c"
 }
