@@ -291,7 +291,7 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Cell, bool) {
 	if w.path[len(w.path)-1].end.Base != nil {
 		costs += variableCosts
 	}
-	if slices.ContainsFunc(w.src.Rules, func(r *spec.Rule) bool { return r.Do[len(r.Do)-1].FanOut != nil }) {
+	if slices.ContainsFunc(w.src.Rules, func(r *spec.Rule) bool { return len(r.Do) > 0 && r.Do[len(r.Do)-1].FanOut != nil }) {
 		costs += fanOutCosts
 	}
 	if full && costs > maxFront {

@@ -432,11 +432,12 @@ static __always_inline __u64 fr_count_of(const void *changes, const void *learne
 static __always_inline enum fr_found fr_find(void *map, const void *key, const struct fr_lease *lease, __u32 place, void **row,
 					     __u64 (*copy)(void *, const void *), enum fr_changes word, const void *learned)
 {
-	const void *changes = (const void *)lease + word;
+	const void *changes;
 	__u32 zero = 0, i;
 
 	if (!lease)
 		return FR_MISSING;
+	changes = fr_pin((void *)lease) + word; /* not before the check */
 	_Pragma("clang loop unroll(disable)")
 	for (i = 0; i < FR_ATTEMPTS; i++) {
 		__u64 before = fr_count_of(changes, learned, 0), after;
