@@ -620,8 +620,8 @@ func TestPathMTUFlood(t *testing.T) {
 	close(stop)
 	flood.Wait()
 	about.from = netip.AddrPortFrom(about.from.Addr(), 10500)
-	b.report(t, about)
 	until(t, soon, "the true one", func() bool {
+		b.report(t, about) // as a router does for each packet that is too big: the flood may have filled the queue
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.hops.byKey[keys[500]].now.MTU == 1000
@@ -640,7 +640,7 @@ func TestPathMTUTooMany(t *testing.T) {
 	b.udp(t, c.listen)
 	c.open(t, r)
 	asked := r.hops.routes.asked.Load()
-	until(t, 3*time.Second, "all routes are asked for", func() bool { return r.hops.routes.asked.Load() >= asked+2 })
+	until(t, 3*time.Second, "all routes are asked for", func() bool { return r.hops.routes.asked.Load() > asked }) // once, or for each family
 	b.report(t, c.error)
 	c.is(t, "an error", c.mtu)
 	if got := r.PathMTUs(); got.Taken != 1 {
