@@ -43,7 +43,7 @@ test: check ## everything, with the kernel; CI runs this
 
 test-kernels: build ## every relay on Debian's kernels from 5.10 on, in virtual machines; KERNELS=bullseye,sid for some
 	@tools/ensure test kernels root
-	@$(GO) run ./internal/testkernel/testkernels $(if $(KERNELS),-kernels $(KERNELS))
+	@$(GO) run ./internal/test/testkernel/testkernels $(if $(KERNELS),-kernels $(KERNELS))
 
 fresh: ## the commands of the README on a bare Debian; RUN='make test' for another one
 	@tools/fresh $(if $(RUN),'$(RUN)')
@@ -62,12 +62,12 @@ demo: build ## the same traffic through user space, and through the kernel
 
 fuzz: build ## random packets through the model and the kernel for TIME=60s, then random bytes for BYTES=20s
 	@tools/ensure root
-	@$(GO) test -count=1 -v -timeout 0 -run '^TestKernelAgrees$$' ./internal/fuzz -args -time $(TIME)
-	@$(GO) test -timeout 0 -run '^$$' -fuzz '^FuzzBytes$$' -fuzztime $(BYTES) ./internal/fuzz
+	@$(GO) test -count=1 -v -timeout 0 -run '^TestKernelAgrees$$' ./internal/test/fuzz -args -time $(TIME)
+	@$(GO) test -timeout 0 -run '^$$' -fuzz '^FuzzBytes$$' -fuzztime $(BYTES) ./internal/test/fuzz
 
 fuzz-specs: build ## N=500 random specs from SEED=1 on, compiled and compared
 	@tools/ensure root
-	@$(GO) test -count=1 -v -timeout 0 -run '^TestSpecs$$' ./internal/specgen -args -specs $(N) -seed $(SEED)
+	@$(GO) test -count=1 -v -timeout 0 -run '^TestSpecs$$' ./internal/test/specgen -args -specs $(N) -seed $(SEED)
 
 clean: ## what was built here
 	@rm -rf bin .cache fastrelay-failure-*

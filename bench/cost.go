@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	turnrelay "github.com/fastrelay/fastrelay-gen/examples/turn/relay"
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
-	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 

@@ -15,8 +15,8 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/bench/fanout"
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
 func main() {

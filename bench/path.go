@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
 var variants = []turnlab.Variant{turnlab.Forwarding, turnlab.InKernel, turnlab.UserSpace}

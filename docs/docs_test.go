@@ -24,7 +24,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	_ "github.com/fastrelay/fastrelay-gen/internal/cli" // defines all codes
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/specgen"
+	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -299,7 +299,7 @@ func TestReasons(t *testing.T) {
 	if len(seen) < 50 {
 		t.Fatalf("only %d reasons are listed", len(seen))
 	}
-	kinds := map[ir.ReasonKind]string{ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Went: "up", ir.Fault: "fault", ir.Copied: "copy", ir.Declined: "declined"}
+	kinds := map[ir.ReasonKind]string{ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Punted: "up", ir.Fault: "fault", ir.Copied: "copy", ir.Declined: "declined"}
 	check := func(what string, s *spec.Spec, plan *ir.Plan) {
 		names := reasonNames(s)
 		for _, p := range plan.Programs {
@@ -316,7 +316,7 @@ func TestReasons(t *testing.T) {
 			}
 		}
 	}
-	for _, pattern := range []string{"../examples/*/spec.cue", "../golden/*/spec.cue", "../internal/fuzz/testdata/specs/*/spec.cue"} {
+	for _, pattern := range []string{"../examples/*/spec.cue", "../golden/*/spec.cue", "../internal/test/fuzz/testdata/specs/*/spec.cue"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatal(pattern, err)
@@ -372,7 +372,7 @@ func reasonNames(s *spec.Spec) func(pattern string) *regexp.Regexp {
 			add("TABLE", r.Table)
 		}
 	}
-	for _, g := range s.FanOuts {
+	for _, g := range s.Groups {
 		add("GROUP", g.Name)
 		fields(g.Receiver)
 	}

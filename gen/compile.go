@@ -8,9 +8,9 @@
 //	expr.go     expressions: names, types, ranges
 //	match.go    constraints as conditions
 //	rules.go    lookups, rules, actions
-//	fanout.go   one to many; with front.go
+//	fanout.go   one to many; with extent.go
 //	effects.go  names for values, numbers that are drawn, lists of elements
-//	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and cells.go
+//	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and stores.go
 //	check.go    what the plan needs of a kernel, and the invariants of its shape
 //	unused.go   warnings: what is declared and not used
 //
@@ -31,7 +31,7 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 		diags:    &diag.List{},
 		plan:     &ir.Plan{Name: s.Name.Value, Pos: s.Name.Pos},
 		headers:  map[string]*spec.Header{},
-		groups:   map[string]*spec.Group{},
+		groups:   map[string]*spec.Alternatives{},
 		settings: map[string]*ir.Setting{},
 		tables:   map[string]*ir.Table{},
 		counters: map[string]*ir.Counter{},
@@ -43,7 +43,7 @@ func Compile(s *spec.Spec) (*ir.Plan, *diag.List) {
 			c.headers[h.Name.Value] = h
 		}
 	}
-	for _, g := range s.Groups {
+	for _, g := range s.Alternatives {
 		if _, shadowed := c.groups[g.Name.Value]; !shadowed {
 			c.groups[g.Name.Value] = g
 		}
@@ -69,7 +69,7 @@ type compiler struct {
 	diags    *diag.List
 	plan     *ir.Plan
 	headers  map[string]*spec.Header
-	groups   map[string]*spec.Group
+	groups   map[string]*spec.Alternatives
 	settings map[string]*ir.Setting
 	tables   map[string]*ir.Table
 	counters map[string]*ir.Counter

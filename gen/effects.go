@@ -57,7 +57,7 @@ func (w *rewriter) lets(a *spec.Action) {
 			w.emitLet(&ir.Let{Var: out, Value: v.x, Pos: as.Target.Pos})
 			v = val{t: v.t, x: &ir.VarRef{Var: out}, max: v.max, wraps: v.wraps}
 		} else {
-			v.place, v.portAt, v.inst = nil, nil, nil
+			v.field, v.portAt, v.layer = nil, nil, nil
 		}
 		w.named[name.Value] = v
 	}
@@ -276,7 +276,7 @@ func exprKey(e *spec.Expr) string {
 }
 
 // elements returns the field with a list of elements that an expression names, where this path has it.
-func (s *scope) elements(e *spec.Expr) *place {
+func (s *scope) elements(e *spec.Expr) *fieldRef {
 	if e.Op != spec.OpName || len(e.Path) != 2 {
 		return nil
 	}

@@ -20,8 +20,8 @@ import (
 // scope is where names are looked up: the headers of a path, the rows found so far, and what is known of them.
 type scope struct {
 	*program
-	path  []*inst
-	self  *inst // whose fields can be named without the header; nil outside of header declarations
+	path  []*layer
+	self  *layer // whose fields can be named without the header; nil outside of header declarations
 	rows  map[string]*ir.Row
 	facts map[*ir.Row]bool // rows known to be there
 	quiet bool             // don't report: the caller only wants to know
@@ -29,7 +29,7 @@ type scope struct {
 	lists map[string]*list // lists of elements that were searched, by what for
 	level *val             // the packet's priority, where it is known
 	fx    *effects         // where an expression may have effects; nil: it may not
-	each  *fan             // the fan-out whose receivers' turn it is; nil: none
+	each  *fanOut             // the fan-out whose receivers' turn it is; nil: none
 }
 
 // val is a typed value.
@@ -40,17 +40,17 @@ type val struct {
 	max     uint64  // integers
 	row     *ir.Row // a row as a condition, or the row of a member
 	member  *ir.Member
-	inst    *inst // a header
-	absent  bool  // a header that is not on this path
-	place   *place
-	portAt  *place // endpoint made of fields
+	layer    *layer // a header
+	absent  bool   // a header that is not on this path
+	field   *fieldRef
+	portAt  *fieldRef // endpoint made of fields
 	pos     diag.Pos
 	counter bool
 	wraps   bool // a result of arithmetic, which may be meant to wrap around
 }
 
-func (pl *place) value_() val {
-	v := val{x: pl.load, max: pl.max, place: pl, pos: pl.f.Name.Pos}
+func (pl *fieldRef) val() val {
+	v := val{x: pl.load, max: pl.max, field: pl, pos: pl.f.Name.Pos}
 	if pl.load != nil {
 		v.t = pl.load.Type()
 	}
@@ -384,17 +384,17 @@ func (s *scope) length(e *spec.Expr) (val, bool) {
 		return v, false
 	}
 	switch {
-	case v.place != nil && v.place.size != nil:
-		return val{t: ir.UintType(64), x: v.place.size, max: maxVariable, pos: e.Pos}, true
-	case v.place != nil && v.place.f.Kind == spec.FieldBytes:
-		return val{t: ir.UintType(64), x: num(uint64(v.place.f.Bytes)), max: uint64(v.place.f.Bytes), pos: e.Pos}, true
+	case v.field != nil && v.field.size != nil:
+		return val{t: ir.UintType(64), x: v.field.size, max: maxVariable, pos: e.Pos}, true
+	case v.field != nil && v.field.f.Kind == spec.FieldBytes:
+		return val{t: ir.UintType(64), x: num(uint64(v.field.f.Bytes)), max: uint64(v.field.f.Bytes), pos: e.Pos}, true
 	}
 	s.fail(codeType, e.Pos, "len takes a header, HEADER.payload or a field made of bytes, and this is %s", typeName(v.t))
 	return val{}, false
 }
 
 // most bounds the bytes from an offset of the header to an end: a length field bounds the end.
-func (in *inst) most(end ir.Expr, from ir.Off) uint64 {
+func (in *layer) most(end ir.Expr, from ir.Off) uint64 {
 	v := varOf(end)
 	if v == nil || v.Max == 0 {
 		return 0xFFFF_FFFF
@@ -409,7 +409,7 @@ func (in *inst) most(end ir.Expr, from ir.Off) uint64 {
 }
 
 // inner0 is where what the header encloses ends; while the header itself is parsed, where the enclosing one says so.
-func (in *inst) inner0() ir.Expr {
+func (in *layer) inner0() ir.Expr {
 	if in.inner != nil {
 		return in.inner
 	}
@@ -419,7 +419,7 @@ func (in *inst) inner0() ir.Expr {
 // find returns the header that a name stands for: what the stack calls it, its own name, or its group's. In a header's
 // declaration, which knows nothing of stacks, it is the nearest one in front that is called so, or whose group is. known is
 // false where no path of the program has it.
-func (s *scope) find(name string) (in *inst, known bool) {
+func (s *scope) find(name string) (in *layer, known bool) {
 	if s.self != nil {
 		for _, in := range slices.Backward(s.path) {
 			if in.h.Name.Value == name || s.inGroup(in.h, name) {
@@ -428,10 +428,10 @@ func (s *scope) find(name string) (in *inst, known bool) {
 		}
 		return nil, s.inStack(name)
 	}
-	for _, is := range []func(*inst) bool{
-		func(in *inst) bool { return in.entry == name },
-		func(in *inst) bool { return in.h.Name.Value == name },
-		func(in *inst) bool { return s.inGroup(in.h, name) },
+	for _, is := range []func(*layer) bool{
+		func(in *layer) bool { return in.entry == name },
+		func(in *layer) bool { return in.h.Name.Value == name },
+		func(in *layer) bool { return s.inGroup(in.h, name) },
 	} {
 		if i := slices.IndexFunc(s.path, is); i >= 0 {
 			return s.path[i], true
@@ -454,7 +454,7 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 	first := e.Path[0]
 	if s.self != nil {
 		if pl := s.self.fields[first.Value]; pl != nil && len(e.Path) == 1 {
-			return pl.value_(), true
+			return pl.val(), true
 		}
 	}
 	switch first.Value {
@@ -478,7 +478,7 @@ func (s *scope) name(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if len(e.Path) == 1 {
-		return val{t: ir.BoolType, x: boolean(in != nil), inst: in, absent: in == nil}, true
+		return val{t: ir.BoolType, x: boolean(in != nil), layer: in, absent: in == nil}, true
 	}
 	if in == nil {
 		s.fail(codeUnknownName, first.Pos, "header %q is not in every packet that comes here", first.Value).
@@ -497,7 +497,7 @@ func (s *scope) noName(n spec.Name) {
 	case s.lost[n.Value]: // its lookup is reported
 	case s.self != nil && slices.ContainsFunc(s.self.h.Fields, func(f *spec.Field) bool { return f.Name.Value == n.Value }):
 		known("field %q isn't known yet here", n.Value).WithHint("an expression of a header reads the fields in front of its own")
-	case s.self == nil && n.Value == receiver && s.each == nil && len(s.spec.FanOuts) > 0:
+	case s.self == nil && n.Value == receiver && s.each == nil && len(s.spec.Groups) > 0:
 		known("%q is the row of a receiver, which only the rules of a fan_out know", n.Value).
 			WithHint("write the condition in the fan_out: rules: [{when: \"…\", do: […]}]")
 	case s.headers[n.Value] != nil || s.groups[n.Value] != nil:
@@ -536,11 +536,11 @@ func (s *scope) visible() []string {
 }
 
 // fieldOf resolves what follows a header's name.
-func (s *scope) fieldOf(in *inst, e *spec.Expr, rest []spec.Name) (val, bool) {
+func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 	n := rest[0]
 	var v val
 	if pl := in.fields[n.Value]; pl != nil {
-		v = pl.value_()
+		v = pl.val()
 		if v.x == nil && len(rest) == 1 {
 			return v, true // bytes of variable length: only len() can use them
 		}
@@ -558,7 +558,7 @@ func (s *scope) fieldOf(in *inst, e *spec.Expr, rest []spec.Name) (val, bool) {
 			if !ok1 || !ok2 {
 				return val{}, false
 			}
-			v = val{t: ir.Type{Kind: ir.Endpoint, Size: 18}, x: a.x, port: p.x, place: a.place, portAt: p.place, max: p.max}
+			v = val{t: ir.Type{Kind: ir.Endpoint, Size: 18}, x: a.x, port: p.x, field: a.field, portAt: p.field, max: p.max}
 		}
 	} else {
 		var names []string
@@ -583,7 +583,7 @@ func (s *scope) fieldOf(in *inst, e *spec.Expr, rest []spec.Name) (val, bool) {
 
 // elsewhere returns the header that has a field which in lacks, where it stands in the same place of the stack; and what both of them
 // call such a field, or "".
-func (s *scope) elsewhere(in *inst, field string) (other *spec.Header, both string) {
+func (s *scope) elsewhere(in *layer, field string) (other *spec.Header, both string) {
 	for _, e := range s.src.Stack {
 		if e.Var.Value != in.entry || in.entry == "" {
 			continue
@@ -611,16 +611,16 @@ func (s *scope) part(v val, e *spec.Expr, rest []spec.Name) (val, bool) {
 	if v.t.Kind == ir.Endpoint && len(rest) == 2 {
 		switch rest[1].Value {
 		case "addr":
-			return val{t: ir.AddrType, x: v.x, place: v.place, row: v.row, member: v.member}, true
+			return val{t: ir.AddrType, x: v.x, field: v.field, row: v.row, member: v.member}, true
 		case "port":
-			return val{t: ir.UintType(16), x: v.port, max: 0xFFFF, place: v.portAt, row: v.row, member: v.member}, true
+			return val{t: ir.UintType(16), x: v.port, max: 0xFFFF, field: v.portAt, row: v.row, member: v.member}, true
 		}
 	}
 	s.fail(codeUnknownName, rest[1].Pos, "%s has no part %q", typeName(v.t), rest[1].Value).WithHint("only endpoints have parts: .addr and .port")
 	return val{}, false
 }
 
-func (s *scope) upTo(in *inst) []*inst {
+func (s *scope) upTo(in *layer) []*layer {
 	i := slices.Index(s.path, in)
 	return s.path[:i+1]
 }

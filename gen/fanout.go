@@ -12,8 +12,8 @@ import (
 // This pass compiles fan_out. Its rules are compiled like a program's, once more for each path, with the receiver's row among
 // the names; what would send a packet up ends the receiver's turn there, so that its reasons are of another kind.
 
-// fan is the fan-out whose rules are compiled.
-type fan struct {
+// fanOut is the fanOut-out whose rules are compiled.
+type fanOut struct {
 	row *ir.Row
 }
 
@@ -45,7 +45,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	g := w.fanOuts[fo.Group.Value]
 	if g == nil {
 		var names []string
-		for _, g := range w.spec.FanOuts {
+		for _, g := range w.spec.Groups {
 			names = append(names, g.Name.Value)
 		}
 		if !slices.Contains(names, fo.Group.Value) { // else its declaration is reported
@@ -87,7 +87,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 	w.program.each = true
 	w.receivers(out, fo)
 	w.program.each = false
-	out.Front = front(out.Each, last.end)
+	out.Front = extent(out.Each, last.end)
 	emit(w.blk, state...)
 	emit(w.blk, out)
 }
@@ -95,7 +95,7 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 // receivers compiles the rules of a fan-out.
 func (w *rewriter) receivers(out *ir.FanOut, fo *spec.FanOut) {
 	s := *w.scope
-	s.each, s.fx = &fan{row: out.Row}, nil
+	s.each, s.fx = &fanOut{row: out.Row}, nil
 	s.rows, s.facts, s.named = maps.Clone(w.rows), maps.Clone(w.facts), maps.Clone(w.named)
 	s.rows[receiver] = out.Row
 	for i, r := range fo.Rules {

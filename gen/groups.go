@@ -27,7 +27,7 @@ func shared(k ir.Kind) bool {
 	return k == ir.Ctr || k == ir.Credit || k == ir.Bucket || k == ir.Translation
 }
 
-func (c *compiler) group(g *spec.FanGroup) {
+func (c *compiler) group(g *spec.Group) {
 	out := &ir.Group{Name: g.Name.Value, Max: g.Max, Rows: g.Rows, Size: g.Size, Base: max(1, c.plan.Receivers), Pos: g.Name.Pos}
 	for _, d := range []struct {
 		n    *int

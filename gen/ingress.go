@@ -45,12 +45,12 @@ func (p *program) group(blk *[]ir.Stmt, pos diag.Pos) {
 }
 
 // received looks at a header as the stack would that receives it. path has the headers in front of it.
-func (p *program) received(in *inst, path []*inst, blk *[]ir.Stmt) {
+func (p *program) received(in *layer, path []*layer, blk *[]ir.Stmt) {
 	if !p.ingress() {
 		return
 	}
 	p.verified(in, blk)
-	outer := !slices.ContainsFunc(path, func(in *inst) bool { return in.address("destination") != nil })
+	outer := !slices.ContainsFunc(path, func(in *layer) bool { return in.address("destination") != nil })
 	src, dst := in.address("source"), in.address("destination")
 	if !outer || dst == nil {
 		return
@@ -76,7 +76,7 @@ func (p *program) received(in *inst, path []*inst, blk *[]ir.Stmt) {
 }
 
 // verified looks at the checksums that ask for it.
-func (p *program) verified(in *inst, blk *[]ir.Stmt) {
+func (p *program) verified(in *layer, blk *[]ir.Stmt) {
 	for _, pl := range in.order {
 		if k := pl.f.Checksum; k != nil && k.Verify && in.size > 0 {
 			emit(blk, &ir.Guard{Cond: &ir.SumOK{Off: in.off, Len: in.size}, Reason: p.wrongSum(in.h, pl.f), Pos: pl.f.Name.Pos})
@@ -110,7 +110,7 @@ func (p *program) unicastTo(dst ir.Expr, blk *[]ir.Stmt, pos diag.Pos) {
 }
 
 // address returns the address of an IP header that has a role, or nil.
-func (in *inst) address(role string) *place {
+func (in *layer) address(role string) *fieldRef {
 	for _, pl := range in.order {
 		if pl.f.Role.Value == role && pl.f.Type == "ip" {
 			return pl
@@ -122,8 +122,8 @@ func (in *inst) address(role string) *place {
 // knownUnicast reports whether an expression is an address of the packet that is known to be a host's.
 func (s *scope) knownUnicast(x ir.Expr) bool {
 	l, ok := x.(*ir.LoadBytes)
-	return ok && slices.ContainsFunc(s.path, func(in *inst) bool {
-		return slices.ContainsFunc(in.unicast, func(pl *place) bool { return pl.off == l.Off })
+	return ok && slices.ContainsFunc(s.path, func(in *layer) bool {
+		return slices.ContainsFunc(in.unicast, func(pl *fieldRef) bool { return pl.off == l.Off })
 	})
 }
 

@@ -43,7 +43,7 @@ func (s *scope) constraint(v val, k *spec.Constraint) ir.Expr {
 			return boolean(false)
 		}
 		limit := maxOf(64)
-		if v.place != nil {
+		if v.field != nil {
 			limit = v.max
 		}
 		rs := ranges(k, limit)

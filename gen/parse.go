@@ -105,8 +105,8 @@ func (c *compiler) checkVerify(h *spec.Header, f *spec.Field) {
 }
 
 // fixed places a field of fixed size, bits behind the start of a segment.
-func (p *program) fixed(f *spec.Field, seg ir.Off, bits, segment int, in *inst) *place {
-	pl := &place{f: f, off: plus(seg, bits/8), bit: bits % 8, segment: segment, parent: in}
+func (p *program) fixed(f *spec.Field, seg ir.Off, bits, segment int, in *layer) *fieldRef {
+	pl := &fieldRef{f: f, off: plus(seg, bits/8), bit: bits % 8, segment: segment, parent: in}
 	name := in.h.Name.Value + "." + f.Name.Value
 	if f.Kind == spec.FieldBytes {
 		pl.load = &ir.LoadBytes{Off: pl.off, N: f.Bytes, T: bytesType(f), Field: name}
@@ -145,17 +145,17 @@ func fixedSize(h *spec.Header) int {
 
 // inMetadata returns parent as it looks where header h stands in the packet's metadata: the name of the field that announces h
 // is the tag's protocol there, while its place in the frame holds what announces the header behind h.
-func inMetadata(parent *inst, h *spec.Header) *inst {
+func inMetadata(parent *layer, h *spec.Header) *layer {
 	q := *parent
 	q.fields = maps.Clone(parent.fields)
 	if pl := announcer(parent, h); pl != nil {
-		q.fields[pl.f.Name.Value] = &place{f: pl.f, load: &ir.Meta{Kind: ir.VLANProto}, max: 0xFFFF, parent: &q, segment: -1}
+		q.fields[pl.f.Name.Value] = &fieldRef{f: pl.f, load: &ir.Meta{Kind: ir.VLANProto}, max: 0xFFFF, parent: &q, segment: -1}
 	}
 	return &q
 }
 
 // announcer returns the field of parent that says that h follows, or nil.
-func announcer(parent *inst, h *spec.Header) *place {
+func announcer(parent *layer, h *spec.Header) *fieldRef {
 	for _, a := range h.After {
 		if a.Parent.Value == parent.h.Name.Value {
 			for _, m := range a.Match {
@@ -169,8 +169,8 @@ func announcer(parent *inst, h *spec.Header) *place {
 }
 
 // parse lays a header out at off and emits its checks. path is changed where the header stands in the metadata.
-func (p *program) parse(e *spec.StackEntry, a arm, path []*inst, off ir.Off, end ir.Expr, blk *[]ir.Stmt) *inst {
-	in := &inst{entry: e.Var.Value, h: a.h, meta: a.meta, off: off, size: fixedSize(a.h), limit: end, fields: map[string]*place{}}
+func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) *layer {
+	in := &layer{entry: e.Var.Value, h: a.h, meta: a.meta, off: off, size: fixedSize(a.h), limit: end, fields: map[string]*fieldRef{}}
 	s := &scope{program: p, path: append(path[:len(path):len(path)], in), self: in}
 	if a.meta {
 		parent := path[len(path)-1]
@@ -179,7 +179,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*inst, off ir.Off, end
 		in.size, in.end = 0, off
 		bits := 0
 		for _, f := range a.h.Fields {
-			pl := &place{f: f, max: maxOf(f.Bits), parent: in, segment: -1}
+			pl := &fieldRef{f: f, max: maxOf(f.Bits), parent: in, segment: -1}
 			if bits < 16 {
 				pl.load = bits16(&ir.Meta{Kind: ir.VLANTCI}, bits, f.Bits)
 			} else {
@@ -209,7 +209,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*inst, off ir.Off, end
 	}
 	for _, f := range a.h.Fields {
 		name := in.entry + "_" + f.Name.Value
-		var pl *place
+		var pl *fieldRef
 		if f.When == nil && (f.Kind == spec.FieldUint || f.Kind == spec.FieldBytes) {
 			pl = p.fixed(f, seg, bits, segment, in)
 			if f.Kind == spec.FieldBytes {
@@ -223,7 +223,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*inst, off ir.Off, end
 		}
 		need(f.Name.Pos)
 		at := plus(seg, bits/8)
-		pl = &place{f: f, off: at, segment: -1, parent: in}
+		pl = &fieldRef{f: f, off: at, segment: -1, parent: in}
 		inner := blk
 		var branch *ir.If
 		if f.When != nil {
@@ -304,7 +304,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*inst, off ir.Off, end
 }
 
 // fixedValues emits the checks of the fields from index first on that have to have certain values.
-func (p *program) fixedValues(s *scope, in *inst, first int, blk *[]ir.Stmt) {
+func (p *program) fixedValues(s *scope, in *layer, first int, blk *[]ir.Stmt) {
 	for _, pl := range in.order[first:] {
 		f := pl.f
 		if f.Type == "ip" && f.Bytes == 16 && pl.segment >= 0 {
@@ -314,7 +314,7 @@ func (p *program) fixedValues(s *scope, in *inst, first int, blk *[]ir.Stmt) {
 		if f.Is == nil {
 			continue
 		}
-		cond := s.constraint(pl.value_(), f.Is)
+		cond := s.constraint(pl.val(), f.Is)
 		if cond == nil {
 			continue
 		}
@@ -381,7 +381,7 @@ func (p *program) unfit(h *spec.Header, f *spec.Field, why string) int {
 }
 
 // lengths emits the checks of the length fields, and finds where what the header encloses ends.
-func (p *program) lengths(s *scope, in *inst, end ir.Expr, blk *[]ir.Stmt) bool {
+func (p *program) lengths(s *scope, in *layer, end ir.Expr, blk *[]ir.Stmt) bool {
 	in.inner = end
 	for _, pl := range in.order {
 		f, k := pl.f, pl.f.Counts

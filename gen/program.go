@@ -31,8 +31,8 @@ type program struct {
 	each  bool            // the rules of a fan-out are compiled: what stops a packet there ends a receiver's turn
 }
 
-// inst is a header on a path.
-type inst struct {
+// layer is a header on a path.
+type layer struct {
 	entry string // what the stack calls it
 	h     *spec.Header
 	meta  bool // it stands in the packet's metadata
@@ -42,15 +42,15 @@ type inst struct {
 	limit ir.Expr
 	// inner is the offset at which what the header encloses ends (a trailer included), from its length where it has one.
 	inner    ir.Expr
-	payload  ir.Expr  // where the payload ends: inner without the trailer
-	unicast  []*place // addresses that are known to be a host's
-	verified bool     // its checksum is known to be right
-	fields   map[string]*place
-	order    []*place
+	payload  ir.Expr     // where the payload ends: inner without the trailer
+	unicast  []*fieldRef // addresses that are known to be a host's
+	verified bool        // its checksum is known to be right
+	fields   map[string]*fieldRef
+	order    []*fieldRef
 }
 
-// place is a field on a path.
-type place struct {
+// fieldRef is a field on a path.
+type fieldRef struct {
 	f       *spec.Field
 	off     ir.Off  // of its first byte
 	bit     int     // of its first bit in that byte
@@ -61,7 +61,7 @@ type place struct {
 	max     uint64  // upper bound of an integer
 	width   *ir.Var // varint: its size
 	value   *ir.Var // varint, conditional: its value
-	parent  *inst
+	parent  *layer
 }
 
 func (c *compiler) program(src *spec.Program) {
@@ -115,7 +115,7 @@ func (p *program) went(name, doc string, pos diag.Pos) int {
 	if p.each {
 		return p.reason(name, ir.Declined, doc, pos)
 	}
-	return p.reason(name, ir.Went, doc, pos)
+	return p.reason(name, ir.Punted, doc, pos)
 }
 
 // unique makes a name for a variable or a row that no other has.
@@ -171,7 +171,7 @@ func (p *program) headerNames() []string {
 	for _, h := range p.spec.Headers {
 		names = append(names, h.Name.Value)
 	}
-	for _, g := range p.spec.Groups {
+	for _, g := range p.spec.Alternatives {
 		names = append(names, g.Name.Value)
 	}
 	return names
@@ -198,7 +198,7 @@ type arm struct {
 
 // walkStack compiles the stack from entry i on, behind the headers in path; end is where the enclosing header says that its
 // content ends.
-func (p *program) walkStack(i int, path []*inst, off ir.Off, end ir.Expr, blk *[]ir.Stmt) {
+func (p *program) walkStack(i int, path []*layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) {
 	if p.dead {
 		return
 	}
@@ -207,7 +207,7 @@ func (p *program) walkStack(i int, path []*inst, off ir.Off, end ir.Expr, blk *[
 		return
 	}
 	e := p.src.Stack[i]
-	var parent *inst
+	var parent *layer
 	if len(path) > 0 {
 		parent = path[len(path)-1]
 	} else {
@@ -267,7 +267,7 @@ func (p *program) isLink(e *spec.StackEntry) bool {
 	return len(hs) > 0 && slices.ContainsFunc(hs[0].Fields, func(f *spec.Field) bool { return f.Role.Value == "link_destination" })
 }
 
-func (p *program) enter(i int, a arm, path []*inst, off ir.Off, end ir.Expr, blk *[]ir.Stmt) {
+func (p *program) enter(i int, a arm, path []*layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) {
 	path = slices.Clone(path)
 	in := p.parse(p.src.Stack[i], a, path, off, end, blk)
 	if in == nil {
@@ -277,9 +277,9 @@ func (p *program) enter(i int, a arm, path []*inst, off ir.Off, end ir.Expr, blk
 }
 
 // arms returns the ways on at a stack entry: each header with the condition under which it is the one that follows.
-func (p *program) arms(e *spec.StackEntry, path []*inst, parent *inst, off ir.Off, end ir.Expr, blk *[]ir.Stmt) (out []arm, tagged bool) {
+func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) (out []arm, tagged bool) {
 	hs := p.choices(e)
-	firstTag := !slices.ContainsFunc(path, func(in *inst) bool { return in.h.Metadata == "vlan" })
+	firstTag := !slices.ContainsFunc(path, func(in *layer) bool { return in.h.Metadata == "vlan" })
 	choice := len(hs) > 1 || e.Optional
 	var needed int
 	for i, h := range hs {
@@ -374,7 +374,7 @@ func (p *program) truncated(pos diag.Pos) int {
 }
 
 // follows returns the condition under which h follows parent (nil: none is needed), and whether it can.
-func (p *program) follows(h *spec.Header, parent *inst) (ir.Expr, bool) {
+func (p *program) follows(h *spec.Header, parent *layer) (ir.Expr, bool) {
 	if len(h.After) == 0 {
 		return nil, true
 	}
@@ -384,7 +384,7 @@ func (p *program) follows(h *spec.Header, parent *inst) (ir.Expr, bool) {
 		if a.Parent.Value != parent.h.Name.Value {
 			continue
 		}
-		s := &scope{program: p, path: []*inst{parent}, self: parent}
+		s := &scope{program: p, path: []*layer{parent}, self: parent}
 		var all ir.Expr
 		for _, m := range a.Match {
 			all = and(all, s.match(m))
@@ -401,10 +401,10 @@ func (p *program) follows(h *spec.Header, parent *inst) (ir.Expr, bool) {
 
 // discriminator is the condition that the fixed fields at the start of h make, for headers that nothing in front of them
 // identifies. It reads the packet in front of the header's own checks; the caller makes sure of the bytes.
-func (p *program) discriminator(h *spec.Header, parent *inst, off ir.Off, end ir.Expr) (ir.Expr, int) {
+func (p *program) discriminator(h *spec.Header, parent *layer, off ir.Off, end ir.Expr) (ir.Expr, int) {
 	var cond ir.Expr
 	bits, needed := 0, 0
-	probe := &inst{h: h, fields: map[string]*place{}}
+	probe := &layer{h: h, fields: map[string]*fieldRef{}}
 	for _, f := range h.Fields {
 		if f.When != nil || f.Kind == spec.FieldSized || f.Kind == spec.FieldVarint {
 			break
@@ -418,7 +418,7 @@ func (p *program) discriminator(h *spec.Header, parent *inst, off ir.Off, end ir
 		}
 		if f.Is != nil {
 			s := &scope{program: p, self: probe}
-			cond = and(cond, s.constraint(pl.value_(), f.Is))
+			cond = and(cond, s.constraint(pl.val(), f.Is))
 			needed = (bits + 7) / 8
 		}
 	}
@@ -426,7 +426,7 @@ func (p *program) discriminator(h *spec.Header, parent *inst, off ir.Off, end ir
 }
 
 // leaf compiles the rules for one path.
-func (p *program) leaf(path []*inst, blk *[]ir.Stmt) {
+func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 	if len(p.out.Paths) == maxPaths {
 		p.dead = true
 		p.diags.Add(codePaths, p.src.Name.Pos, "program %q has more than %d sequences of headers", p.out.Name, maxPaths)

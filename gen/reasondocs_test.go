@@ -59,7 +59,7 @@ programs: {
 	} {
 		got := map[string]string{}
 		for _, r := range plan.Programs[i].Reasons {
-			if r.Kind == ir.Went {
+			if r.Kind == ir.Punted {
 				got[r.Name] = r.Doc
 			}
 		}

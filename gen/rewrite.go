@@ -11,14 +11,14 @@ import (
 
 // This pass compares the packet that came with the packet that leaves. A rewriter starts with the headers of the path, the
 // actions take some out, put some in and give fields values; from the two lists follow what the lengths become, which
-// checksums change and by what (sums.go), which bytes have to be written (cells.go), and how room is made.
+// checksums change and by what (sums.go), which bytes have to be written (stores.go), and how room is made.
 
 // outHeader is a header of the packet that leaves.
 type outHeader struct {
 	h     *spec.Header
 	entry string
-	old   *inst // the header that came; nil: pushed, or made in place of one of another family
-	index int   // in the path, of the header that came or in whose place this one is; -1: pushed
+	old   *layer // the header that came; nil: pushed, or made in place of one of another family
+	index int    // in the path, of the header that came or in whose place this one is; -1: pushed
 	vals  map[string]ir.Expr
 	sets  map[string]diag.Pos // where the spec gives fields values
 	off   ir.Off
@@ -54,7 +54,7 @@ type rewriter struct {
 	popInner bool
 	family   int
 	priority ir.Expr
-	mark_    ir.Expr
+	skbMark  ir.Expr
 	guards   []ir.Stmt
 	fx       *effects
 	computed map[*outHeader]*ir.Sum // the checksums that change, of the headers behind the one at hand
@@ -100,7 +100,7 @@ func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 }
 
 // header returns what leaves of a header that came, or nil.
-func (w *rewriter) header(in *inst) *outHeader {
+func (w *rewriter) header(in *layer) *outHeader {
 	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return o.old != nil && o.old.entry == in.entry })
 	if i < 0 {
 		return nil
@@ -120,7 +120,7 @@ func (w *rewriter) pop(a *spec.Action) {
 	w.remove(in, a.Header.Pos)
 }
 
-func (w *rewriter) remove(in *inst, pos diag.Pos) {
+func (w *rewriter) remove(in *layer, pos diag.Pos) {
 	if in.meta {
 		w.popTag = true
 		return
@@ -147,7 +147,7 @@ func (w *rewriter) remove(in *inst, pos diag.Pos) {
 
 // popOuter has the kernel take the outermost tag out of the frame. It would move a tag behind it into the packet's metadata, and
 // all that follows with it, so there must not be one.
-func (w *rewriter) popOuter(in *inst, pos diag.Pos) {
+func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
 	at := slices.Index(w.path, in)
 	var next *spec.Header
 	if at+1 < len(w.path) {
@@ -333,7 +333,7 @@ func isPort(h *spec.Header, f *spec.Field) bool {
 }
 
 // takenOut returns the last header of the frame that was taken out between the i-th one that leaves and what follows it, or nil.
-func (w *rewriter) takenOut(i int) *inst {
+func (w *rewriter) takenOut(i int) *layer {
 	a := w.hdrs[i]
 	if a.old == nil {
 		return nil
@@ -411,7 +411,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 			return
 		}
 	}
-	rw := &ir.Rewrite{Family: w.family, PopTag: w.popTag, PopInner: w.popInner, OldFront: oldFront, NewFront: newFront, Priority: w.priority, Mark: w.mark_, Pos: pos}
+	rw := &ir.Rewrite{Family: w.family, PopTag: w.popTag, PopInner: w.popInner, OldFront: oldFront, NewFront: newFront, Priority: w.priority, Mark: w.skbMark, Pos: pos}
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
 	l2 := 0
 	if net >= 0 {
@@ -455,8 +455,8 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if !ok {
 		return
 	}
-	rw.Cells = cells
-	if len(rw.Cells) == 0 && len(rw.Sums) == 0 && !moved && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
+	rw.Stores = cells
+	if len(rw.Stores) == 0 && len(rw.Sums) == 0 && !moved && !rw.PopTag && rw.Priority == nil && rw.Mark == nil {
 		rw = nil
 	}
 	length := bin(ir.Add, num(uint64(newFront.Const-l2)), payload)
@@ -511,8 +511,8 @@ func (s *scope) datagramEnd() ir.Expr {
 	return nil
 }
 
-func segmentedOnly(path []*inst) bool {
-	return !slices.ContainsFunc(path, func(in *inst) bool { return !in.h.Segmented })
+func segmentedOnly(path []*layer) bool {
+	return !slices.ContainsFunc(path, func(in *layer) bool { return !in.h.Segmented })
 }
 
 func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.CheckHop {

@@ -172,12 +172,12 @@ func (s *scope) narrow(t *ir.Table, key []*spec.Expr) {
 	row := t.Session.Rows[t.Row]
 	for i, e := range key {
 		v, ok := s.value(e)
-		if !ok || v.place == nil || v.t.Kind != ir.Uint || v.place.f.Is == nil {
+		if !ok || v.field == nil || v.t.Kind != ir.Uint || v.field.f.Is == nil {
 			continue
 		}
 		f := t.Session.Fields[row.Key[i]]
 		if f.Type.Kind == ir.Uint {
-			f.Is = ranges(v.place.f.Is, v.max)
+			f.Is = ranges(v.field.f.Is, v.max)
 		}
 	}
 }

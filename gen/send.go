@@ -185,7 +185,7 @@ func (w *rewriter) verify(o *outHeader, replaced bool, a *spec.Action) {
 
 // innerHeader reports whether an IP header that came is not the outermost one.
 func (s *scope) innerHeader(o *outHeader) bool {
-	return slices.ContainsFunc(s.path[:o.index], func(in *inst) bool { return in.address("destination") != nil })
+	return slices.ContainsFunc(s.path[:o.index], func(in *layer) bool { return in.address("destination") != nil })
 }
 
 // replace puts a network header of the other family in a header's place. Fields of the same name keep their values.

@@ -20,25 +20,25 @@ func (w *rewriter) set(a *spec.Action) {
 		if !ok {
 			continue
 		}
-		if target.t.Kind == ir.Endpoint && target.place != nil && target.portAt != nil {
+		if target.t.Kind == ir.Endpoint && target.field != nil && target.portAt != nil {
 			if v.t.Kind != ir.Endpoint {
 				w.fail(codeType, as.Value.Pos, "this is %s, where an endpoint is wanted", typeName(v.t))
 				continue
 			}
-			w.store(target.place, val{t: ir.AddrType, x: v.x, pos: v.pos}, as)
+			w.store(target.field, val{t: ir.AddrType, x: v.x, pos: v.pos}, as)
 			w.store(target.portAt, val{t: ir.UintType(16), x: v.port, max: 0xFFFF, pos: v.pos}, as)
 			continue
 		}
-		if target.place == nil {
+		if target.field == nil {
 			w.fail(codeTarget, as.Target.Pos, "only fields of headers can be set")
 			continue
 		}
-		w.store(target.place, v, as)
+		w.store(target.field, v, as)
 	}
 }
 
 // store gives one field a value.
-func (w *rewriter) store(pl *place, v val, as *spec.Assign) {
+func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 	f := pl.f
 	no := func(why, hint string) {
 		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: %s", f.Name.Value, why).WithHint("%s", hint)
@@ -112,7 +112,7 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 
 // storeVarint gives a variable-length integer a value. It keeps the width that it came with: a packet whose integer is missing, or
 // too narrow for the value, is declined.
-func (w *rewriter) storeVarint(o *outHeader, pl *place, v val, as *spec.Assign) {
+func (w *rewriter) storeVarint(o *outHeader, pl *fieldRef, v val, as *spec.Assign) {
 	f := pl.f
 	if shapes(pl.parent.h, f) || f.Is != nil {
 		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or it has to keep its value", f.Name.Value)
@@ -152,8 +152,8 @@ func names(e *spec.Expr, f *spec.Field) bool {
 }
 
 // announces reports whether the field says which header of the path follows its own.
-func (w *rewriter) announces(pl *place) bool {
-	i := slices.IndexFunc(w.path, func(in *inst) bool { return in.entry == pl.parent.entry })
+func (w *rewriter) announces(pl *fieldRef) bool {
+	i := slices.IndexFunc(w.path, func(in *layer) bool { return in.entry == pl.parent.entry })
 	return i >= 0 && i+1 < len(w.path) && announcer(pl.parent, w.path[i+1].h) == pl && (w.path[i+1].meta || w.header(w.path[i+1]) != nil)
 }
 
@@ -176,11 +176,11 @@ func (w *rewriter) mark(a *spec.Action) {
 			if name == "priority" {
 				w.priority = v.x
 			} else {
-				w.mark_ = v.x
+				w.skbMark = v.x
 			}
 		default: // dscp, ecn
-			has := func(in *inst) bool { return in.fields[name] != nil && in.fields[name].load != nil }
-			i := slices.IndexFunc(w.path, func(in *inst) bool { return has(in) && w.header(in) != nil })
+			has := func(in *layer) bool { return in.fields[name] != nil && in.fields[name].load != nil }
+			i := slices.IndexFunc(w.path, func(in *layer) bool { return has(in) && w.header(in) != nil })
 			if i < 0 { // popped, all of them
 				i = slices.IndexFunc(w.path, has)
 			}

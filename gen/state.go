@@ -104,7 +104,7 @@ func (c *compiler) state() {
 	for _, s := range c.spec.Sessions {
 		c.session(s)
 	}
-	for _, g := range c.spec.FanOuts {
+	for _, g := range c.spec.Groups {
 		c.group(g)
 	}
 	for _, e := range c.spec.Events {

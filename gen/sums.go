@@ -271,7 +271,7 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 
 // variableTerms are a header's fields of variable length or presence, which stay as and where they are, in a sum that begins
 // at start.
-func variableTerms(in *inst, start ir.Off) []ir.Term {
+func variableTerms(in *layer, start ir.Off) []ir.Term {
 	var out []ir.Term
 	for _, pl := range in.order {
 		if pl.segment < 0 && pl.size != nil {
@@ -283,7 +283,7 @@ func variableTerms(in *inst, start ir.Off) []ir.Term {
 }
 
 // bytesAtMost is how long a field of variable length or presence may be.
-func bytesAtMost(pl *place) int {
+func bytesAtMost(pl *fieldRef) int {
 	switch pl.f.Kind {
 	case spec.FieldUint:
 		return pl.f.Bits / 8
@@ -421,8 +421,8 @@ func pseudoTerm(v val) ir.Term {
 		return ir.Term{Value: v.x, Size: 8}
 	}
 	size := v.t.Size
-	if v.place != nil && v.place.f.Kind == spec.FieldBytes {
-		size = v.place.f.Bytes
+	if v.field != nil && v.field.f.Kind == spec.FieldBytes {
+		size = v.field.f.Bytes
 	}
 	return ir.Term{Value: v.x, Size: size}
 }

@@ -49,7 +49,7 @@ func (c *compiler) unused() {
 			lookup(r.Table)
 		}
 	}
-	for _, g := range s.FanOuts {
+	for _, g := range s.Groups {
 		warn(g.Name, "group", "no fan_out sends to it")
 	}
 	for _, e := range s.Events {

@@ -72,7 +72,7 @@ type events struct {
 	relay *Relay
 	ring  *ring
 	lost  *mapping
-	turn  *turn // who has it may read
+	turn  *ctxLock // who has it may read
 	ended atomic.Bool
 	over  chan struct{} // closed when ended
 
@@ -94,7 +94,7 @@ type pastName struct {
 }
 
 func newEvents(r *Relay, m, lost *ebpf.Map) (*events, error) {
-	e := &events{relay: r, turn: newTurn(), over: make(chan struct{}), named: make([]atomic.Pointer[Receiver], r.desc.Receivers), past: map[uint32][]pastName{}}
+	e := &events{relay: r, turn: newCtxLock(), over: make(chan struct{}), named: make([]atomic.Pointer[Receiver], r.desc.Receivers), past: map[uint32][]pastName{}}
 	var err error
 	if e.lost, err = mapArray(lost); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (e *events) close() {
 	e.ended.Store(true)
 	close(e.over)
 	e.ring.close()
-	e.turn.take(context.Background(), nil)
+	e.turn.lock(context.Background(), nil)
 	e.ring.release()
 }
 
@@ -201,18 +201,18 @@ func (r *Relay) Events(ctx context.Context) iter.Seq[*Event] {
 
 // release tells the kernel, and who may adopt the relay, what was read, unless somebody else is reading.
 func (e *events) release() {
-	if e.turn.try() {
+	if e.turn.tryLock() {
 		e.ring.release()
-		e.turn.give()
+		e.turn.unlock()
 	}
 }
 
 // read reads one event, until ctx has ended.
 func (e *events) read(ctx context.Context, ended *atomic.Bool, ev *Event) bool {
-	if !e.turn.take(ctx, e.over) {
+	if !e.turn.lock(ctx, e.over) {
 		return false
 	}
-	defer e.turn.give()
+	defer e.turn.unlock()
 	for !ended.Load() && !e.ended.Load() {
 		data, at, ok := e.ring.next(ev.data[:0])
 		ev.data = data

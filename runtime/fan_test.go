@@ -11,7 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 )
 
 // fanDesc describes testdata/fan.bpf.c.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 )
 
 // loaded counts the maps and programs of this relay that the kernel holds.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 )
 
 func TestMain(m *testing.M) {

@@ -166,7 +166,7 @@ func TestAllOrNone(t *testing.T) {
 func TestDraw(t *testing.T) {
 	fp := newFanPlan()
 	fp.copy.Draws = []*ir.Draw{{Var: fp.number, Row: fp.row, Member: fp.next, Step: 4}}
-	fp.copy.Rewrite.Cells[2].Value = &ir.VarRef{Var: fp.number}
+	fp.copy.Rewrite.Stores[2].Value = &ir.VarRef{Var: fp.number}
 	fp.copy.Rewrite.Sums = nil
 	a, b, none := anna, clara, anna
 	a.next, b.next = 1, 2

@@ -33,7 +33,7 @@ func find(t *testing.T, list string, id uint64, forms ...ir.ElementForm) string 
 		emit.Values = append(emit.Values, ir.MemberValue{Member: event.Fields.Members[i], Value: &ir.VarRef{Var: v}})
 	}
 	plan := &ir.Plan{Ring: 4096, Events: []*ir.Event{event}, Programs: []*ir.Program{{
-		Name: "find", Vars: []*ir.Var{found, length, value}, Reasons: []*ir.Reason{{Name: "dropped", Kind: ir.Dropped}, {Name: "short", Kind: ir.Went}},
+		Name: "find", Vars: []*ir.Var{found, length, value}, Reasons: []*ir.Reason{{Name: "dropped", Kind: ir.Dropped}, {Name: "short", Kind: ir.Punted}},
 		Body: []ir.Stmt{
 			&ir.NeedBytes{End: at(len(data)), Reason: 1},
 			&ir.FindElement{Found: found, Len: length, Value: value, Size: num(uint64(len(data))), SizeMax: 255, Forms: forms, ID: num(id)},
@@ -105,7 +105,7 @@ func TestFindElement(t *testing.T) {
 func TestFindElementContradiction(t *testing.T) {
 	found, n := &ir.Var{Name: "found", Type: ir.BoolType}, &ir.Var{Name: "n", Type: ir.UintType(64)}
 	plan := &ir.Plan{Programs: []*ir.Program{{
-		Name: "find", Vars: []*ir.Var{found, n}, Reasons: []*ir.Reason{{Name: "up", Kind: ir.Went}},
+		Name: "find", Vars: []*ir.Var{found, n}, Reasons: []*ir.Reason{{Name: "up", Kind: ir.Punted}},
 		Body: []ir.Stmt{&ir.FindElement{Found: found, Len: n, Value: n, Size: num(9), SizeMax: 8, ID: num(1)}, &ir.Up{}},
 	}}}
 	r, err := sim.New(plan, nil)
@@ -145,7 +145,7 @@ func TestVarintCells(t *testing.T) {
 				w := fp.copy.Rewrite
 				fp.fan.Front, w.OldFront, w.NewFront = front, front, front
 				w.Payload = bin(ir.Sub, bin(ir.Sub, &ir.Meta{Kind: ir.FrameLen}, num(uint64(off))), &ir.VarRef{Var: size})
-				w.Cells = append(w.Cells, ir.Cell{Off: at(off), Size: 8, Width: size, Value: num(c.value)})
+				w.Stores = append(w.Stores, ir.Store{Off: at(off), Size: 8, Width: size, Value: num(c.value)})
 				udp := w.Sums[1]
 				udp.OldTerms = append(udp.OldTerms, ir.Term{Value: &ir.VarintWord{X: &ir.VarRef{Var: value}, Width: size}, Size: 8, Odd: odd})
 				udp.NewTerms = append(udp.NewTerms, ir.Term{Value: &ir.VarintWord{X: num(c.value), Width: size}, Size: 8, Odd: odd})
@@ -184,7 +184,7 @@ func TestPick(t *testing.T) {
 		if cond == 0 {
 			one, two = wrong, bin(ir.Add, num(1), num(1))
 		}
-		fp.copy.Rewrite.Cells[2].Value = bin(ir.Add, load(44, 16), &ir.Pick{If: num(cond), Then: one, Else: two})
+		fp.copy.Rewrite.Stores[2].Value = bin(ir.Add, load(44, 16), &ir.Pick{If: num(cond), Then: one, Else: two})
 		fp.copy.Rewrite.Sums = nil
 		res, _ := fp.run(t, fp.open(t, anna))
 		if got := binary.BigEndian.Uint16(res.Copies[0].Packet.Data[44:]); got != want {
@@ -199,7 +199,7 @@ func TestVarintContradictions(t *testing.T) {
 		width := &ir.Var{Name: "width", Type: ir.UintType(8)}
 		fp.program.Vars = append(fp.program.Vars, width)
 		fp.copy.Lets = []*ir.Let{{Var: width, Value: num(c.width)}}
-		fp.copy.Rewrite.Cells[2] = ir.Cell{Off: at(44), Size: 8, Width: width, Value: num(c.value)}
+		fp.copy.Rewrite.Stores[2] = ir.Store{Off: at(44), Size: 8, Width: width, Value: num(c.value)}
 		_, err := fp.open(t, anna).Run("forward", sim.Packet{Data: fanFrame(1)})
 		if err == nil || !strings.Contains(err.Error(), "is written as a variable-length integer") {
 			t.Errorf("%d in %d bytes: %v", c.value, c.width, err)

@@ -238,7 +238,7 @@ func TestFanOutContradictions(t *testing.T) {
 		{"rewrite beyond the front", "a copy changes bytes behind the 46", func(fp *fanPlan) {
 			w := fp.copy.Rewrite
 			w.OldFront, w.NewFront, w.Payload = at(47), at(47), bin(ir.Sub, w.Payload, num(1))
-			w.Cells = append(w.Cells, ir.Cell{Off: at(46), Size: 1, Value: num(1)})
+			w.Stores = append(w.Stores, ir.Store{Off: at(46), Size: 1, Value: num(1)})
 		}},
 		{"not in place", "not rewritten in place", func(fp *fanPlan) { fp.copy.Rewrite.Resize = ir.MovePayload }},
 		{"unchecked hop", "link-layer addresses aren't known", func(fp *fanPlan) { fp.fan.Each = []ir.Stmt{fp.copy} }},

@@ -84,7 +84,7 @@ func newFanPlan() *fanPlan {
 	number := &ir.Bin{Op: ir.And, X: bin(ir.Add, load(44, 16), &ir.RowMember{Row: fp.row, Member: fp.layer}), Y: num(0xffff)}
 	rewrite := &ir.Rewrite{
 		Resize: ir.InPlace, L2: 14, OldFront: at(fanFront), NewFront: at(fanFront), Payload: payload,
-		Cells: []ir.Cell{{Off: at(30), Size: 4, Value: toAddr}, {Off: at(36), Size: 2, Value: toPort}, {Off: at(44), Size: 2, Value: number}},
+		Stores: []ir.Store{{Off: at(30), Size: 4, Value: toAddr}, {Off: at(36), Size: 2, Value: toPort}, {Off: at(44), Size: 2, Value: number}},
 		Sums: []*ir.Sum{
 			{Name: "ipv4.checksum", Old: at(24), New: at(24), OldTerms: []ir.Term{{Value: addr4(30), Size: 4}}, NewTerms: []ir.Term{{Value: toAddr, Size: 4}}},
 			{
@@ -111,12 +111,12 @@ func newFanPlan() *fanPlan {
 		Name: "forward", Hook: "tc/ingress", L2: true, Pull: fanFront, Vars: []*ir.Var{fp.number}, Rows: []*ir.Row{fp.row},
 		Body: []ir.Stmt{&ir.NeedBytes{End: at(fanFront), Reason: fanShort}, fp.fan},
 		Reasons: []*ir.Reason{
-			{Name: "passed", Kind: ir.Passed}, {Name: "short", Kind: ir.Went}, {Name: "no_group", Kind: ir.Went}, {Name: "no_room", Kind: ir.Went},
+			{Name: "passed", Kind: ir.Passed}, {Name: "short", Kind: ir.Punted}, {Name: "no_group", Kind: ir.Punted}, {Name: "no_room", Kind: ir.Punted},
 			{Name: "fault", Kind: ir.Fault}, {Name: "copied", Kind: ir.Copied}, {Name: "refused_clone", Kind: ir.Declined},
 			{Name: "layer", Kind: ir.Declined}, {Name: "hop", Kind: ir.Declined}, {Name: "too_big", Kind: ir.Declined},
 			{Name: "credit", Kind: ir.Declined}, {Name: "contended", Kind: ir.Declined}, {Name: "pending", Kind: ir.Declined},
 			{Name: "full", Kind: ir.Declined}, {Name: "ring", Kind: ir.Declined}, {Name: "dropped", Kind: ir.Dropped},
-			{Name: "up_ring", Kind: ir.Went}, {Name: "up_credit", Kind: ir.Went},
+			{Name: "up_ring", Kind: ir.Punted}, {Name: "up_credit", Kind: ir.Punted},
 		},
 	}
 	fp.plan = &ir.Plan{

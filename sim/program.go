@@ -166,7 +166,7 @@ func (b *builder) terminal(n *node) {
 	}
 	switch s := n.stmt.(type) {
 	case *ir.Up:
-		n.ran = b.point(s.Pos, "up: "+b.reason(s.Reason, ir.Went))
+		n.ran = b.point(s.Pos, "up: "+b.reason(s.Reason, ir.Punted))
 	case *ir.Drop:
 		n.ran = b.point(s.Pos, "drop: "+b.reason(s.Reason, ir.Dropped))
 		n.effects = b.effects(&s.Effects)
@@ -182,8 +182,8 @@ func (b *builder) terminal(n *node) {
 		if s.Drop {
 			kind = ir.Dropped
 		}
-		n.ran, n.no = b.point(s.Pos, "fan out: "+b.reason(s.Reason, kind)), b.outcome(s.Pos, "fan out: "+b.reason(s.Miss, ir.Went))
-		b.reason(s.NoRoom, ir.Went)
+		n.ran, n.no = b.point(s.Pos, "fan out: "+b.reason(s.Reason, kind)), b.outcome(s.Pos, "fan out: "+b.reason(s.Miss, ir.Punted))
+		b.reason(s.NoRoom, ir.Punted)
 		b.reason(s.Fault, ir.Fault)
 		if !slices.Contains(b.plan.Groups, s.Group) || s.Row.Table != s.Group.Receivers {
 			b.fail("a fan-out to a group that is not in the plan, or with a row that is not its receivers'")
@@ -202,7 +202,7 @@ func (b *builder) stop(reason int) string {
 	if b.each {
 		return b.reason(reason, ir.Declined)
 	}
-	return b.reason(reason, ir.Went)
+	return b.reason(reason, ir.Punted)
 }
 
 // leaves reports whether a packet can leave through a hop of a state. The kernel doesn't resolve neighbours for clones.

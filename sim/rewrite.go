@@ -92,7 +92,7 @@ func (r *run) rewrite(w *ir.Rewrite, addressed bool) Packet {
 			written[at+i] = true
 		}
 	}
-	for _, c := range w.Cells {
+	for _, c := range w.Stores {
 		if c.Width != nil {
 			put(r.offset(c.Off), r.varintBytes(c.Value, c.Width), c.Note)
 		} else {

@@ -226,9 +226,9 @@ func TestContradictions(t *testing.T) {
 		edit       func(*turnPlan)
 	}{
 		{"unchecked", "only 45 were checked", func(tp *turnPlan) { tp.plan.Programs[0].Body[1].(*ir.NeedBytes).End.Const = 45 }},
-		{"hole", "byte 12 of the new front is not written", func(tp *turnPlan) { tp.rw.Cells = tp.rw.Cells[1:] }},
-		{"twice", "written twice", func(tp *turnPlan) { tp.rw.Cells = append(tp.rw.Cells, tp.rw.Cells[2]) }},
-		{"too wide", "doesn't fit into 1 bytes", func(tp *turnPlan) { tp.rw.Cells[4].Value = num(256) }},
+		{"hole", "byte 12 of the new front is not written", func(tp *turnPlan) { tp.rw.Stores = tp.rw.Stores[1:] }},
+		{"twice", "written twice", func(tp *turnPlan) { tp.rw.Stores = append(tp.rw.Stores, tp.rw.Stores[2]) }},
+		{"too wide", "doesn't fit into 1 bytes", func(tp *turnPlan) { tp.rw.Stores[4].Value = num(256) }},
 		{"no row", "used before it is looked up", func(tp *turnPlan) {
 			b := tp.plan.Programs[0].Body
 			tp.plan.Programs[0].Body = append(b[:14:14], b[15])

@@ -67,7 +67,7 @@ func newTurnPlan() *turnPlan {
 
 	rw := &ir.Rewrite{
 		Resize: ir.MoveEither, L2: 14, OldFront: at(46), NewFront: at(42), Payload: n, Trim: true,
-		Cells: []ir.Cell{
+		Stores: []ir.Store{
 			{Off: at(12), Size: 2, Value: load(12, 16)},
 			{Off: at(14), Size: 2, Value: load(14, 16)},
 			{Off: at(16), Size: 2, Value: bin(ir.Add, n, num(28))},
@@ -136,9 +136,9 @@ func newTurnPlan() *turnPlan {
 		Name: "to_peer", Hook: "tc/ingress", L2: true, Pull: 46, Body: body,
 		Vars: []*ir.Var{payload, end}, Rows: []*ir.Row{row},
 		Reasons: []*ir.Reason{
-			{Name: "sent"}, {Name: "inactive", Kind: ir.Went}, {Name: "header", Kind: ir.Went}, {Name: "length", Kind: ir.Went},
-			{Name: "no_by_channel", Kind: ir.Went}, {Name: "hop", Kind: ir.Went}, {Name: "too_big", Kind: ir.Went},
-			{Name: "fault", Kind: ir.Fault}, {Name: "no_room", Kind: ir.Went},
+			{Name: "sent"}, {Name: "inactive", Kind: ir.Punted}, {Name: "header", Kind: ir.Punted}, {Name: "length", Kind: ir.Punted},
+			{Name: "no_by_channel", Kind: ir.Punted}, {Name: "hop", Kind: ir.Punted}, {Name: "too_big", Kind: ir.Punted},
+			{Name: "fault", Kind: ir.Fault}, {Name: "no_room", Kind: ir.Punted},
 		},
 	}
 	plan := &ir.Plan{

@@ -167,7 +167,7 @@ func (l *loader) unquoted(name string, p token.Pos) string {
 		for _, h := range l.standard().Headers {
 			known = append(known, h.Name.Value)
 		}
-		for _, g := range l.standard().Groups {
+		for _, g := range l.standard().Alternatives {
 			known = append(known, g.Name.Value)
 		}
 	}

@@ -78,10 +78,10 @@ func (l *loader) each(v cue.Value, f func(name Name, v cue.Value)) {
 }
 
 // text reads a string, and where it stands.
-func (l *loader) text(v cue.Value) (string, place, bool) {
+func (l *loader) text(v cue.Value) (string, textPos, bool) {
 	s, err := v.String()
 	if err != nil {
-		return "", place{}, false
+		return "", textPos{}, false
 	}
 	p := l.stringPlace(v)
 	if p.exact && p.pos.Len != len(s) {
@@ -158,7 +158,7 @@ func (l *loader) exprs(v cue.Value) (all []*Expr) {
 	return all
 }
 
-func (l *loader) parse(s string, p place) *Expr {
+func (l *loader) parse(s string, p textPos) *Expr {
 	e, d := parseExpr(s, p)
 	if d != nil {
 		l.add(d.Code, d.Pos, "%s", d.Message).Hint = d.Hint
@@ -168,7 +168,7 @@ func (l *loader) parse(s string, p place) *Expr {
 }
 
 // path parses a text that has to be a dotted name.
-func (l *loader) path(s string, p place, what string) *Expr {
+func (l *loader) path(s string, p textPos, what string) *Expr {
 	e := l.parse(s, p)
 	if e != nil && e.Op != OpName {
 		l.add(codeExpr, e.Pos, "%s has to be a name such as \"ip.src\"", what)
@@ -209,11 +209,11 @@ func (l *loader) spec(v cue.Value) *Spec {
 	l.each(get(v, "alternatives"), func(n Name, v cue.Value) {
 		l.notReserved(l.named(n, "group"))
 		l.once(headers, n, "header or group")
-		g := &Group{Name: n, Headers: l.nameList(v, "header"), Std: l.std}
+		g := &Alternatives{Name: n, Headers: l.nameList(v, "header"), Std: l.std}
 		if l.empty(v) {
 			l.add(codeMissing, l.pos(v), "group %q has no headers", n.Value)
 		}
-		s.Groups = append(s.Groups, g)
+		s.Alternatives = append(s.Alternatives, g)
 	})
 	l.each(get(v, "settings"), func(n Name, v cue.Value) {
 		s.Settings = append(s.Settings, l.setting(l.named(n, "setting"), v))
@@ -303,7 +303,7 @@ func (l *loader) partOf(v cue.Value) *Expr {
 // matches reads constraints on fields.
 func (l *loader) matches(v cue.Value) (all []*FieldMatch) {
 	l.each(v, func(n Name, v cue.Value) {
-		e := l.path(n.Value, place{n.Pos, n.Pos.Len == len(n.Value)}, "what is matched")
+		e := l.path(n.Value, textPos{n.Pos, n.Pos.Len == len(n.Value)}, "what is matched")
 		c := l.constraint(v)
 		if e != nil && c != nil {
 			all = append(all, &FieldMatch{Field: e, Is: c})

@@ -138,7 +138,7 @@ func dump(s *Spec) string {
 			}
 		}
 	}
-	for _, g := range s.Groups {
+	for _, g := range s.Alternatives {
 		p("group %s %v std %v", g.Name.Value, names(g.Headers), g.Std)
 	}
 	for _, x := range s.Settings {
@@ -161,7 +161,7 @@ func dump(s *Spec) string {
 		}
 	}
 	p("priority %d levels from %v high %v", s.Priority.Levels, s.Priority.From, s.Priority.High)
-	for _, x := range s.FanOuts {
+	for _, x := range s.Groups {
 		p("group %s %v %v max %d rows %d size %d", x.Name.Value, members(x.Key), members(x.Receiver), x.Max, x.Rows, x.Size)
 	}
 	for _, x := range s.Events {

@@ -21,7 +21,7 @@ func (l *loader) oneToMany(s *Spec, v cue.Value, tables map[string]Name) {
 	}
 	l.each(get(v, "groups"), func(n Name, v cue.Value) {
 		l.once(tables, l.named(n, "group"), "table or group")
-		s.FanOuts = append(s.FanOuts, l.fanGroup(n, v))
+		s.Groups = append(s.Groups, l.fanGroup(n, v))
 	})
 	l.each(get(v, "events"), func(n Name, v cue.Value) {
 		e := &Event{Name: l.named(n, "event"), Fields: l.members(get(v, "fields"), "field", map[string]Name{}), Required: l.bool(get(v, "required"))}
@@ -50,8 +50,8 @@ func powerAbove(n int) int {
 	return p
 }
 
-func (l *loader) fanGroup(n Name, v cue.Value) *FanGroup {
-	g := &FanGroup{Name: n, Max: l.int(get(v, "max")), Rows: l.int(get(v, "receivers")), Size: l.int(get(v, "size"))}
+func (l *loader) fanGroup(n Name, v cue.Value) *Group {
+	g := &Group{Name: n, Max: l.int(get(v, "max")), Rows: l.int(get(v, "receivers")), Size: l.int(get(v, "size"))}
 	g.Key = l.members(get(v, "key"), "member", map[string]Name{})
 	g.Receiver = l.members(get(v, "receiver"), "member", map[string]Name{})
 	return g

@@ -60,7 +60,7 @@ func Load(file string, src []byte) (*Spec, *diag.List) {
 func (s *Spec) withStandard() {
 	std := standard()
 	s.Headers = append(s.Headers, std.Headers...)
-	s.Groups = append(s.Groups, std.Groups...)
+	s.Alternatives = append(s.Alternatives, std.Alternatives...)
 }
 
 // LoadFile reads and loads a file.
@@ -105,7 +105,7 @@ var standard = sync.OnceValue(func() *Spec {
 			panic("standard headers: " + err.Error())
 		}
 		all.Headers = append(all.Headers, s.Headers...)
-		all.Groups = append(all.Groups, s.Groups...)
+		all.Alternatives = append(all.Alternatives, s.Alternatives...)
 	}
 	return all
 })

@@ -120,8 +120,8 @@ tests: one: {
 	check(p.Rules[0].Do[2].Pos, "pass")
 	check(s.Priority.Pos, "priority")
 	check(s.Priority.From.Path[1].Pos, "level")
-	check(s.FanOuts[0].Name.Pos, "all")
-	check(s.FanOuts[0].Receiver[0].Type.Pos, "endpoint")
+	check(s.Groups[0].Name.Pos, "all")
+	check(s.Groups[0].Receiver[0].Type.Pos, "endpoint")
 	q := s.Programs[1]
 	check(q.Priority.From.Pos, "3")
 	check(q.Rules[0].Do[0].Pos, "fan_out")

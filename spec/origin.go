@@ -80,18 +80,18 @@ func (l *loader) labelPos(v cue.Value) diag.Pos {
 }
 
 // textPlace is where the text of a label or a string literal stands.
-func (l *loader) textPlace(n ast.Node) place {
+func (l *loader) textPlace(n ast.Node) textPos {
 	p := l.nodePos(n)
 	switch x := n.(type) {
 	case *ast.BasicLit:
 		if x.Kind == token.STRING && plain(x.Value) {
-			return place{p.Add(1, len(x.Value)-2), true}
+			return textPos{p.Add(1, len(x.Value)-2), true}
 		}
-		return place{p, false}
+		return textPos{p, false}
 	case *ast.Ident:
-		return place{p, true}
+		return textPos{p, true}
 	}
-	return place{p, false}
+	return textPos{p, false}
 }
 
 // plain reports whether a string literal holds its text as it is.
@@ -100,7 +100,7 @@ func plain(lit string) bool {
 }
 
 // stringPlace is where the text of a string value stands: in the literal that it came from, also behind references.
-func (l *loader) stringPlace(v cue.Value) place {
+func (l *loader) stringPlace(v cue.Value) textPos {
 	for w, n := v, 0; n < 8; n++ {
 		if _, value := origin(w); value != nil {
 			if lit, ok := value.(*ast.BasicLit); ok {
@@ -113,5 +113,5 @@ func (l *loader) stringPlace(v cue.Value) place {
 		}
 		w = next
 	}
-	return place{l.pos(v), false}
+	return textPos{l.pos(v), false}
 }

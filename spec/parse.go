@@ -22,17 +22,17 @@ const (
 // ParseExpr parses an expression. pos is where its first byte stands in the source; every node gets its own position from
 // there.
 func ParseExpr(text string, pos diag.Pos) (*Expr, *diag.Diagnostic) {
-	return parseExpr(text, place{pos, true})
+	return parseExpr(text, textPos{pos, true})
 }
 
-// place is where a text stands. If it is exact, the text stands in the source as it is, byte for byte; else (it was escaped,
+// textPos is where a text stands. If it is exact, the text stands in the source as it is, byte for byte; else (it was escaped,
 // computed, or has several lines) everything in it has one position.
-type place struct {
+type textPos struct {
 	pos   diag.Pos
 	exact bool
 }
 
-func (p place) at(off, n int) diag.Pos {
+func (p textPos) at(off, n int) diag.Pos {
 	if !p.exact {
 		return p.pos
 	}
@@ -47,7 +47,7 @@ var exprOps = map[token.Token]ExprOp{
 
 var unaryOps = map[token.Token]ExprOp{token.NOT: OpNot, token.XOR: OpInv, token.SUB: OpNeg}
 
-func parseExpr(text string, where place) (e *Expr, d *diag.Diagnostic) {
+func parseExpr(text string, where textPos) (e *Expr, d *diag.Diagnostic) {
 	if len(text) > maxExprLength {
 		return nil, newDiag(codeExpr, where.at(0, 1), "the expression is longer than %d bytes", maxExprLength)
 	}
@@ -70,7 +70,7 @@ func parseExpr(text string, where place) (e *Expr, d *diag.Diagnostic) {
 // exprParser goes on after a mistake, but only the first one is kept: the others may follow from it.
 type exprParser struct {
 	text  string
-	where place
+	where textPos
 	file  *token.File
 	s     scanner.Scanner
 	first *diag.Diagnostic

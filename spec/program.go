@@ -201,7 +201,7 @@ func (l *loader) notEmpty(v cue.Value, n Name, count int) {
 
 func (l *loader) assigns(v cue.Value) (all []*Assign) {
 	l.each(v, func(n Name, v cue.Value) {
-		target := l.path(n.Value, place{n.Pos, n.Pos.Len == len(n.Value)}, "what is set")
+		target := l.path(n.Value, textPos{n.Pos, n.Pos.Len == len(n.Value)}, "what is set")
 		value := l.expr(v)
 		if target != nil && value != nil {
 			all = append(all, &Assign{target, value})

@@ -15,19 +15,19 @@ type Name struct {
 
 // Spec is one loaded spec.
 type Spec struct {
-	File     string // as given by the user
-	Name     Name
-	Kernel   *Kernel   // the floor that the spec demands, or nil
-	Headers  []*Header // the user's, then the standard ones, in the order they are declared
-	Groups   []*Group  // alternatives with a name ("ip"), the user's first
-	Settings []*Setting
-	Tables   []*Table
-	Sessions []*Session
-	Priority *Priority   // of packets, for all programs that don't have one of their own; or nil
-	FanOuts  []*FanGroup // groups of receivers (`groups`)
-	Events   []*Event
-	Programs []*Program
-	Tests    []*Test
+	File         string // as given by the user
+	Name         Name
+	Kernel       *Kernel         // the floor that the spec demands, or nil
+	Headers      []*Header       // the user's, then the standard ones, in the order they are declared
+	Alternatives []*Alternatives // alternatives with a name ("ip"), the user's first
+	Settings     []*Setting
+	Tables       []*Table
+	Sessions     []*Session
+	Priority     *Priority // of packets, for all programs that don't have one of their own; or nil
+	Groups       []*Group  // groups of receivers (`groups`)
+	Events       []*Event
+	Programs     []*Program
+	Tests        []*Test
 
 	Ring         int // bytes of the ring buffer of events (`ring`); 0: the default
 	Translations int // rows of the table of translations (`translations`); 0: the default
@@ -42,8 +42,8 @@ type Priority struct {
 	Pos    diag.Pos
 }
 
-// FanGroup is a kind of group of receivers.
-type FanGroup struct {
+// Group is a kind of group of receivers.
+type Group struct {
 	Name     Name
 	Key      []*Member
 	Receiver []*Member // the values of a receiver's row
@@ -163,8 +163,8 @@ type Part struct {
 	Alias *Expr // a field; nil for an endpoint
 }
 
-// Group is a named choice of headers.
-type Group struct {
+// Alternatives is a named choice of headers.
+type Alternatives struct {
 	Name    Name
 	Headers []Name
 	Std     bool

@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
-	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
 )
 
 // Copy is what a copy costs in the kernel, to a device whose peer drops it.

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
 // backlog is how many packets may wait for a processor (netdev_max_backlog) while the bench runs, so that what bounds a rate

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
 // Result is what one variant did with one kind of traffic. Packets are delivered copies.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // Three sockets of one source, and a quota of two: two are served, and go on being served; the third is refused in the kernel.

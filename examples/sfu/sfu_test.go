@@ -14,8 +14,8 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/server"
-	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 func TestMain(m *testing.M) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
 // second is another client with its own channel to another peer on the same hosts. What it sends arrives behind

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
-	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
-	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
 func TestMain(m *testing.M) {

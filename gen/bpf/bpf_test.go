@@ -8,11 +8,11 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/fuzz"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
 )
 
 // All specs become C that clang has nothing to say against, load, pass their own tests, and do with random packets what the
@@ -119,14 +119,14 @@ func hostileFanOut(plan *ir.Plan, evil string, pos diag.Pos) {
 		p.Reasons = append(p.Reasons, &ir.Reason{Name: name, Kind: kind, Doc: evil, Pos: pos})
 		return len(p.Reasons) - 1
 	}
-	declined, up := reason("void", ir.Declined), reason("int", ir.Went)
+	declined, up := reason("void", ir.Declined), reason("int", ir.Punted)
 	p.Rows = append(p.Rows, row)
 	p.Body[len(p.Body)-1] = &ir.FanOut{
 		Group: group, Key: []ir.MemberValue{{Member: key, Value: load}}, Miss: up, Row: row, Front: ir.Off{Const: 14},
 		Reason: reason("char", ir.Passed), NoRoom: up, Fault: reason("long", ir.Fault), Pos: pos,
 		Each: []ir.Stmt{&ir.Copy{
 			Effects: ir.Effects{Emits: []*ir.Emit{{Event: event, Row: row, Values: []ir.MemberValue{{Member: event.Fields.Members[0], Value: load}}, Full: declined, Pos: pos}}},
-			Rewrite: &ir.Rewrite{Cells: []ir.Cell{{Off: ir.Off{Const: 12}, Size: 2, Value: &ir.Const{V: 5, T: ir.UintType(16)}, Note: evil, Pos: pos}}, Sums: []*ir.Sum{{
+			Rewrite: &ir.Rewrite{Stores: []ir.Store{{Off: ir.Off{Const: 12}, Size: 2, Value: &ir.Const{V: 5, T: ir.UintType(16)}, Note: evil, Pos: pos}}, Sums: []*ir.Sum{{
 				Name: evil, Old: ir.Off{Const: 10}, New: ir.Off{Const: 10}, OldTerms: []ir.Term{{Value: load, Size: 2}}, NewTerms: []ir.Term{{Value: &ir.Const{V: 5, T: ir.UintType(16)}, Size: 2}}, Pos: pos,
 			}}, Pos: pos},
 			Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Reason: reason("short", ir.Copied), Failed: declined, Pos: pos,
@@ -144,7 +144,7 @@ func TestHostileText(t *testing.T) {
 		Settings: []*ir.Setting{{Name: "int", Type: ir.UintType(16), Default: []byte{1, 0}, Doc: evil, Pos: pos}},
 		Programs: []*ir.Program{{
 			Name: "while", Hook: "tc/ingress", L2: true, Paths: []string{evil}, Pos: pos,
-			Reasons: []*ir.Reason{{Name: "return", Kind: ir.Went, Doc: evil, Pos: pos}, {Name: "if", Kind: ir.Dropped, Doc: evil, Pos: pos}},
+			Reasons: []*ir.Reason{{Name: "return", Kind: ir.Punted, Doc: evil, Pos: pos}, {Name: "if", Kind: ir.Dropped, Doc: evil, Pos: pos}},
 			Vars:    []*ir.Var{{Name: "for", Type: ir.UintType(16)}},
 			Body: []ir.Stmt{
 				&ir.NeedBytes{End: ir.Off{Const: 14}, Reason: 0, Pos: pos},
@@ -168,7 +168,7 @@ func TestHostileText(t *testing.T) {
 // Two names of a spec never make one of C.
 func TestReasonNames(t *testing.T) {
 	program := func(name, reason string, base int) *ir.Program {
-		return &ir.Program{Name: name, Base: base, Reasons: []*ir.Reason{{Name: reason, Kind: ir.Went}}, Body: []ir.Stmt{&ir.Up{Reason: 0}}}
+		return &ir.Program{Name: name, Base: base, Reasons: []*ir.Reason{{Name: reason, Kind: ir.Punted}}, Body: []ir.Stmt{&ir.Up{Reason: 0}}}
 	}
 	source, err := bpf.Render(&ir.Plan{Programs: []*ir.Program{program("a", "b_c", 0), program("a_b", "c", 1)}}, bpf.Options{})
 	if err != nil {
@@ -189,7 +189,7 @@ func TestContradictions(t *testing.T) {
 		"is not declared": {&ir.Guard{Cond: load, Reason: 0}, &ir.Up{Reason: 0}},
 		"no reason for":   {&ir.Forward{Rewrite: &ir.Rewrite{Resize: ir.MoveHeaders, NewFront: ir.Off{Const: 4}, Payload: &ir.Const{}}, NoRoom: -1, Fault: -1}},
 	} {
-		plan := &ir.Plan{Programs: []*ir.Program{{Name: "p", Reasons: []*ir.Reason{{Name: "up", Kind: ir.Went}}, Body: body}}}
+		plan := &ir.Plan{Programs: []*ir.Program{{Name: "p", Reasons: []*ir.Reason{{Name: "up", Kind: ir.Punted}}, Body: body}}}
 		if _, err := bpf.Render(plan, bpf.Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, want %q", err, want)
 		}

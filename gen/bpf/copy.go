@@ -110,7 +110,7 @@ func (n *fan) write(w *writer) {
 func (w *writer) back() (out []cell) {
 	own, widths := map[ir.Off]bool{}, map[ir.Off]bool{}
 	each := func(rw *ir.Rewrite, visit func(o ir.Off)) {
-		for _, c := range rw.Cells {
+		for _, c := range rw.Stores {
 			if c.Width == nil {
 				for i := range c.Size {
 					visit(plus(c.Off, i))
@@ -123,7 +123,7 @@ func (w *writer) back() (out []cell) {
 		}
 	}
 	each(w.rw, func(o ir.Off) { own[o] = true })
-	for _, c := range w.rw.Cells {
+	for _, c := range w.rw.Stores {
 		if c.Width != nil {
 			widths[c.Off] = true
 		}
@@ -139,7 +139,7 @@ func (w *writer) back() (out []cell) {
 				missing = append(missing, o)
 			}
 		})
-		for _, x := range c.Rewrite.Cells {
+		for _, x := range c.Rewrite.Stores {
 			if x.Width != nil && !widths[x.Off] {
 				widths[x.Off] = true
 				w.holds(plus(x.Off, 8))

@@ -449,7 +449,7 @@ func (n *fan) sums(f *function) []string {
 		if c.Rewrite == nil {
 			continue
 		}
-		for _, x := range c.Rewrite.Cells {
+		for _, x := range c.Rewrite.Stores {
 			if x := (cell{scalar: scalar{size: x.Size}, off: x.Off, width: x.Width}); !slices.Contains(w.cells, x) {
 				w.cells = append(w.cells, x)
 			}

@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/ebpf/link"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // Packets of real sockets on real devices have pending checksums, which no BPF_PROG_TEST_RUN can show. Here they go through the

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // A header of variable length goes from behind a UDP header whose checksum a device has yet to complete: what follows moves by none to three bytes.

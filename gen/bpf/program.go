@@ -111,7 +111,7 @@ func (r *renderer) program(p *ir.Program) programData {
 	f := prog.function()
 	f.reason = fmt.Sprint(p.Base)
 	for i, reason := range p.Reasons {
-		if reason.Kind == ir.Went {
+		if reason.Kind == ir.Punted {
 			f.reason = prog.reasons[i]
 			break
 		}

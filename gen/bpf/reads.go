@@ -101,7 +101,7 @@ func (r readers) rewrite(w *ir.Rewrite) {
 	r.off(w.OldFront)
 	r.off(w.NewFront)
 	r.expr(w.Payload, w.Priority, w.Mark)
-	for _, c := range w.Cells {
+	for _, c := range w.Stores {
 		r.off(c.Off)
 		r.expr(c.Value)
 		if c.Width != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // Where no row says how a packet leaves, the kernel's routes decide, and each of their answers is a reason of ours.

@@ -144,7 +144,7 @@ type cell struct {
 
 // stores cuts the cells of the rewrite into stores. What is only copied is copied in as few as there are.
 func (w *writer) stores() (out []cell) {
-	for _, c := range w.rw.Cells {
+	for _, c := range w.rw.Stores {
 		off, note, value := c.Off, c.Note, c.Value
 		if c.Width != nil {
 			value = &ir.VarintWord{X: c.Value, Width: c.Width}
@@ -173,7 +173,7 @@ func (w *writer) stores() (out []cell) {
 // coverAll has the deciding function make sure of all that the write function reads in place.
 func (w *writer) coverAll(f *function, pos diag.Pos) {
 	var es []ir.Expr
-	for _, c := range w.rw.Cells {
+	for _, c := range w.rw.Stores {
 		es = append(es, c.Value)
 	}
 	for _, s := range w.rw.Sums {
@@ -193,7 +193,7 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 		f.need(ir.Off{Const: 14}, f.reason, pos)
 	}
 	if w.rw.Resize == ir.InPlace {
-		for _, c := range w.rw.Cells {
+		for _, c := range w.rw.Stores {
 			n := c.Size
 			if c.Width != nil {
 				n = 1 // the packet had an integer of that width there

@@ -85,7 +85,7 @@ func Desc(p *ir.Plan) runtime.Desc {
 }
 
 var reasonKinds = map[ir.ReasonKind]string{
-	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Went: "up", ir.Fault: "fault",
+	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Punted: "up", ir.Fault: "fault",
 	ir.Copied: "copy", ir.Declined: "declined",
 }
 

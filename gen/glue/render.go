@@ -221,7 +221,7 @@ func constant(r *ir.Reason) string {
 		return "Drop" + name
 	case ir.Declined:
 		return "Declined" + name
-	case ir.Went:
+	case ir.Punted:
 		first, _, _ := strings.Cut(r.Name, "_")
 		if slices.Contains([]string{"sent", "pass", "fault", "copy", "drop", "declined", "up"}, first) {
 			return "Up" + name

@@ -48,7 +48,7 @@ type Effects struct {
 }
 
 // Emit is a record of an event. Where the ring has no room, a required one stops the packet or the copy under Full (of kind
-// Went, in a FanOut's Each of kind Declined); any other is counted as lost.
+// Punted, in a FanOut's Each of kind Declined); any other is counted as lost.
 type Emit struct {
 	Event  *Event
 	Row    *Row // the receiver that the record names; nil: none
@@ -144,14 +144,14 @@ type FanOut struct {
 	Effects // before the first copy; Admits and required Emits send the packet up
 	Group   *Group
 	Key     []MemberValue
-	Miss    int // reason of kind Went: no such group
+	Miss    int // reason of kind Punted: no such group
 	Row     *Row
 	Each    []Stmt
 	Front   Off  // [0, Front) has all bytes that Each reads or writes
 	End     Expr // the bytes from here on are cut off in front of the first turn (which knows of them by FrameLen only); nil: none
 	Drop    bool
 	Reason  int // Passed or Dropped
-	NoRoom  int // reason of kind Went: the kernel can't make the packet's headers its own, in front of the first copy
+	NoRoom  int // reason of kind Punted: the kernel can't make the packet's headers its own, in front of the first copy
 	Fault   int // the packet can't be restored
 	Usage   []*Row
 	Pos     diag.Pos

@@ -186,7 +186,7 @@ const (
 	Sent    ReasonKind = iota // rewritten and sent
 	Passed                    // the spec lets it go on (changed, where a rule says so)
 	Dropped                   // the spec drops it
-	Went                      // up, untouched: user space is the safety net
+	Punted                    // up, untouched: user space is the safety net
 	Fault                     // dropped because the kernel failed after the first change
 
 	// Of a receiver's turn in a fan-out; the packet that came has a reason of its own.
@@ -242,7 +242,7 @@ type Let struct {
 // Guard continues only if Cond holds; else the packet goes up under Reason.
 type Guard struct {
 	Cond   Expr
-	Reason int // an index into Program.Reasons of kind Went
+	Reason int // an index into Program.Reasons of kind Punted
 	Pos    diag.Pos
 }
 
@@ -363,7 +363,7 @@ type Forward struct {
 	Usage   []*Row // rows of sessions whose usage counters count the packet
 	Reason  int    // Sent or Passed
 	Fault   int    // reason where the kernel fails after the first change; -1 where nothing can fail
-	NoRoom  int    // reason (Went) where the kernel fails before the first change; -1 likewise
+	NoRoom  int    // reason (Punted) where the kernel fails before the first change; -1 likewise
 	Pos     diag.Pos
 }
 
@@ -424,17 +424,17 @@ type Rewrite struct {
 	Unmoved  Off // unless InPlace: behind the last header that came in front of all that is taken out or put in
 	Payload  Expr
 	Trim     bool // cut the tail off
-	Cells    []Cell
+	Stores   []Store
 	Sums     []*Sum
 	Priority Expr // skb->priority, or nil
 	Mark     Expr // skb->mark, or nil
 	Pos      diag.Pos
 }
 
-// Cell writes one value at an offset of the packet that leaves. Uint values take Size 1, 2, 4 or 8 bytes (a cell holds whole
+// Store writes one value at an offset of the packet that leaves. Uint values take Size 1, 2, 4 or 8 bytes (a cell holds whole
 // bytes; bit fields that share bytes are already put together), bytes-like values take their own size; an Addr with Size 4
 // writes the last 4 bytes. Little: the integer is little endian.
-type Cell struct {
+type Store struct {
 	Off    Off
 	Size   int
 	Little bool

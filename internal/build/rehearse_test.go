@@ -29,8 +29,8 @@ func TestRehearse(t *testing.T) {
 			if w == nil || w.Resize == ir.InPlace || w.OldFront.Base == nil || w.NewFront.Base != nil {
 				return
 			}
-			for i := range w.Cells {
-				if c := &w.Cells[i]; c.Off.Const >= w.L2 {
+			for i := range w.Stores {
+				if c := &w.Stores[i]; c.Off.Const >= w.L2 {
 					c.Off.Base, misplaced = w.OldFront.Base, true
 				}
 			}

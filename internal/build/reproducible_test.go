@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/internal/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 )
 
 // builder makes the test's binary a build in a process of its own: the spec in the working folder, written beside it.

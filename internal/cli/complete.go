@@ -118,7 +118,7 @@ func tablesOf(s *spec.Spec) (names []spec.Name) {
 }
 
 func groupsOf(s *spec.Spec) (names []spec.Name) {
-	for _, g := range s.FanOuts {
+	for _, g := range s.Groups {
 		names = append(names, g.Name)
 	}
 	return names

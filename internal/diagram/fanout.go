@@ -9,7 +9,7 @@ import (
 
 // FanOut draws what becomes of a packet that goes to the receivers of a group: the rules, top down, in the order in which they
 // are tried for each of them, and where each ends.
-func FanOut(g *spec.FanGroup, fo *spec.FanOut) string {
+func FanOut(g *spec.Group, fo *spec.FanOut) string {
 	d := &tree{}
 	var key []string
 	for _, k := range fo.Key {

@@ -70,7 +70,7 @@ func TestFanOut(t *testing.T) {
   |     no copy (no_rule)
   |
 ` + end
-		if diff := cmp.Diff(want, FanOut(s.FanOuts[0], s.Programs[0].Rules[0].Do[0].FanOut)); diff != "" {
+		if diff := cmp.Diff(want, FanOut(s.Groups[0], s.Programs[0].Rules[0].Do[0].FanOut)); diff != "" {
 			t.Errorf("the picture differs (-want +got):\n%s", diff)
 		}
 		_, notes, _ := strings.Cut(Header(s.Headers[0]), "list: ")

@@ -24,7 +24,7 @@ func NewHeaders(s *spec.Spec) *Headers {
 			hs.names = append(hs.names, h.Name.Value)
 		}
 	}
-	for _, g := range s.Groups {
+	for _, g := range s.Alternatives {
 		if hs.groups[g.Name.Value] == nil {
 			for _, n := range g.Headers {
 				hs.groups[g.Name.Value] = append(hs.groups[g.Name.Value], n.Value)

@@ -68,7 +68,7 @@ func protocols() *spec.Spec {
 	little := uintField("little", 32)
 	little.Little = true
 	return &spec.Spec{
-		Groups: []*spec.Group{{Name: name("ip"), Headers: []spec.Name{name("ipv4"), name("ipv6")}}},
+		Alternatives: []*spec.Alternatives{{Name: name("ip"), Headers: []spec.Name{name("ipv4"), name("ipv6")}}},
 		Headers: []*spec.Header{
 			{Name: name("eth"), Fields: []*spec.Field{mac("dst", "link_destination"), mac("src", "link_source"), uintField("type", 16)}},
 			{Name: name("ipv4"), After: after("eth", "type", 0x800), Fields: []*spec.Field{

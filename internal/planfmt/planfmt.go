@@ -251,7 +251,7 @@ func (w *writer) program(p *ir.Program) {
 func ReasonKind(k ir.ReasonKind) string { return reasonKinds[k] }
 
 var reasonKinds = map[ir.ReasonKind]string{
-	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Went: "up", ir.Fault: "fault", ir.Copied: "copy", ir.Declined: "declined",
+	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Punted: "up", ir.Fault: "fault", ir.Copied: "copy", ir.Declined: "declined",
 }
 
 // reason names a reason of p; -1 is "-".

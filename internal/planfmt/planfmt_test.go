@@ -26,7 +26,7 @@ func TestText(t *testing.T) {
 	plan := &ir.Plan{Name: "small", Pos: diag.Pos{File: "spec.cue"}, Kernel: ir.Version{Major: 5, Minor: 10}, Tables: []*ir.Table{table},
 		Programs: []*ir.Program{{
 			Name: "out", Hook: "tc/ingress", L2: true, Pull: 42, Paths: []string{"eth ipv4 udp"},
-			Reasons: []*ir.Reason{{Name: "sent", Kind: ir.Sent, Doc: "sent"}, {Name: "short", Kind: ir.Went, Doc: "too short"}},
+			Reasons: []*ir.Reason{{Name: "sent", Kind: ir.Sent, Doc: "sent"}, {Name: "short", Kind: ir.Punted, Doc: "too short"}},
 			Vars:    []*ir.Var{size}, Rows: []*ir.Row{row},
 			Body: []ir.Stmt{
 				&ir.NeedBytes{End: ir.Off{Const: 42}, Reason: 1, Pos: diag.Pos{File: "std/eth.cue", Line: 7, Column: 1}},
@@ -34,7 +34,7 @@ func TestText(t *testing.T) {
 				&ir.Lookup{Row: row, Key: []ir.MemberValue{{Member: client, Part: ir.PartPort, Value: port}}, Miss: 1},
 				&ir.Forward{Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, NoRoom: -1, Fault: -1, Rewrite: &ir.Rewrite{
 					L2: 14, OldFront: ir.Off{Const: 42}, NewFront: ir.Off{Const: 42},
-					Cells: []ir.Cell{{Off: ir.Off{Const: 36}, Size: 2, Value: &ir.VarRef{Var: size}, Note: "dst_port"}},
+					Stores: []ir.Store{{Off: ir.Off{Const: 36}, Size: 2, Value: &ir.VarRef{Var: size}, Note: "dst_port"}},
 				}, Pos: diag.Pos{File: "spec.cue", Line: 9, Column: 4}},
 			},
 		}},
@@ -92,7 +92,7 @@ func TestFanOutText(t *testing.T) {
 	plan.Programs = []*ir.Program{{
 		Name: "out", Hook: "tc/ingress", Rows: []*ir.Row{row},
 		Reasons: []*ir.Reason{
-			{Name: "fanned", Kind: ir.Passed}, {Name: "no_group", Kind: ir.Went}, {Name: "no_room", Kind: ir.Went}, {Name: "fault", Kind: ir.Fault},
+			{Name: "fanned", Kind: ir.Passed}, {Name: "no_group", Kind: ir.Punted}, {Name: "no_room", Kind: ir.Punted}, {Name: "fault", Kind: ir.Fault},
 			{Name: "copied", Kind: ir.Copied}, {Name: "declined", Kind: ir.Declined},
 		},
 		Body: []ir.Stmt{
@@ -113,7 +113,7 @@ func TestFanOutText(t *testing.T) {
 							Draws: []*ir.Draw{{Var: drawn, Row: row, Member: next, Step: 1}},
 							Lets:  []*ir.Let{{Var: width, Value: &ir.Pick{If: &ir.RowHas{Row: row}, Then: five, Else: &ir.VarintWord{X: five, Width: width}}}},
 						},
-						Rewrite: &ir.Rewrite{Cells: []ir.Cell{{Off: ir.Off{Const: 42}, Size: 8, Width: width, Value: five}}},
+						Rewrite: &ir.Rewrite{Stores: []ir.Store{{Off: ir.Off{Const: 42}, Size: 8, Width: width, Value: five}}},
 						Hop:     &ir.HopRef{Row: row, Member: hop, Family: 4}, Reason: 4, Failed: 5,
 					},
 				},
@@ -244,7 +244,7 @@ func TestNothingIsLeftOut(t *testing.T) {
 	}
 	for _, part := range []any{
 		ir.Plan{}, ir.Setting{}, ir.Member{}, ir.Table{}, ir.Session{}, ir.Field{}, ir.SessionRow{}, ir.Counter{}, ir.Program{},
-		ir.Reason{}, ir.Forward{}, ir.Rewrite{}, ir.Cell{}, ir.Sum{}, ir.Term{}, ir.HopRef{}, ir.CheckHop{}, ir.Lookup{},
+		ir.Reason{}, ir.Forward{}, ir.Rewrite{}, ir.Store{}, ir.Sum{}, ir.Term{}, ir.HopRef{}, ir.CheckHop{}, ir.Lookup{},
 		ir.Group{}, ir.Event{}, ir.Effects{}, ir.Emit{}, ir.Admit{}, ir.Draw{}, ir.Translate{}, ir.FindElement{}, ir.ElementForm{},
 		ir.FanOut{}, ir.Copy{}, ir.Skip{}, ir.Pick{}, ir.VarintWord{},
 	} {

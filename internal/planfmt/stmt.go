@@ -146,7 +146,7 @@ func (w *writer) rewrite(r *ir.Rewrite) {
 		if r.Mark != nil {
 			w.line(none, "mark = %s", expr(r.Mark))
 		}
-		for _, c := range r.Cells {
+		for _, c := range r.Stores {
 			w.cell(c)
 		}
 		for _, s := range r.Sums {
@@ -155,7 +155,7 @@ func (w *writer) rewrite(r *ir.Rewrite) {
 	})
 }
 
-func (w *writer) cell(c ir.Cell) {
+func (w *writer) cell(c ir.Store) {
 	order := ""
 	if c.Little {
 		order = " little"

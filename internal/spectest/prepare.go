@@ -435,7 +435,7 @@ func (p *preparer) expected() {
 		return
 	}
 	if e.Reason != "" {
-		kinds := map[string]ir.ReasonKind{"up": ir.Went, "drop": ir.Dropped, "sent": ir.Sent, "pass": ir.Passed}
+		kinds := map[string]ir.ReasonKind{"up": ir.Punted, "drop": ir.Dropped, "sent": ir.Sent, "pass": ir.Passed}
 		known := p.reasons(kinds[e.Verdict])
 		if !slices.Contains(known, e.Reason) {
 			n := spec.Name{Value: e.Reason, Pos: e.Pos}

@@ -1,5 +1,5 @@
 // A small relay written by hand, for the tests of what sends to many: it walks a group's list as a generated one does, and tells
-// of each copy in an event instead of sending it. It includes nothing: bpf.h of internal/bpftest stands before it.
+// of each copy in an event instead of sending it. It includes nothing: bpf.h of internal/test/bpftest stands before it.
 #define GROUPS 4
 #define MAX 64
 #define ROWS 128

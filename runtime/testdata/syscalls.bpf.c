@@ -1,4 +1,4 @@
-// Counts the system calls of one process, which has its number in a PID namespace. It includes nothing: bpf.h of internal/bpftest
+// Counts the system calls of one process, which has its number in a PID namespace. It includes nothing: bpf.h of internal/test/bpftest
 // stands before it.
 
 const volatile __u32 process = 0;

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // Star is the topology: publishers and receivers each behind a cable of their own of the SFU's host.

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/server"
-	"github.com/fastrelay/fastrelay-gen/internal/testnet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // role is the environment variable that tells a copy of the running program to be the server.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fastrelay/fastrelay-gen/internal/turnlab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
 func TestReport(t *testing.T) {

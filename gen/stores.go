@@ -1,0 +1,305 @@
+package gen
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass cuts headers into pieces: runs of 1, 2, 4 or 8 bytes that a processor reads or writes at once, or a field made of
+// bytes. Bit fields that share bytes come together in one piece. The pieces that change are the cells of the rewrite, and the
+// summands by which checksums change.
+
+// piece is a part of a header, before and after.
+type piece struct {
+	off     ir.Off // in the packet that leaves
+	was     ir.Off // in the packet that came; only where old is not nil
+	size    int
+	little  bool
+	now     ir.Expr // nil: a checksum, which is computed last
+	old     ir.Expr // nil: there was nothing
+	changed bool
+	link    bool // the link-layer's addresses
+	field   *spec.Field
+	note    string
+	pos     diag.Pos
+	width   *ir.Var // a variable-length integer: now and old are what it adds to a checksum, and
+	value   ir.Expr // its value
+}
+
+// unit is a field with its place: bits from the start of its base.
+type unit struct {
+	f        *spec.Field
+	pl       *fieldRef // nil: pushed
+	from, to int       // bits, in the packet that leaves
+	now      ir.Expr
+	changed  bool
+	pos      diag.Pos
+}
+
+// atomic units are not put together with others.
+func (u *unit) atomic() bool {
+	return u.f.Kind == spec.FieldBytes || u.f.Checksum != nil || u.f.Little
+}
+
+// pieces cuts a header that leaves.
+func (w *rewriter) pieces(o *outHeader) []piece {
+	var out []piece
+	runs := map[int][]*unit{}
+	if o.old == nil {
+		bits := o.off.Const * 8
+		for _, f := range o.h.Fields {
+			n := f.Bits
+			if f.Kind == spec.FieldBytes {
+				n = f.Bytes * 8
+			}
+			runs[0] = append(runs[0], &unit{f: f, from: bits, to: bits + n, now: o.vals[f.Name.Value], changed: true, pos: o.at(f)})
+			bits += n
+		}
+		return cut(runs[0], o.off.Base, nil, ir.Off{})
+	}
+	var segments []int
+	bases := map[int]ir.Off{} // of the packet that leaves, less the constant of the one that came
+	came := map[int]*ir.Var{}
+	for _, pl := range o.old.order {
+		if v := o.vals[pl.f.Name.Value]; v != nil && pl.width != nil {
+			out = append(out, piece{
+				off: o.moved(pl.off), was: pl.off, size: 8, changed: true, field: pl.f, note: pl.f.Name.Value, pos: o.at(pl.f), width: pl.width, value: v,
+				now: &ir.VarintWord{X: v, Width: pl.width}, old: &ir.VarintWord{X: &ir.VarRef{Var: pl.value}, Width: pl.width},
+			})
+		}
+		if pl.segment < 0 {
+			continue
+		}
+		n := pl.f.Bits
+		if pl.f.Kind == spec.FieldBytes {
+			n = pl.f.Bytes * 8
+		}
+		to := o.moved(pl.off)
+		u := &unit{f: pl.f, pl: pl, from: to.Const*8 + pl.bit, now: pl.load, pos: o.at(pl.f)}
+		u.to = u.from + n
+		if k := pl.f.Is; k != nil && k.Op == spec.IsEq && pl.f.Kind == spec.FieldUint && k.Value.Kind == spec.LitInt {
+			u.now = num(k.Value.Int) // checked when it came
+		}
+		if v := o.vals[pl.f.Name.Value]; v != nil {
+			u.now, u.changed = v, true
+		}
+		if runs[pl.segment] == nil {
+			segments = append(segments, pl.segment)
+			bases[pl.segment] = plus(to, -pl.off.Const)
+			came[pl.segment] = pl.off.Base
+		}
+		runs[pl.segment] = append(runs[pl.segment], u)
+	}
+	for _, s := range segments {
+		out = append(out, cut(runs[s], bases[s].Base, o.old, ir.Off{Base: came[s], Const: -bases[s].Const})...)
+	}
+	return out
+}
+
+// cut makes pieces of a run of fields. Where they came, they stood at the same distances: behind another base, perhaps, and came.Const
+// bytes further on.
+func cut(run []*unit, base *ir.Var, old *layer, came ir.Off) []piece {
+	var out []piece
+	for i := 0; i < len(run); {
+		u := run[i]
+		at := ir.Off{Base: base, Const: u.from / 8}
+		if u.atomic() {
+			out = append(out, whole(u, at, old, came)...)
+			i++
+			continue
+		}
+		stop := len(run)
+		if j := slices.IndexFunc(run[i:], (*unit).atomic); j >= 0 {
+			stop = i + j
+		}
+		end := run[stop-1].to / 8
+		for b := u.from / 8; b < end; {
+			size := pieceSize(run[i:stop], b, end)
+			out = append(out, together(run[i:stop], ir.Off{Base: base, Const: b}, size, old, came))
+			b += size
+		}
+		i = stop
+	}
+	return out
+}
+
+// pieceSize returns how many bytes from byte b on make the next piece: two where a field ends there, since a store of two costs
+// as much as one of one; else the fewest that end with a field; else one.
+func pieceSize(run []*unit, b, end int) int {
+	for _, size := range []int{2, 4, 8, 1} {
+		if b+size > end {
+			continue
+		}
+		if slices.ContainsFunc(run, func(u *unit) bool { return u.to == (b+size)*8 }) {
+			return size
+		}
+	}
+	return 1
+}
+
+// together makes one piece of all that lies in size bytes at off.
+func together(run []*unit, off ir.Off, size int, old *layer, came ir.Off) piece {
+	p := piece{off: off, was: plus(came, off.Const), size: size}
+	from, to := off.Const*8, (off.Const+size)*8
+	var names []string
+	var now ir.Expr = num(0)
+	for _, u := range run {
+		lo, hi := max(u.from, from), min(u.to, to)
+		if lo >= hi {
+			continue
+		}
+		names = append(names, u.f.Name.Value)
+		if p.field == nil || u.changed && !p.changed {
+			p.pos = u.pos
+		}
+		p.changed = p.changed || u.changed
+		p.field = u.f
+		if u.now == nil {
+			continue
+		}
+		v := u.now
+		if s := u.to - hi; s > 0 {
+			v = bin(ir.Shr, v, num(uint64(s)))
+		}
+		if lo > u.from {
+			v = bin(ir.And, v, num(maxOf(hi-lo)))
+		}
+		if s := to - hi; s > 0 {
+			v = bin(ir.Shl, v, num(uint64(s)))
+		}
+		now = bin(ir.Or, now, v)
+	}
+	p.note = strings.Join(names, " ")
+	if old != nil {
+		p.old = &ir.Load{Off: p.was, Bits: size * 8, Field: old.h.Name.Value + "." + strings.Join(names, "+")}
+		if !p.changed {
+			now = p.old
+		}
+	}
+	p.now = now
+	return p
+}
+
+// whole makes pieces of one atomic field.
+func whole(u *unit, off ir.Off, old *layer, came ir.Off) []piece {
+	p := piece{off: off, was: plus(came, off.Const), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f, note: u.f.Name.Value, pos: u.pos}
+	p.link = strings.HasPrefix(u.f.Role.Value, "link_")
+	if old != nil {
+		p.old = u.pl.load
+	}
+	switch {
+	case u.f.Checksum != nil:
+		if !u.changed || u.now == nil {
+			p.now = nil
+		}
+		return []piece{p}
+	case u.f.Kind == spec.FieldBytes && u.changed:
+		return []piece{p}
+	}
+	var out []piece
+	for done := 0; done < p.size; {
+		n := 8
+		for n > p.size-done {
+			n /= 2
+		}
+		q := p
+		q.off, q.was, q.size = plus(p.off, done), plus(p.was, done), n
+		if old != nil {
+			q.old = &ir.Load{Off: q.was, Bits: n * 8, Field: old.h.Name.Value + "." + u.f.Name.Value}
+			q.now = q.old
+		}
+		if u.f.Little && u.changed {
+			q.little = true
+			q.now = u.now
+			if done > 0 {
+				q.now = bin(ir.Shr, q.now, num(uint64(done*8)))
+			}
+			if done+n < p.size {
+				q.now = bin(ir.And, q.now, num(maxOf(n*8)))
+			}
+		}
+		out = append(out, q)
+		done += n
+	}
+	return out
+}
+
+// What is written again at most: all of it is read or computed before the first byte is written, and a program has no room for
+// more on its stack (512 bytes for everything). A checksum and a route lookup take as much as so many bytes of headers, and so do the
+// places and sums of what came behind a header of variable length, and the functions of a fan-out that the program has as well: their
+// frames come on top of its own.
+const (
+	maxFront      = 172
+	sumCosts      = 20
+	routeCosts    = 30
+	variableCosts = 32
+	fanOutCosts   = 40
+)
+
+// tooLarge reports n bytes of headers, where there is room for fewer.
+func (w *rewriter) tooLarge(n, room int) {
+	var sizes []string
+	largest := w.hdrs[0]
+	for _, o := range w.hdrs {
+		sizes = append(sizes, fmt.Sprintf("%s %d", o.entry, o.size))
+		if o.size > largest.size {
+			largest = o
+		}
+	}
+	w.fail(codeResize, w.pos, "this rule writes %d bytes of headers anew, and a program's stack has room for %d here", n, room).
+		WithHint("the headers of the packet that leaves: %s bytes; fewer or smaller ones fit, or a rule that doesn't change the packet's size", strings.Join(sizes, ", ")).
+		WithRelated(largest.h.Name.Pos, "the largest one, %q, is declared here", largest.entry)
+}
+
+// cells returns what has to be written: all of the front, or what changes.
+func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Store, bool) {
+	var out []ir.Store
+	for _, o := range w.hdrs {
+		if full && o.size < 0 {
+			w.fail(codeResize, w.pos, "header %q has a variable length and would have to be written again", o.entry)
+			return nil, false
+		}
+		for _, p := range w.pieces(o) {
+			moved := o.old != nil && p.off != p.was
+			if p.now == nil && o.old != nil && w.computed[o] == nil {
+				p.now = p.old // a checksum that stays
+			}
+			switch {
+			case p.now == nil || !(full || p.changed || moved):
+				continue
+			case hop != nil && p.link && p.off.Base == nil && p.off.Const < 12:
+				continue
+			}
+			c := ir.Store{Off: p.off, Size: p.size, Little: p.little, Width: p.width, Value: p.now, Note: o.h.Name.Value + ": " + p.note, Pos: p.pos}
+			if p.width != nil {
+				c.Value = p.value
+			}
+			out = append(out, c)
+		}
+	}
+	n := w.hdrs[len(w.hdrs)-1].end.Const
+	costs := n + sumCosts*max(len(w.computed), 3)
+	if hop != nil && hop.Row == nil {
+		costs += routeCosts
+	}
+	if w.path[len(w.path)-1].end.Base != nil {
+		costs += variableCosts
+	}
+	if slices.ContainsFunc(w.src.Rules, func(r *spec.Rule) bool { return len(r.Do) > 0 && r.Do[len(r.Do)-1].FanOut != nil }) {
+		costs += fanOutCosts
+	}
+	if full && costs > maxFront {
+		w.tooLarge(n, maxFront-(costs-n))
+		return nil, false
+	}
+	if full {
+		slices.SortFunc(out, func(a, b ir.Store) int { return cmp.Compare(a.Off.Const, b.Off.Const) })
+	}
+	return out, true
+}

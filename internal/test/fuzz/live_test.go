@@ -1,0 +1,82 @@
+package fuzz_test
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/sim"
+)
+
+// livePackets is how many packets each spec is compared on, through each kind of device.
+const livePackets = 600
+
+// liveCorpus are the specs of the corpus that send no copies, and some that show what only devices know of a packet.
+var liveCorpus = sync.OnceValue(func() []string {
+	more, err := filepath.Glob("testdata/live/*/spec.cue")
+	if err != nil {
+		panic(err)
+	}
+	return append(more, corpus()...)
+})
+
+// The kernel and the model agree on packets that come in on real devices, and leave through real ones.
+func TestLiveAgrees(t *testing.T) {
+	bpftest.Rights(t)
+	files := liveCorpus()
+	for _, file := range files {
+		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
+			if testrun.UsesCopies(planOf(t, file)) {
+				return
+			}
+			c := compile(t, file)
+			for _, d := range devices {
+				t.Run(d.name, func(t *testing.T) {
+					config := fuzz.Config{Packets: livePackets}
+					if *flagTime > 0 {
+						config = fuzz.Config{Duration: *flagTime / time.Duration(2*len(files))}
+					}
+					r := runLive(t, c, d, config)
+					n := r.Verdicts
+					t.Logf("%d packets (%.0f a second), %d sent, %d passed, %d dropped, %d up; "+
+						"%d left a checksum, %d were super-packets; %d right behind the relay, %d not taken by the kernel",
+						r.Packets, r.Rate(), n[sim.VerdictSent], n[sim.VerdictPass], n[sim.VerdictDrop], n[sim.VerdictUp],
+						r.Pending, r.Super, r.Decoded, r.Refused)
+					if r.Difference != nil {
+						t.Fatalf("kernel and model differ: %s", r.Difference.Text)
+					}
+				})
+			}
+		})
+	}
+}
+
+type device struct {
+	name    string
+	offload bool
+	ways    skbfacts.Ways
+}
+
+// devices are the ways out, and with each a way to learn what the kernel knows of a packet.
+var devices = []device{
+	{"a device without offload", false, skbfacts.All},
+	{"a device with offload, as before Linux 6.2", true, skbfacts.Read},
+}
+
+func runLive(t *testing.T, c compiled, d device, config fuzz.Config) *fuzz.Report {
+	t.Helper()
+	skbfacts.Allowed = d.ways
+	defer func() { skbfacts.Allowed = skbfacts.All }()
+	config.Spec, config.Plan, config.Object, config.Seed = c.spec, c.plan, c.object, *flagSeed
+	r, err := fuzz.RunLive(context.Background(), config, d.offload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}

@@ -1,0 +1,73 @@
+package fuzz_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/gen/bpf"
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+)
+
+// liveFaultPackets is within how many packets a fault has to be found, on devices of one kind.
+const liveFaultPackets = 8000
+
+// Packets on devices find faults that nothing else shows: in what the kernel knows of a packet beside its bytes.
+func TestLivePlantedFaults(t *testing.T) {
+	bpftest.Rights(t)
+	for i, f := range liveFaults {
+		name := fmt.Sprintf("%02d %s: %s", i+1, f.where, f.what)
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			file := specFile(t, f.spec)
+			c, plan := planned(t, file), planOf(t, file)
+			if f.plan != nil && !f.plan(plan) {
+				t.Fatal("the plan has no place for the fault any more")
+			}
+			src, err := bpf.Render(plan, bpf.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch f.where {
+			case "helper":
+				src.Header = plant(t, f, src.Header)
+			case "code":
+				src.C = plant(t, f, src.C)
+			}
+			object, _, err := clang.Compile(context.Background(), src.C, src.Header, clang.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			packets, start := 0, time.Now()
+			c.object = object
+			for _, d := range devices {
+				r := runLive(t, c, d, fuzz.Config{Packets: liveFaultPackets})
+				packets += r.Packets
+				if d := r.Difference; d != nil {
+					text, _, _ := strings.Cut(d.Text, "\n")
+					t.Logf("%s (%s): caught after %d packets and %d ms: %.300s", name, f.spec, packets, time.Since(start).Milliseconds(), text)
+					return
+				}
+			}
+			t.Errorf("%s (%s): not caught by %d packets", name, f.spec, packets)
+		})
+	}
+}
+
+var liveFaults = []fault{
+	{where: "helper", spec: "turn", what: "no checksum is ever left to a device, where struct sk_buff can't be looked at", old: `return fr_facts & FR_FACTS_READ \? fr_partial_read\(skb\) : 0;`, new: `return 0;`},
+	{where: "helper", spec: "turn", what: "no checksum is ever left to a device", old: `if \(fr_facts & FR_FACTS_CAST\) \{`, new: `if (1) return 0; else {`},
+	{where: "helper", spec: "turn", what: "what looks pending is pending", old: `return fr_facts \? \(__u16\)partial == field : old == pseudo;`, new: `return old == pseudo;`},
+	{where: "helper", spec: "lco", what: "what looks pending is pending, in a tunnel", old: `return fr_facts \? \(__u16\)partial == field : old == pseudo;`, new: `return old == pseudo;`},
+	{where: "back end", spec: "own", what: "a header that the spec doesn't name leaves its checksum", plan: noGuard("partial_checksum")},
+	{where: "back end", spec: "turn", what: "a header that the spec doesn't name leaves its checksum, behind UDP", plan: noGuard("partial_checksum")},
+	{where: "helper", spec: "turn", what: "headers move although a checksum is left", old: `__s32 grow = to - from;`, new: `__s32 grow = to - from; how &= ~FR_PAYLOAD;`},
+	{where: "code", spec: "lco", what: "the payload moves although it leaves a checksum", old: `\(pending\d+ \? FR_PAYLOAD : 0\)`, new: `FR_PAYLOAD`},
+	{where: "helper", spec: "segments", what: "every super-packet is a tunnel's", old: `& FR_GSO_ENCAP_ALL\) != 0;`, new: `& FR_GSO_ENCAP_ALL) != 0 || 1;`},
+	{where: "code", spec: "families", what: "the kernel isn't told that IPv6 is IPv4 now", old: `, FR_TO_IPV4\)`, new: `, 0)`},
+	{where: "code", spec: "families", what: "the kernel isn't told that IPv4 is IPv6 now", old: `, FR_TO_IPV6\)`, new: `, 0)`},
+	{where: "helper", spec: "echo", what: "segments may be larger than the MTU of their route", old: `fib->tot_len = len < 0xFFFF \? len : 0xFFFF;`, new: `fib->tot_len = skb->gso_size ? 0 : len;`},
+}

@@ -1,0 +1,296 @@
+package specgen_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
+)
+
+var (
+	flagSpecs   = flag.Int("specs", 500, "how many specs")
+	flagSeed    = flag.Uint64("seed", 1, "the first spec's seed")
+	flagPackets = flag.Int("packets", 1024, "packets for each spec")
+	flagJobs    = flag.Int("jobs", 2, "specs at the same time")
+	flagFound   = flag.String("found", "", "a folder for specs that fail; empty: they are only reported")
+	flagKeep    = flag.Bool("keep", false, "don't stop at the first failures, and don't make them small")
+	flagShow    = flag.Bool("show", false, "print the spec of the seed, and nothing else")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *flagShow {
+		fmt.Printf("%s", specgen.Generate(*flagSeed))
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// A spec of a seed is always the same, and different seeds make different specs.
+func TestReproducible(t *testing.T) {
+	for seed := range uint64(50) {
+		a, b := specgen.Generate(seed), specgen.Generate(seed)
+		if !bytes.Equal(a, b) {
+			t.Errorf("seed %d makes two specs", seed)
+		}
+		if bytes.Equal(a, specgen.Generate(seed+1)) {
+			t.Errorf("seeds %d and %d make the same spec", seed, seed+1)
+		}
+	}
+}
+
+// Random specs compile, pass the verifier, and do in the kernel what they do in the model.
+func TestSpecs(t *testing.T) {
+	bpftest.Rights(t)
+	ctx := context.Background()
+	tool, err := clang.Find(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	golang, err := specgen.NewGoChecker()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &specgen.Pipeline{Tool: tool, Packets: *flagPackets, Go: golang}
+	start := time.Now()
+	tl := &tally{refused: map[diag.Code]int{}, failed: map[string][]uint64{}}
+	var next atomic.Uint64
+	var wg sync.WaitGroup
+	for range *flagJobs {
+		wg.Go(func() {
+			for {
+				n := next.Add(1) - 1
+				if n >= uint64(*flagSpecs) || !*flagKeep && tl.kinds() >= 3 {
+					return
+				}
+				seed := *flagSeed + n
+				src := specgen.Generate(seed)
+				r := p.Run(ctx, src, seed)
+				if tl.add(seed, r) {
+					t.Errorf("seed %d: %s %s: %s", seed, r.Stage, r.Code, r.Text)
+					report(t, p, src, seed, r)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	tl.check(t)
+	t.Logf("in %.0f s", time.Since(start).Seconds())
+}
+
+// tally sums up what became of many specs.
+type tally struct {
+	mu      sync.Mutex
+	tried   int
+	done    int
+	packets int
+	sent    int
+	copies  int
+	reached float64
+	refused map[diag.Code]int
+	failed  map[string][]uint64 // seeds, by what seems to be one cause
+}
+
+// add reports whether the result is a failure of a new kind.
+func (tl *tally) add(seed uint64, r specgen.Result) bool {
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
+	tl.tried++
+	switch {
+	case r.Stage == specgen.Refused:
+		tl.refused[r.Code]++
+	case r.Failed():
+		key := fmt.Sprintf("%s %s %s", r.Stage, r.Code, r.Essence())
+		tl.failed[key] = append(tl.failed[key], seed)
+		return len(tl.failed[key]) == 1
+	default:
+		tl.done++
+		tl.packets += r.Packets
+		tl.sent += r.Sent
+		tl.copies += r.Copies
+		tl.reached += r.Reached
+	}
+	return false
+}
+
+func (tl *tally) kinds() int {
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
+	return len(tl.failed)
+}
+
+// check prints the sums. Too many refusals, or too few packets that are sent, would make the comparison worth little.
+func (tl *tally) check(t *testing.T) {
+	refused := 0
+	for _, code := range slices.Sorted(maps.Keys(tl.refused)) {
+		refused += tl.refused[code]
+		t.Logf("refused %s: %d", code, tl.refused[code])
+	}
+	for _, kind := range slices.Sorted(maps.Keys(tl.failed)) {
+		seeds := tl.failed[kind]
+		t.Logf("%d × %s (seeds %v)", len(seeds), kind, seeds[:min(8, len(seeds))])
+	}
+	t.Logf("%d specs: %d compared on %d packets (%d sent, %d copies, %.0f%% to the end of a rule), %d refused",
+		tl.tried, tl.done, tl.packets, tl.sent, tl.copies, 100*tl.reached/float64(max(1, tl.done)), refused)
+	if tl.tried < 100 {
+		return
+	}
+	if refused*5 > tl.tried {
+		t.Errorf("%d of %d specs are refused: more than a fifth", refused, tl.tried)
+	}
+	if tl.sent*50 < tl.packets {
+		t.Errorf("only %d of %d packets are sent", tl.sent, tl.packets)
+	}
+	if tl.copies*50 < tl.packets {
+		t.Errorf("only %d copies are made of %d packets", tl.copies, tl.packets)
+	}
+}
+
+// report makes a failing spec small, and prints or saves it.
+func report(t *testing.T, p *specgen.Pipeline, src []byte, seed uint64, r specgen.Result) {
+	if *flagKeep && *flagFound == "" {
+		return
+	}
+	small := specgen.Shrink(src, 600, func(text []byte) bool { return p.Run(context.Background(), text, seed).Same(r) })
+	if *flagFound == "" {
+		t.Logf("the spec of seed %d, made small:\n%s", seed, small)
+		return
+	}
+	if last := p.Run(context.Background(), small, seed); last.Failed() {
+		r = last
+	}
+	dir := filepath.Join(*flagFound, fmt.Sprintf("%s-%d", r.Stage, seed))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Error(err)
+		return
+	}
+	for name, text := range map[string][]byte{"spec.cue": small, "whole.cue": src, "log.txt": []byte(r.Log)} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What is made small still has what it is about, and little else.
+func TestShrink(t *testing.T) {
+	for seed := range uint64(20) {
+		src := specgen.Generate(seed)
+		before, _, _ := specgen.Plan(src)
+		if before == nil {
+			continue
+		}
+		last := before.Programs[len(before.Programs)-1].Name.Value
+		small := specgen.Shrink(src, 2000, func(text []byte) bool {
+			s, plan, _ := specgen.Plan(text)
+			return plan != nil && len(s.Programs) > 0 && s.Programs[len(s.Programs)-1].Name.Value == last
+		})
+		after, _, _ := specgen.Plan(small)
+		if after == nil || len(after.Programs) != 1 || after.Programs[0].Name.Value != last {
+			t.Errorf("seed %d: the program %q is gone:\n%s", seed, last, small)
+			continue
+		}
+		if n := len(after.Programs[0].Stack); n != 1 || len(after.Tables)+len(after.Settings) > 0 {
+			t.Errorf("seed %d: more is left than the program needs:\n%s", seed, small)
+		}
+	}
+}
+
+// The judge, which knows nothing of plans, finds wrong checksums where they leave: each checksum of a plan is spoiled in turn,
+// and where that changes any packet, the judge says so.
+func TestJudge(t *testing.T) {
+	live, found := 0, 0
+	for seed := range uint64(150) {
+		s, plan, _ := specgen.Plan(specgen.Generate(seed))
+		if plan == nil {
+			continue
+		}
+		// left sums up the packets that left, and counts the ones that the judge objects to.
+		left := func() (sum uint64, wrong int) {
+			judge := specgen.Judge(s)
+			h := fnv.New64a()
+			_, err := fuzz.Run(context.Background(), fuzz.Config{Spec: s, Plan: plan, Seed: seed, Packets: 1024, Decode: 1 << 30, Judge: func(program string, came, left []byte) string {
+				h.Write(left)
+				if judge(program, came, left) != "" {
+					wrong++
+				}
+				return ""
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return h.Sum64(), wrong
+		}
+		right, wrong := left()
+		if wrong > 0 {
+			t.Errorf("seed %d: the judge objects to %d packets that are right", seed, wrong)
+		}
+		for _, spoil := range spoilers(plan) {
+			undo := spoil()
+			spoiled, wrong := left()
+			undo()
+			if spoiled != right {
+				live++
+				if wrong > 0 {
+					found++
+				}
+			}
+		}
+	}
+	t.Logf("%d faults that change packets, %d found", live, found)
+	if live < 50 || found*3 < live*2 { // some only change packets that were wrong when they came, or that another path fits as well
+		t.Errorf("of %d faults that change packets, the judge finds %d", live, found)
+	}
+}
+
+// spoilers are ways to spoil a plan: a checksum of a rewrite that goes wrong by one, and can be mended again.
+func spoilers(plan *ir.Plan) (out []func() (undo func())) {
+	rewrite := func(w *ir.Rewrite) {
+		if w == nil {
+			return
+		}
+		for _, sum := range w.Sums {
+			out = append(out, func() func() {
+				was := sum.NewTerms
+				one := ir.Term{Value: &ir.Const{V: 1, T: ir.UintType(64)}, Size: 2}
+				sum.NewTerms = append(slices.Clone(was), one)
+				return func() { sum.NewTerms = was }
+			})
+		}
+	}
+	var block func([]ir.Stmt)
+	block = func(stmts []ir.Stmt) {
+		for _, s := range stmts {
+			switch s := s.(type) {
+			case *ir.If:
+				block(s.Then)
+				block(s.Else)
+			case *ir.FanOut:
+				block(s.Each)
+			case *ir.Forward:
+				rewrite(s.Rewrite)
+			case *ir.Copy:
+				rewrite(s.Rewrite)
+			}
+		}
+	}
+	for _, p := range plan.Programs {
+		block(p.Body)
+	}
+	return out
+}

@@ -1,0 +1,46 @@
+// Command guest tries relays on the kernel that it runs on, and reports on standard output (see testkernel.Line). In a virtual
+// machine it is the first and only program: as init it makes the system ready, runs itself as the test, and powers off. The
+// same binary tests the machine that it was built on.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
+)
+
+func main() {
+	if os.Getpid() == 1 {
+		boot()
+	}
+	root := flag.String("root", "", "the folder with the specs and their objects")
+	packets := flag.Int("packets", 0, "random packets to try with each spec")
+	flag.Parse()
+	if err := run(*root, *packets); err != nil {
+		fmt.Fprintln(os.Stderr, "guest:", err)
+		os.Exit(1)
+	}
+}
+
+func run(root string, packets int) error {
+	if err := os.Chdir(root); err != nil { // specs are named by their path in the module
+		return err
+	}
+	r := newReporter(os.Stdout)
+	if err := r.kernel(); err != nil {
+		return err
+	}
+	specs, err := testkernel.FindSpecs(".")
+	if err != nil {
+		return err
+	}
+	for _, spec := range specs {
+		checkSpec(r, spec, packets)
+		if spec == turnDir {
+			checkForwarding(r, spec)
+		}
+	}
+	return r.err
+}

@@ -1,0 +1,75 @@
+package testkernel
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Where the guest finds things.
+const (
+	GuestModules = "/modules"
+	GuestRoot    = "/specs"
+	GuestArgs    = "/args"
+)
+
+// Names of the files of a relay in its folder.
+const (
+	SpecName   = "spec.cue"
+	ObjectName = "relay.o"
+)
+
+// BuildGuest builds package guest, without a C library, into a file. dir is a folder of this module.
+func BuildGuest(ctx context.Context, dir, out string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/fastrelay/fastrelay-gen/internal/test/testkernel/guest")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the guest: %w\n%s", err, text)
+	}
+	return nil
+}
+
+// Pack makes the image of a guest: the binary built by [BuildGuest], the kernel's modules, and the files in root, which the
+// guest's arguments may name by [GuestRoot].
+func Pack(k *Kernel, binary, root string, args ...string) (Image, error) {
+	image := Image{strings.TrimPrefix(GuestArgs, "/"): {[]byte(strings.Join(args, " ")), 0o644}}
+	add := func(name, path string, mode fs.FileMode) error {
+		data, err := os.ReadFile(path)
+		image[strings.TrimPrefix(name, "/")] = File{data, mode}
+		return err
+	}
+	if err := add("init", binary, 0o755); err != nil {
+		return nil, err
+	}
+	for i, name := range k.Modules {
+		if err := add(fmt.Sprintf("%s/%02d-%s", GuestModules, i, name), filepath.Join(k.Dir, "modules", name), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return add(GuestRoot+"/"+path, filepath.Join(root, path), 0o644)
+	})
+	return image, err
+}
+
+// FindSpecs returns the folders below root that hold a spec, sorted, relative to root.
+func FindSpecs(root string) ([]string, error) {
+	var found []string
+	err := fs.WalkDir(os.DirFS(root), ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == SpecName {
+			found = append(found, filepath.Dir(path))
+		}
+		return err
+	})
+	slices.Sort(found)
+	return found, err
+}

@@ -1,0 +1,253 @@
+// Command testkernels tries all relays of this module on this machine's kernel and on Debian's, in emulated machines:
+//
+//	go run ./internal/test/testkernel/testkernels [-kernels bullseye,sid] [-packets N]
+//
+// It needs root for this machine's kernel, and the Debian mirror of this machine's apt. Kernels are kept in .cache, or where
+// FASTRELAY_CACHE says. What programs cost in the verifier is compared with golden/budget.txt; FASTRELAY_UPDATE=1 records it.
+// What a kernel leaves of a failure is in fastrelay-failure-NAME.
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
+)
+
+// thisMachine names the kernel that runs here among the suites.
+const thisMachine = "here"
+
+// budgetFile is what programs may cost, relative to the module's root.
+const budgetFile = "golden/budget.txt"
+
+func main() {
+	names := []string{thisMachine}
+	for _, s := range testkernel.Suites {
+		names = append(names, s.Name)
+	}
+	kernels := flag.String("kernels", strings.Join(names, ","), "which kernels to try")
+	packets := flag.Int("packets", 3000, "random packets to try with each relay on each kernel")
+	limit := flag.Duration("limit", 10*time.Minute, "how long a kernel may take")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	r := &run{out: os.Stdout, names: strings.Split(*kernels, ","), packets: *packets, limit: *limit, measured: testkernel.Budget{}}
+	if err := r.all(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "testkernels:", err)
+		os.Exit(1)
+	}
+}
+
+type run struct {
+	out     io.Writer
+	names   []string
+	packets int
+	limit   time.Duration
+
+	root     string // of the module
+	cache    string
+	binary   string // the guest
+	relays   string // folder
+	measured testkernel.Budget
+	failures int
+}
+
+func (r *run) all(ctx context.Context) error {
+	if err := r.check(); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp("", "testkernels-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(work)
+	r.binary, r.relays = filepath.Join(work, "guest"), filepath.Join(work, "relays")
+	if err := testkernel.BuildGuest(ctx, r.root, r.binary); err != nil {
+		return err
+	}
+	if err := buildRelays(ctx, r.root, r.relays); err != nil {
+		return err
+	}
+	for _, name := range r.names {
+		start := time.Now()
+		report, err := r.kernel(ctx, name)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		r.summarise(name, report, err, time.Since(start))
+	}
+	if err := r.budget(); err != nil {
+		return err
+	}
+	if r.failures > 0 {
+		return fmt.Errorf("%d failures", r.failures)
+	}
+	return nil
+}
+
+// check looks at everything that can be wrong with how the command is called, before anything takes time.
+func (r *run) check() error {
+	for _, name := range r.names {
+		if _, ok := suite(name); !ok && name != thisMachine {
+			return fmt.Errorf("there is no kernel %q", name)
+		}
+		if name == thisMachine && os.Geteuid() != 0 {
+			return errors.New("loading programs into this machine's kernel takes root (sudo make test-kernels)")
+		}
+	}
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	r.root = strings.TrimSpace(string(out))
+	if r.cache = os.Getenv("FASTRELAY_CACHE"); r.cache == "" {
+		r.cache = filepath.Join(r.root, ".cache")
+	}
+	return nil
+}
+
+func suite(name string) (testkernel.Suite, bool) {
+	i := slices.IndexFunc(testkernel.Suites, func(s testkernel.Suite) bool { return s.Name == name })
+	if i < 0 {
+		return testkernel.Suite{}, false
+	}
+	return testkernel.Suites[i], true
+}
+
+// kernel tries one kernel.
+func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.limit, fmt.Errorf("%v are over", r.limit))
+	defer cancel()
+	args := []string{"-packets", fmt.Sprint(r.packets)}
+	if name == thisMachine {
+		return r.here(ctx, args...)
+	}
+	s, _ := suite(name) // check has seen it
+	k, err := testkernel.Fetch(ctx, s, r.cache, func(text string) { fmt.Fprintln(r.out, text) })
+	if err != nil {
+		return nil, err
+	}
+	image, err := testkernel.Pack(k, r.binary, r.relays, append(args, "-root", testkernel.GuestRoot)...)
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(r.root, "fastrelay-failure-"+name)
+	if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)); err != nil {
+		return nil, err
+	}
+	report, err := testkernel.Boot(ctx, k, image, dir)
+	if err == nil && !report.Failed() {
+		return report, os.RemoveAll(dir)
+	}
+	return report, err
+}
+
+// here runs the guest's binary on this machine. It makes network namespaces of its own.
+func (r *run) here(ctx context.Context, args ...string) (*testkernel.Report, error) {
+	cmd := exec.CommandContext(ctx, r.binary, append(args, "-root", r.relays)...)
+	var diagnostics bytes.Buffer
+	cmd.Stderr = &diagnostics
+	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("the guest: %w: %s", err, &diagnostics)
+	}
+	return testkernel.ReadReport(bytes.NewReader(append(out, "{\"done\":true}\n"...))) // which init adds in a machine
+}
+
+// summarise prints a line for a kernel, and what failed there.
+func (r *run) summarise(name string, report *testkernel.Report, err error, took time.Duration) {
+	title := name
+	if report != nil && report.Kernel != "" {
+		title = fmt.Sprintf("Linux %s (%s)", report.Kernel, name)
+	}
+	verdict, counts := "ok  ", ""
+	if report != nil {
+		counts = report.Summary() + ", "
+	}
+	if err != nil || report == nil || report.Failed() {
+		verdict = "FAIL"
+	}
+	fmt.Fprintf(r.out, "%s  %-43s %s%.0f s\n", verdict, title, counts, took.Seconds())
+	if err != nil {
+		r.failures++
+		fmt.Fprintln(r.out, indent(err.Error()))
+	}
+	if report == nil {
+		return
+	}
+	for _, l := range report.Lines {
+		if l.Failed != "" {
+			r.failures++
+			fmt.Fprintln(r.out, indent(fmt.Sprintf("%s: %s: %s", l.Spec, l.Check, shorten(l.Failed))))
+		}
+	}
+	costs, err := report.Costs()
+	if err != nil {
+		r.failures++
+		fmt.Fprintln(r.out, indent(err.Error()))
+	}
+	for p, c := range costs {
+		r.measured[p] = c
+	}
+}
+
+func indent(text string) string {
+	return "      " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n      ")
+}
+
+// shorten keeps the beginning and the end of a long text, such as a verifier's log; the report in the folder has all of it.
+func shorten(text string) string {
+	const head, tail = 12, 30
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	if len(lines) <= head+tail+1 {
+		return text
+	}
+	cut := fmt.Sprintf("… %d lines …", len(lines)-head-tail)
+	return strings.Join(slices.Concat(lines[:head], []string{cut}, lines[len(lines)-tail:]), "\n")
+}
+
+// budget compares what programs cost with what is recorded, or records it.
+func (r *run) budget() error {
+	file := filepath.Join(r.root, budgetFile)
+	budget := testkernel.Budget{}
+	text, err := os.ReadFile(file)
+	if err == nil {
+		budget, err = testkernel.ParseBudget(string(text))
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s: %w", budgetFile, err)
+	}
+	if os.Getenv("FASTRELAY_UPDATE") != "" {
+		if r.failures > 0 {
+			return fmt.Errorf("nothing is recorded: %d failures", r.failures)
+		}
+		budget.Record(r.measured)
+		return os.WriteFile(file, []byte(budget.String()), 0o644)
+	}
+	faults, gains := budget.Compare(r.measured)
+	r.failures += len(faults)
+	for _, text := range faults {
+		fmt.Fprintln(r.out, "WORSE", text)
+	}
+	for _, text := range gains {
+		fmt.Fprintln(r.out, "better", text)
+	}
+	if len(faults)+len(gains) > 0 {
+		fmt.Fprintf(r.out, "FASTRELAY_UPDATE=1 make test-kernels records this in %s\n", budgetFile)
+	}
+	return nil
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
+)
+
+// buildRelays compiles the specs of all examples and golden cases into folders of the same names below out.
+func buildRelays(ctx context.Context, root, out string) error {
+	var specs []string
+	for _, pattern := range []string{"examples/*/spec.cue", "golden/*/spec.cue"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			return fmt.Errorf("there is no %s", pattern)
+		}
+		specs = append(specs, found...)
+	}
+	for _, file := range specs {
+		r, list, err := build.Spec(ctx, file, build.Options{})
+		if err == nil {
+			err = list.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		name, err := filepath.Rel(root, filepath.Dir(file))
+		if err != nil {
+			return err
+		}
+		if err := write(filepath.Join(out, name), file, r.Object()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes a relay's folder.
+func write(dir, spec string, object []byte) error {
+	text, err := os.ReadFile(spec)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	files := map[string][]byte{testkernel.SpecName: text, testkernel.ObjectName: object}
+	for name, data := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,105 @@
+package testkernel_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
+)
+
+// fakeMachine puts a shell script in the place of the emulator. In it, $console and $report are the files of the serial ports.
+func fakeMachine(t *testing.T, script string) {
+	t.Helper()
+	dir := t.TempDir()
+	const ports = `#!/bin/sh
+for arg; do
+	case $arg in file:*console.log) console=${arg#file:} ;; file:*report.jsonl) report=${arg#file:} ;; esac
+done
+`
+	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte(ports+script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+func TestBoot(t *testing.T) {
+	const whole = `printf '{"kernel":"6.1.0"}\r\n{"spec":"a","check":"load"}\r\n{"done":true}\r\n' >$report; `
+	timeUp := errors.New("its time is over")
+	for _, test := range []struct {
+		name, script string
+		want         error
+		text         string
+	}{
+		{"all is well", `echo booting >$console; ` + whole, nil, ""},
+		{"the kernel panics", `echo '{"kernel":"6.1.0"}' >$report; echo 'Kernel panic - not syncing' >$console`, testkernel.ErrPanic, "Kernel panic - not syncing"},
+		{"init gives up", `echo 'guest: init: mount' >$console; : >$report`, testkernel.ErrCut, "guest: init: mount"},
+		{"it hangs", `echo last words >$console; exec sleep 600`, timeUp, "last words"},
+		{"the emulator fails", `echo no such processor >&2; exit 1`, nil, "no such processor"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			fakeMachine(t, test.script)
+			limit := time.Minute
+			if test.want == timeUp {
+				limit = 2 * time.Second
+			}
+			ctx, cancel := context.WithTimeoutCause(t.Context(), limit, timeUp)
+			defer cancel()
+			dir := t.TempDir()
+			k := &testkernel.Kernel{Release: "6.1.0-50-cloud-amd64", Dir: dir}
+			report, err := testkernel.Boot(ctx, k, testkernel.Image{"init": {Mode: 0o755}}, dir)
+			if test.want == nil && test.text == "" {
+				if err != nil || report.Failed() {
+					t.Errorf("%+v, %v", report, err)
+				}
+				return
+			}
+			if err == nil || test.want != nil && !errors.Is(err, test.want) {
+				t.Fatalf("%v is not %v", err, test.want)
+			}
+			if !strings.Contains(err.Error(), test.text) || !strings.Contains(err.Error(), k.Release) {
+				t.Errorf("the error doesn't say %q: %v", test.text, err)
+			}
+		})
+	}
+}
+
+// The mirror is asked only where the cache has no kernel, or an old one.
+func TestFetchFromCache(t *testing.T) {
+	cache := t.TempDir()
+	dir := filepath.Join(cache, "kernels", "bookworm")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	record := `{"release": "6.1.0-50-cloud-amd64", "version": "6.1.176-1", "wanted": ["veth", "sch_ingress", "cls_bpf"], "modules": ["veth.ko"]}`
+	if err := os.WriteFile(filepath.Join(dir, "kernel.json"), []byte(record), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	suite := testkernel.Suite{Name: "bookworm", Series: "6.1"}
+	k, err := testkernel.Fetch(t.Context(), suite, cache, func(text string) { t.Errorf("it says %q", text) })
+	if err != nil || k.Release != "6.1.0-50-cloud-amd64" || k.Image() != filepath.Join(dir, "vmlinuz") {
+		t.Fatalf("%+v, %v", k, err)
+	}
+	// Where the mirror can't be asked, an old kernel still does, with a word about it.
+	long := time.Now().Add(-30 * 24 * time.Hour)
+	if err := os.Chtimes(filepath.Join(dir, "kernel.json"), long, long); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", t.TempDir())
+	var said []string
+	k, err = testkernel.Fetch(t.Context(), suite, cache, func(text string) { said = append(said, text) })
+	if err != nil || k.Release != "6.1.0-50-cloud-amd64" || !strings.Contains(strings.Join(said, "\n"), "30 days old") {
+		t.Errorf("%+v, %v, %q", k, err, said)
+	}
+	// Without any there is nothing to boot.
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err = testkernel.Fetch(t.Context(), suite, cache, func(string) {}); err == nil || !strings.Contains(err.Error(), "Debian bookworm") {
+		t.Errorf("%v", err)
+	}
+}

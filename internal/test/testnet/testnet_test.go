@@ -1,0 +1,265 @@
+package testnet
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gopacket/gopacket/layers"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+)
+
+func listen(t *testing.T, h *Host, addr netip.Addr, port uint16) *net.UDPConn {
+	t.Helper()
+	var conn *net.UDPConn
+	err := h.Do(func() (err error) {
+		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, port)))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+// exchange sends one datagram from a host to another and says whether it arrived.
+func exchange(t *testing.T, a *Host, aAddr netip.Addr, b *Host, bAddr netip.Addr) bool {
+	t.Helper()
+	return exchangeWithin(t, 5*time.Second, a, aAddr, b, bAddr)
+}
+
+func exchangeWithin(t *testing.T, patience time.Duration, a *Host, aAddr netip.Addr, b *Host, bAddr netip.Addr) bool {
+	t.Helper()
+	from, to := listen(t, a, aAddr, 0), listen(t, b, bAddr, 0)
+	if _, err := from.WriteToUDPAddrPort([]byte("hello"), to.LocalAddr().(*net.UDPAddr).AddrPort()); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 16)
+	n, _, err := to.ReadFromUDPAddrPort(buf)
+	return err == nil && string(buf[:n]) == "hello"
+}
+
+func TestLine(t *testing.T) {
+	l, err := Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exchangeWithin(t, 200*time.Millisecond, l.Client, l.ClientAddr.V4, l.Peer, l.PeerAddr.V4) {
+		t.Error("the relay forwards before it was told to")
+	}
+	if err := l.Relay.SetForwarding(true); err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range []int{4, 6} {
+		if !exchange(t, l.Client, l.ClientAddr.Of(family), l.Peer, l.PeerAddr.Of(family)) {
+			t.Errorf("IPv%d: the packet was lost", family)
+		}
+	}
+}
+
+func TestBranch(t *testing.T) {
+	b, err := Start(t).Branch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range []int{4, 6} {
+		if !exchange(t, b.Client, b.ClientAddr.Of(family), b.Relay, b.RelayAddr.Of(family)) {
+			t.Errorf("IPv%d: client to relay: the packet was lost", family)
+		}
+		if !exchange(t, b.Relay, b.RelayAddr.Of(family), b.Peer, b.PeerAddr.Of(family)) {
+			t.Errorf("IPv%d: relay to peer: the packet was lost", family)
+		}
+	}
+}
+
+// A capture tells pending checksums from complete ones, and Check reads both.
+func TestCaptureChecksums(t *testing.T) {
+	l, err := Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Relay.SetForwarding(true); err != nil {
+		t.Fatal(err)
+	}
+	for _, offload := range []bool{true, false} {
+		if err := l.ClientDev.SetTxChecksum(offload); err != nil {
+			t.Fatal(err)
+		}
+		c, err := l.PeerDev.Capture()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, family := range []int{4, 6} {
+			if !exchange(t, l.Client, l.ClientAddr.Of(family), l.Peer, l.PeerAddr.Of(family)) {
+				t.Errorf("IPv%d: the packet was lost", family)
+			}
+		}
+		udp := func() (found []Frame) {
+			for _, f := range c.Frames() {
+				if _, payload, ok := f.UDP(); ok && string(payload) == "hello" {
+					found = append(found, f)
+				}
+			}
+			return found
+		}
+		if err := Until(2*time.Second, "both packets captured", func() bool { return len(udp()) == 2 }); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range udp() {
+			if f.Pending != offload {
+				t.Errorf("transmit offload %v, but pending is %v", offload, f.Pending)
+			}
+			if err := f.Check(); err != nil {
+				t.Error(err)
+			}
+			f.Data[len(f.Data)-1] ^= 1
+			if err := f.Check(); err == nil && !f.Pending {
+				t.Error("a wrong checksum was not found")
+			}
+			if err := CheckTshark([]Frame{f}); !f.Pending && (err == nil || !strings.Contains(err.Error(), "objects to 1 of 1")) {
+				t.Errorf("tshark did not find a wrong checksum: %v", err)
+			}
+		}
+		if _, err := c.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestInjectKeepsTags(t *testing.T) {
+	l, err := Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.RelayIn.Capture()
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame := append(append(append([]byte{}, l.RelayIn.MAC...), l.ClientDev.MAC...), 0x81, 0x00, 0x20, 0x07, 0x08, 0x00)
+	frame = append(frame, make([]byte, 46)...)
+	if err := l.ClientDev.Inject(frame); err != nil {
+		t.Fatal(err)
+	}
+	err = Until(2*time.Second, "the tag in the metadata", func() bool {
+		for _, f := range c.Frames() {
+			if f.VLAN != nil && f.VLAN.TCI == 0x2007 && f.VLAN.Proto == 0x8100 {
+				return true
+			}
+		}
+		return false
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCommandRunsInside(t *testing.T) {
+	n := Start(t)
+	h, err := n.Host("alone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := h.Command(context.Background(), "ls", "/sys/class/net").Output()
+	if err != nil || strings.TrimSpace(string(out)) != "lo" {
+		t.Errorf("devices %q, error %v", out, err)
+	}
+}
+
+// What a killed process left behind goes away when the next network is made; what belongs to a living one stays.
+func TestSweep(t *testing.T) {
+	n := Start(t)
+	if _, err := n.Host("alive"); err != nil {
+		t.Fatal(err)
+	}
+	dead := &Net{prefix: namePrefix + "1.1-1-"} // process 1 did not start at tick 1
+	if _, err := dead.Host("dead"); err != nil {
+		t.Fatal(err)
+	}
+	Start(t)
+	if _, err := os.Stat(filepath.Join(runDir, dead.prefix+"dead")); !os.IsNotExist(err) {
+		t.Errorf("the stale namespace is still there: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(runDir, n.prefix+"alive")); err != nil {
+		t.Error(err)
+	}
+}
+
+// What ends its goroutine inside of Do, as t.Fatal does where a test can't prepare itself, ends the caller's: nobody waits for it.
+func TestDoEndsTheCaller(t *testing.T) {
+	h, err := Start(t).Host("alone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan bool, 1)
+	go func() {
+		back := false
+		defer func() { ended <- !back }()
+		_ = h.Do(func() error { runtime.Goexit(); return nil })
+		back = true
+	}()
+	select {
+	case ok := <-ended:
+		if !ok {
+			t.Error("the caller goes on, as if all were well")
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the caller waits for ever")
+	}
+}
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
+
+// Stray packets come on every cable, and a decoder finds nothing wrong with them.
+func TestNoise(t *testing.T) {
+	t.Setenv(noiseVariable, "100us")
+	l, err := Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.PeerDev.Capture()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stray := strayFrames(l.RelayOut.MAC)
+	seen := map[int]Frame{}
+	err = Until(5*time.Second, "each kind of stray packet", func() bool {
+		for _, f := range c.Frames() {
+			for i, frame := range stray {
+				if bytes.Equal(f.Data, frame) {
+					seen[i] = f
+				}
+			}
+		}
+		return len(seen) == len(stray)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range seen {
+		p := f.Packet()
+		icmp, ok := p.Layer(layers.LayerTypeICMPv6).(*layers.ICMPv6)
+		if e := p.ErrorLayer(); e != nil || !ok && p.Layer(layers.LayerTypeARP) == nil {
+			t.Errorf("not understood: %v", p)
+		} else if ok {
+			if err := icmp.SetNetworkLayerForChecksum(p.NetworkLayer()); err != nil {
+				t.Fatal(err)
+			}
+			if err, result := icmp.VerifyChecksum(); err != nil || !result.Valid {
+				t.Errorf("checksum %#04x, right is %#04x", result.Actual, result.Correct)
+			}
+		}
+	}
+}

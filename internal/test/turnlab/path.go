@@ -1,0 +1,376 @@
+package turnlab
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+)
+
+// Two processors, as measuring needs them: load and receivers on one, the relay alone on the other.
+const (
+	LoadCPU  = 0
+	RelayCPU = 1
+)
+
+// Variant is a way from client to peer.
+type Variant string
+
+const (
+	Forwarding Variant = "forwarding" // the kernel's own routing: the limit
+	InKernel   Variant = "relay"      // the generated relay
+	UserSpace  Variant = "user space" // the same server without it
+)
+
+// Result is what one variant did with one kind of traffic.
+type Result struct {
+	Peak     float64 `json:"peak_pps"`      // most packets delivered in a second, over all rates offered
+	LossFree float64 `json:"loss_free_pps"` // highest rate offered of which 99.5% arrived
+	CPU      float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at steadyRate
+	P50      float64 `json:"p50_us"`        // one-way delay at delayRate
+	P99      float64 `json:"p99_us"`
+}
+
+const (
+	steadyRate = 50_000 // packets a second, below what user space loses packets at
+	delayRate  = 10_000
+	delayCount = 2_000
+	delayTries = 3
+	stepTime   = 100 * time.Millisecond
+	stepTries  = 4
+	lossFree   = 0.995
+	drainTime  = 20 * time.Millisecond // for what is still on its way, at most
+	spells     = 12
+	spellTime  = 80 * time.Millisecond
+	firstRate  = 60_000
+	rateStep   = 1.3
+	lastRate   = 4_000_000
+)
+
+// ChannelNumber is the channel that all traffic uses.
+const ChannelNumber = 0x4001
+
+// Path is a line with one variant set up on it.
+type Path struct {
+	Variant Variant
+	net     *testnet.Net
+	line    *testnet.Line
+	server  *Process
+	client  *Client
+	peer    netip.AddrPort
+	peerFd  int
+	direct  int            // forwarding: the client's socket
+	own     netip.AddrPort // its address
+}
+
+// NewPath sets up a variant on hosts of its own. Packets come as from a network card, with complete checksums; or with
+// pending ones, as from a virtual machine on the same host. This process has to stay away from the relay's processor
+// (Prefer).
+func NewPath(v Variant, pending bool) (_ *Path, err error) {
+	p := &Path{Variant: v, peerFd: -1, direct: -1}
+	defer func() {
+		if err != nil {
+			p.Close()
+		}
+	}()
+	if p.net, err = testnet.New(); err != nil {
+		return nil, err
+	}
+	l, err := p.net.Line()
+	if err != nil {
+		return nil, err
+	}
+	p.line = l
+	err = errors.Join(
+		l.RelayIn.SetReceiveCPU(RelayCPU), l.RelayOut.SetReceiveCPU(RelayCPU),
+		l.ClientDev.SetReceiveCPU(LoadCPU), l.PeerDev.SetReceiveCPU(LoadCPU),
+		l.ClientDev.SetSegmentation(false), l.PeerDev.SetSegmentation(false),
+		l.ClientDev.SetTxChecksum(pending), l.PeerDev.SetTxChecksum(pending),
+		// While a sink is on, nobody answers questions for neighbours.
+		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
+		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC), l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
+	)
+	if err != nil {
+		return nil, err
+	}
+	if p.peerFd, p.peer, err = BlockingSocket(l.Peer, netip.AddrPortFrom(l.PeerAddr.V4, 0)); err != nil {
+		return nil, err
+	}
+	if v == Forwarding {
+		if p.direct, p.own, err = BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0)); err != nil {
+			return nil, err
+		}
+		return p, l.Relay.SetForwarding(true)
+	}
+	listen := netip.AddrPortFrom(l.RelayInAddr.V4, 3478)
+	flags := []string{"--listen", listen.String(), "--relay", l.RelayOutAddr.V4.String()}
+	if v == UserSpace {
+		flags = append(flags, "--no-offload")
+	}
+	if p.server, err = Serve(l.Relay, flags...); err != nil {
+		return nil, err
+	}
+	if err := Prefer(p.server.cmd.Process.Pid, RelayCPU); err != nil {
+		return nil, err
+	}
+	if p.client, err = Dial(l.Client, l.ClientAddr.V4, listen); err != nil {
+		return nil, err
+	}
+	if err := p.client.Open(ChannelNumber, p.peer); err != nil {
+		return nil, err
+	}
+	stats, err := p.server.Stats()
+	if err != nil {
+		return nil, err
+	}
+	if want := map[Variant]int{InKernel: 1, UserSpace: 0}[v]; stats.InKernel != want {
+		return nil, fmt.Errorf("%s: %d channels in the kernel, want %d: %s", v, stats.InKernel, want, p.server.Log())
+	}
+	return p, nil
+}
+
+// Stats returns the server's counters; none for plain forwarding.
+func (p *Path) Stats() (server.Stats, error) {
+	if p.server == nil {
+		return server.Stats{}, nil
+	}
+	return p.server.Stats()
+}
+
+// Close ends the server and the hosts.
+func (p *Path) Close() {
+	if p.server != nil {
+		p.server.Kill()
+	}
+	for _, fd := range []int{p.peerFd, p.direct} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	if p.net != nil {
+		_ = p.net.Close() // what stays is swept away by the next network
+	}
+}
+
+// ends returns the receiving device for a direction, and a sender. done releases what that needs.
+func (p *Path) ends(direction string, size int) (to *testnet.Dev, sender *Sender, done func(), err error) {
+	payload, done := Payload(size), func() {}
+	switch {
+	case p.client == nil && direction == "to_peer":
+		return p.line.PeerDev, NewSender(p.direct, p.peer, payload), done, nil
+	case p.client == nil:
+		return p.line.ClientDev, NewSender(p.peerFd, p.own, payload), done, nil
+	case direction == "to_client":
+		return p.line.ClientDev, NewSender(p.peerFd, p.client.Relayed, payload), done, nil
+	}
+	fd, err := p.client.Fd()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	done = func() { unix.Close(fd) }
+	return p.line.PeerDev, NewSender(fd, netip.AddrPort{}, ChannelData(ChannelNumber, payload)), done, nil
+}
+
+// Measure sends traffic in a direction ("to_peer", "to_client") with so many bytes of payload: first for rates, then
+// for cost, then for delays. busy measures RelayCPU.
+func (p *Path) Measure(direction string, size int, busy *Busy) (r Result, err error) {
+	to, sender, done, err := p.ends(direction, size)
+	if err != nil {
+		return r, err
+	}
+	defer done()
+	if err := p.throughput(to, sender, busy, &r); err != nil {
+		return r, err
+	}
+	r.P50, r.P99 = math.Inf(1), math.Inf(1)
+	for range delayTries {
+		delays, failed := p.delays(direction, size)
+		if failed != nil {
+			err = failed // counts where no try succeeds
+			continue
+		}
+		r.P50 = min(r.P50, float64(delays.Quantile(0.5))/1e3)
+		r.P99 = min(r.P99, float64(delays.Quantile(0.99))/1e3)
+	}
+	if math.IsInf(r.P50, 1) {
+		return r, err
+	}
+	return r, nil
+}
+
+// throughput finds the rates that the path takes and what a packet costs the relay's processor.
+func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result) error {
+	sink, err := NewSink(to)
+	if err != nil {
+		return err
+	}
+	defer sink.Close()
+	send := func(d time.Duration, rate float64) (sent, delivered int, err error) {
+		before, err := to.Received()
+		if err != nil {
+			return 0, 0, err
+		}
+		if sent, err = sender.Send(LoadCPU, d, rate); err != nil {
+			return 0, 0, err
+		}
+		delivered, err = arrived(to, before, sent)
+		return sent, delivered, err
+	}
+	if _, _, err := send(stepTime, steadyRate); err != nil { // warm up
+		return err
+	}
+	for rate := float64(firstRate); rate < lastRate; rate *= rateStep {
+		best, offered := 0.0, 0.0
+		for range stepTries { // less arrives where something else took a processor
+			sent, delivered, err := send(stepTime, rate)
+			if err != nil {
+				return err
+			}
+			best, offered = max(best, float64(delivered)/stepTime.Seconds()), max(offered, float64(sent)/stepTime.Seconds())
+			if best >= lossFree*rate {
+				r.LossFree = best
+				break
+			}
+		}
+		r.Peak = max(r.Peak, best)
+		if best < 0.5*r.Peak || offered < 0.6*rate {
+			break // overload, or far more than the sender can do
+		}
+	}
+	r.CPU, err = p.cost(to, sender, busy)
+	return err
+}
+
+// arrived returns how many packets a device has received since its counter was before: as soon as that are all that were
+// sent, or after drainTime, since what comes later was not delivered at the rate that it was sent at.
+func arrived(to *testnet.Dev, before uint64, sent int) (int, error) {
+	deadline := time.Now().Add(drainTime)
+	for {
+		late := !time.Now().Before(deadline)
+		now, err := to.Received()
+		if n := int(now - before); err != nil || late || n >= sent {
+			return n, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// cost returns the nanoseconds of the relay's processor that a packet takes at the steady rate: the median of several
+// short spells, without those in which the sender or the relay couldn't keep up.
+func (p *Path) cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error) {
+	var costs, idles []float64
+	for range spells {
+		idle, err := busy.Spell(spellTime / 4)
+		if err != nil {
+			return 0, err
+		}
+		idles = append(idles, idle)
+		ended := make(chan error, 1)
+		go func() {
+			_, err := sender.Send(LoadCPU, 2*spellTime, steadyRate)
+			ended <- err
+		}()
+		share, rate, err := p.spell(to, busy)
+		if failed := <-ended; err == nil {
+			err = failed
+		}
+		if err != nil {
+			return 0, err
+		}
+		if rate > 0.97*steadyRate && rate < 1.03*steadyRate {
+			costs = append(costs, share*1e9/rate)
+		}
+		time.Sleep(drainTime)
+	}
+	if len(costs) == 0 {
+		return 0, fmt.Errorf("in none of %d tries could %d packets a second be sent and received; is the machine busy with other work?", spells, steadyRate)
+	}
+	cost := Median(costs)
+	if p.Variant != UserSpace {
+		cost -= slices.Min(idles) * 1e9 / steadyRate
+	}
+	return cost, nil
+}
+
+// spell returns the share of the relay's processor that the relay takes, and the packets a second that are delivered
+// meanwhile.
+func (p *Path) spell(to *testnet.Dev, busy *Busy) (share, rate float64, err error) {
+	time.Sleep(spellTime / 4) // until traffic flows
+	received, begin := uint64(0), time.Now()
+	if received, err = to.Received(); err != nil {
+		return 0, 0, err
+	}
+	if p.Variant == UserSpace {
+		share, err = p.processShare()
+	} else {
+		share, err = busy.Spell(spellTime)
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	wall := time.Since(begin)
+	now, err := to.Received()
+	return share, float64(now-received) / wall.Seconds(), err
+}
+
+// processShare returns the share of a spell in which the server's process had a processor.
+func (p *Path) processShare() (float64, error) {
+	begin := time.Now()
+	before, err := p.server.CPUTime()
+	if err != nil {
+		return 0, err
+	}
+	time.Sleep(spellTime)
+	after, err := p.server.CPUTime()
+	return float64(after-before) / float64(time.Since(begin)), err
+}
+
+// Median returns the middle of values, which it sorts.
+func Median(values []float64) float64 {
+	slices.Sort(values)
+	n := len(values)
+	if n%2 == 1 {
+		return values[n/2]
+	}
+	return (values[n/2-1] + values[n/2]) / 2
+}
+
+// delays measures one-way delays at a low rate, through ordinary sockets on both ends.
+func (p *Path) delays(direction string, size int) (Delays, error) {
+	const header = 4 // of channel data
+	toPeer := direction == "to_peer"
+	send, receiver, stamp := p.sendToClient, p.direct, 0
+	if toPeer {
+		send, receiver = p.sendToPeer, p.peerFd
+	}
+	if !toPeer && p.client != nil {
+		fd, err := p.client.Fd()
+		if err != nil {
+			return nil, err
+		}
+		defer unix.Close(fd)
+		receiver, stamp = fd, header
+	}
+	return MeasureDelay(LoadCPU, delayCount, delayRate, size, send, receiver, stamp)
+}
+
+func (p *Path) sendToPeer(payload []byte) error {
+	if p.client != nil {
+		return p.client.Send(ChannelNumber, payload)
+	}
+	return SendTo(p.direct, payload, p.peer)
+}
+
+func (p *Path) sendToClient(payload []byte) error {
+	if p.client != nil {
+		return SendTo(p.peerFd, payload, p.client.Relayed)
+	}
+	return SendTo(p.peerFd, payload, p.own)
+}

@@ -1,0 +1,252 @@
+package turnlab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+)
+
+// role is the environment variable that tells a copy of the running program to be something else.
+const role = "FASTRELAY_TURNLAB"
+
+// Main lets the program that calls it first of all be started again as a TURN server by Serve, or to measure a
+// processor by NewBusy. In these cases it doesn't return.
+func Main() {
+	switch os.Getenv(role) {
+	case "server":
+		os.Exit(server.Command(os.Args[1:], os.Stdout, os.Stderr))
+	case "busy":
+		if err := busyMain(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+// User and Password are the credentials of a server under test, Realm its realm.
+const (
+	User     = "user"
+	Password = "secret"
+	Realm    = "fastrelay"
+)
+
+// Process is a TURN server in a process of its own.
+type Process struct {
+	cmd   *exec.Cmd
+	stats chan []byte
+	ended chan struct{}
+
+	mu  sync.Mutex
+	log bytes.Buffer
+}
+
+// Serve starts the TURN server on a host, with the flags of the turn command and the user of this package, and waits
+// until it listens. The caller stops or kills it; it doesn't outlive this process.
+func Serve(host *testnet.Host, flags ...string) (*Process, error) {
+	return serve(host, nil, flags)
+}
+
+// ServeWithoutRights is Serve for a server that has no capabilities, as one that isn't root's.
+func ServeWithoutRights(host *testnet.Host, flags ...string) (*Process, error) {
+	return serve(host, []string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all"}, flags)
+}
+
+func serve(host *testnet.Host, wrapper, flags []string) (*Process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	args := append(wrapper, self, "--user", User+"="+Password, "--realm", Realm, "--json")
+	args = append(args, flags...)
+	p := &Process{
+		cmd:   host.Command(context.Background(), args[0], args[1:]...),
+		stats: make(chan []byte, 1),
+		ended: make(chan struct{}),
+	}
+	p.cmd.Env = append(os.Environ(), role+"=server")
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	log, err := p.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := testnet.StartChild(p.cmd); err != nil {
+		return nil, err
+	}
+	listens := make(chan struct{})
+	var readers sync.WaitGroup
+	readers.Go(func() { p.readStats(out) })
+	readers.Go(func() { p.readLog(log, listens) })
+	go func() {
+		readers.Wait()
+		_ = p.cmd.Wait()
+		close(p.ended)
+	}()
+	select {
+	case <-listens:
+		return p, nil
+	case <-p.ended:
+		return nil, fmt.Errorf("the TURN server ended at once: %s", p.Log())
+	case <-time.After(20 * time.Second):
+		p.Kill()
+		return nil, fmt.Errorf("the TURN server does not listen: %s", p.Log())
+	}
+}
+
+func (p *Process) readStats(r io.Reader) {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		p.stats <- bytes.Clone(lines.Bytes())
+	}
+}
+
+func (p *Process) readLog(r io.Reader, listens chan<- struct{}) {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		p.mu.Lock()
+		p.log.Write(append(lines.Bytes(), '\n'))
+		p.mu.Unlock()
+		if listens != nil && strings.Contains(lines.Text(), "msg=listening") {
+			close(listens)
+			listens = nil
+		}
+	}
+}
+
+// Log returns what the server has logged so far.
+func (p *Process) Log() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.String()
+}
+
+// Stats asks the server for its counters.
+func (p *Process) Stats() (server.Stats, error) {
+	var s server.Stats
+	if err := p.cmd.Process.Signal(syscall.SIGUSR1); err != nil {
+		return s, err
+	}
+	select {
+	case line := <-p.stats:
+		return s, json.Unmarshal(line, &s)
+	case <-p.ended:
+		return s, errors.New("the TURN server has ended: " + p.Log())
+	case <-time.After(10 * time.Second):
+		return s, errors.New("the TURN server does not answer: " + p.Log())
+	}
+}
+
+// Stop asks the server to end and waits for it.
+func (p *Process) Stop() error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.ended:
+	case <-time.After(10 * time.Second):
+		p.Kill()
+		return errors.New("the TURN server does not end: " + p.Log())
+	}
+	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+		return fmt.Errorf("the TURN server ended with status %d: %s", code, p.Log())
+	}
+	return nil
+}
+
+// Kill ends the server without a warning and waits until it is gone.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.ended
+}
+
+// CPUTime returns the processor time that the server's threads have used, interrupts that came meanwhile included.
+func (p *Process) CPUTime() (total time.Duration, err error) {
+	dir := filepath.Join("/proc", strconv.Itoa(p.cmd.Process.Pid), "task")
+	tasks, err := os.ReadDir(dir)
+	if err != nil {
+		return 0, err
+	}
+	for _, t := range tasks {
+		stat, err := os.ReadFile(filepath.Join(dir, t.Name(), "schedstat"))
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // the thread has ended
+		}
+		if err != nil {
+			return 0, err
+		}
+		// The first number is the time on the processor in nanoseconds
+		// (Documentation/scheduler/sched-stats.rst).
+		first, _, _ := strings.Cut(string(stat), " ")
+		n, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			return 0, err
+		}
+		total += time.Duration(n)
+	}
+	return total, nil
+}
+
+// Prefer has all threads of a process, and those it starts later, run on one processor, before other work of the machine.
+func Prefer(pid, cpu int) error {
+	const first = -20 // the best of the ordinary priorities (setpriority(2))
+	var set unix.CPUSet
+	set.Set(cpu)
+	tasks, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	if err != nil {
+		return err
+	}
+	for _, t := range tasks {
+		tid, err := strconv.Atoi(t.Name())
+		if err != nil {
+			return err
+		}
+		err = errors.Join(unix.SchedSetaffinity(tid, &set), unix.Setpriority(unix.PRIO_PROCESS, tid, first))
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	return nil
+}
+
+// SetRealTime has all threads of a process, and those it starts later, run before all ordinary work (SCHED_FIFO), and with a
+// priority above 1 before what Busy measures with. Priority 0 makes them ordinary again.
+func SetRealTime(pid, priority int) error {
+	tasks, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	if err != nil {
+		return err
+	}
+	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: uint32(priority)}
+	if priority == 0 {
+		attr.Policy = unix.SCHED_NORMAL
+	}
+	for _, t := range tasks {
+		tid, err := strconv.Atoi(t.Name())
+		if err != nil {
+			return err
+		}
+		if err := unix.SchedSetAttr(tid, &attr, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	return nil
+}

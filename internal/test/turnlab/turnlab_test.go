@@ -1,0 +1,164 @@
+package turnlab
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
+
+func TestUDPFrame(t *testing.T) {
+	mac := []byte{2, 0, 0, 0, 0, 1}
+	for _, a := range []string{"192.0.2.1", "2001:db8::1"} {
+		addr := netip.AddrPortFrom(netip.MustParseAddr(a), 3478)
+		for _, size := range []int{0, 1, 999} {
+			f, err := UDPFrame(mac, mac, addr, addr, Payload(size))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (testnet.Frame{Data: f}).Check(); err != nil {
+				t.Errorf("%s, %d bytes: %v", a, size, err)
+			}
+		}
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	var d Delays
+	if d.Quantile(0.5) != 0 {
+		t.Error("of nothing")
+	}
+	for i := range 100 {
+		d = append(d, time.Duration(i))
+	}
+	for q, want := range map[float64]time.Duration{0: 0, 0.5: 50, 0.99: 99, 1: 99} {
+		if got := d.Quantile(q); got != want {
+			t.Errorf("%v: %v, want %v", q, got, want)
+		}
+	}
+}
+
+// A batch arrives as separate datagrams, at the rate that was asked for, and a sink keeps them from the host.
+func TestSenderAndSink(t *testing.T) {
+	l, err := testnet.Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.ClientDev.SetSegmentation(false), l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC)); err != nil {
+		t.Fatal(err)
+	}
+	fd, _, err := BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender := NewSender(fd, netip.AddrPortFrom(l.RelayInAddr.V4, 9), Payload(100))
+	count := func() uint64 {
+		n, err := l.RelayIn.Received()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	sink, err := NewSink(l.RelayIn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	before := count()
+	sent, err := sender.Send(LoadCPU, 50*time.Millisecond, 20_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sent == 0 || sent > 1000+maxBatch { // fewer where other work holds the sender up
+		t.Errorf("%d datagrams in 50 ms, want at most 1000 and one batch", sent)
+	}
+	if err := testnet.Until(2*time.Second, "all datagrams", func() bool { return count()-before >= uint64(sent) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The share of a processor that interrupts take is between nothing and all, and little on a host without traffic.
+func TestBusy(t *testing.T) {
+	b, err := NewBusy(LoadCPU)
+	if err != nil {
+		t.Fatal(err)
+	}
+	share, err := b.Spell(20 * time.Millisecond)
+	if err != nil || share < 0 || share > 0.9 {
+		t.Errorf("share %v, error %v", share, err)
+	}
+	if _, err := b.Spell(time.Second); err == nil {
+		t.Error("a spell of a second would keep others from the processor for too long")
+	}
+	if err := b.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// On kernels without TCX a sink is a filter. Either keeps packets from a socket, until it is closed.
+func TestSinkKinds(t *testing.T) {
+	for name, attach := range map[string]func(*Sink, *testnet.Dev) error{"tcx": (*Sink).attachTCX, "filter": (*Sink).attachFilter} {
+		t.Run(name, func(t *testing.T) {
+			l, err := testnet.Start(t).Line()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC); err != nil {
+				t.Fatal(err)
+			}
+			from, _, err := BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(from)
+			to, addr, err := BlockingSocket(l.Relay, netip.AddrPortFrom(l.RelayInAddr.V4, 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(to)
+			sink, err := NewSink(l.PeerDev) // for its program; the device is another
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer sink.Close()
+			second := &Sink{program: sink.program}
+			if err := attach(second, l.RelayIn); err != nil {
+				t.Fatal(err)
+			}
+			arrives := func(text string) bool {
+				if err := SendTo(from, []byte(text), addr); err != nil {
+					t.Fatal(err)
+				}
+				buf := make([]byte, 16)
+				n, err := unix.Read(to, buf)
+				return err == nil && string(buf[:n]) == text
+			}
+			if err := unix.SetsockoptTimeval(to, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}); err != nil {
+				t.Fatal(err)
+			}
+			if arrives("dropped") {
+				t.Error("a packet passed the sink")
+			}
+			if err := second.detach(); err != nil {
+				t.Fatal(err)
+			}
+			if err := testnet.Until(2*time.Second, "a packet arrives", func() bool { return arrives("passed") }); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Tests that can't prepare themselves fail at once.
+func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
