@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	turnrelay "github.com/fastrelay/fastrelay-gen/examples/turn/relay"
+	"github.com/fastrelay/fastrelay-gen/examples/turn/turnrelay"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"

@@ -192,7 +192,7 @@ func TestReadmeGoCompiles(t *testing.T) {
 	const module = "github.com/fastrelay/fastrelay-gen/"
 	compiles(t, map[string]string{
 		"readme/turn.go": fmt.Sprintf("package readme\n\nimport (\n\t\"net/netip\"\n\n\tturnrelay %q\n)\n\n"+
-			"func server(client, server, relayed, peer netip.AddrPort) error {\n%s\treturn err\n}\n", module+"examples/turn/relay", blocks[0][1]),
+			"func server(client, server, relayed, peer netip.AddrPort) error {\n%s\treturn err\n}\n", module+"examples/turn/turnrelay", blocks[0][1]),
 		"readme/spread.go": fmt.Sprintf("package readme\n\nimport (\n\t\"context\"\n\t\"fmt\"\n\t\"net/netip\"\n\n\t%q\n)\n\n"+
 			"func spread(ctx context.Context, relay *spreadrelay.Relay, server, remote netip.AddrPort, window uint64) error {\n%s\treturn err\n}\n",
 			module+"docs/readme/spreadrelay", blocks[1][1]),

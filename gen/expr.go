@@ -29,7 +29,7 @@ type scope struct {
 	lists map[string]*list // lists of elements that were searched, by what for
 	level *val             // the packet's priority, where it is known
 	fx    *effects         // where an expression may have effects; nil: it may not
-	each  *fanOut             // the fan-out whose receivers' turn it is; nil: none
+	each  *fanOut          // the fan-out whose receivers' turn it is; nil: none
 }
 
 // val is a typed value.
@@ -40,7 +40,7 @@ type val struct {
 	max     uint64  // integers
 	row     *ir.Row // a row as a condition, or the row of a member
 	member  *ir.Member
-	layer    *layer // a header
+	layer   *layer // a header
 	absent  bool   // a header that is not on this path
 	field   *fieldRef
 	portAt  *fieldRef // endpoint made of fields

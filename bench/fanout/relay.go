@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	rewriterelay "github.com/fastrelay/fastrelay-gen/bench/fanout/rewrite/relay"
+	"github.com/fastrelay/fastrelay-gen/bench/fanout/rewrite/rewriterelay"
 )
 
 // A receiver is where copies go, and how they differ from the packet that came: numbers and timestamps are added.

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	sfurelay "github.com/fastrelay/fastrelay-gen/examples/sfu/relay"
+	"github.com/fastrelay/fastrelay-gen/examples/sfu/sfurelay"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	gaterelay "github.com/fastrelay/fastrelay-gen/examples/gate/relay"
+	"github.com/fastrelay/fastrelay-gen/examples/gate/gaterelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 

@@ -23,8 +23,10 @@ type RenderOptions struct {
 	Object  string // file name of the object, which is embedded; "" is relay_bpfel.o
 }
 
-// DefaultPackage returns the name of the package for a relay: turn becomes turnrelay.
-func DefaultPackage(relay string) string { return strings.ReplaceAll(relay, "_", "") + "relay" }
+// DefaultPackage returns the name of the package for a relay: turn becomes turnrelay, and my_relay becomes myrelay.
+func DefaultPackage(relay string) string {
+	return strings.TrimSuffix(strings.ReplaceAll(relay, "_", ""), "relay") + "relay"
+}
 
 // Render returns the source of the Go package, formatted. The same plan gives the same bytes.
 func Render(p *ir.Plan, opt RenderOptions) ([]byte, error) {

@@ -37,8 +37,8 @@ const programPrefix = "prog_"
 
 // Options of a build.
 type Options struct {
-	Dir     string // where to write; empty: relay beside the spec
-	Package string // of the generated Go; empty: the spec's name and "relay"
+	Dir     string // where to write; empty: a folder beside the spec with the package's name
+	Package string // of the generated Go; empty: the folder's name if Dir is given and a package may have it, else the spec's name and "relay"
 }
 
 // Result is what a build makes, before anything is written.
@@ -150,16 +150,30 @@ func (r *Result) compile(ctx context.Context) error {
 
 var packagePattern = regexp.MustCompile(`^[a-z][a-z0-9]*$`)
 
+func isPackageName(name string) bool {
+	return packagePattern.MatchString(name) && !token.IsKeyword(name)
+}
+
 // place decides where the output goes and what its package is called.
 func (r *Result) place(opt Options) error {
 	r.Dir, r.Package = opt.Dir, opt.Package
-	if r.Dir == "" {
-		r.Dir = filepath.Join(filepath.Dir(r.File), "relay")
+	if r.Package == "" && r.Dir != "" {
+		dir, err := filepath.Abs(r.Dir)
+		if err != nil {
+			return err
+		}
+		// No package that is to be imported is called main.
+		if name := filepath.Base(dir); isPackageName(name) && name != "main" {
+			r.Package = name
+		}
 	}
 	if r.Package == "" {
 		r.Package = glue.DefaultPackage(r.Plan.Name)
 	}
-	if !packagePattern.MatchString(r.Package) || token.IsKeyword(r.Package) {
+	if r.Dir == "" {
+		r.Dir = filepath.Join(filepath.Dir(r.File), r.Package)
+	}
+	if !isPackageName(r.Package) {
 		return &diag.Diagnostic{Code: codePackage, Message: fmt.Sprintf("%q can't be the name of a Go package", r.Package),
 			Hint: "a package name has lower-case letters and digits, and is no word of Go's own"}
 	}

@@ -106,9 +106,10 @@ func reproducible(t *testing.T, file string) {
 			t.Fatalf("%s: %v\n%s", p.dir, err, out)
 		}
 	}
-	first := files(t, filepath.Join(base, places[0].dir, "relay"))
-	for _, dir := range []string{filepath.Join(base, places[1].dir, "relay"), filepath.Join(base, places[2].dir, "relay")} {
-		other := files(t, dir)
+	first := files(t, written(t, filepath.Join(base, places[0].dir)))
+	for _, p := range places[1:] {
+		dir := filepath.Join(base, p.dir)
+		other := files(t, written(t, dir))
 		if len(other) != len(first) {
 			t.Errorf("%s: %d files, want %d", dir, len(other), len(first))
 		}
@@ -123,6 +124,16 @@ func reproducible(t *testing.T, file string) {
 			t.Errorf("%s names the folder where it was made", name)
 		}
 	}
+}
+
+// written returns the folder with the generated package in dir.
+func written(t *testing.T, dir string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "*relay"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s has not one package: %v, %v", dir, found, err)
+	}
+	return found[0]
 }
 
 // files reads all files of a folder.

@@ -27,22 +27,22 @@ func (a *app) buildCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build SPEC",
 		Short: "Compile a spec: write its C, its object and its Go package",
-		Long: `Writes into relay/ beside the spec, or into the folder of -o: relay.bpf.c, fastrelay.h, relay_bpfel.o, relay.go and a
-manifest that lists them. Files of an earlier build that are no longer needed go away; a file that no build has
+		Long: `Writes relay.bpf.c, fastrelay.h, relay_bpfel.o, relay.go and a manifest that lists them, into a folder beside the spec
+that has the Go package's name, or into the folder of -o, which the package is then named after. Files of an earlier build that are no longer needed go away; a file that no build has
 written is never touched.
 
 Warnings (something is declared that nothing uses) go to standard error, also with -q, and the build goes on.
 
 With --check nothing is written. Exit status: 0 the folder is what a build would write, 2 it isn't, 1 an error.`,
 		Example: `  fastrelay-gen build examples/turn/spec.cue
-  fastrelay-gen build spec.cue -o internal/turnrelay --package turnrelay
+  fastrelay-gen build spec.cue -o internal/turnrelay
   fastrelay-gen build --check spec.cue`,
 		Args: exactly("SPEC"), ValidArgsFunction: specFiles,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.build(cmd.Context(), args[0], opt) },
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&opt.Dir, "output", "o", "", "the folder to write to (default: relay beside the spec)")
-	flags.StringVar(&opt.Package, "package", "", "the name of the Go package (default: the spec's name and relay)")
+	flags.StringVarP(&opt.Dir, "output", "o", "", "the folder to write to (default: beside the spec, with the package's name)")
+	flags.StringVar(&opt.Package, "package", "", "the name of the Go package (default: the name of -o's folder, else the spec's name and relay)")
 	flags.BoolVar(&opt.check, "check", false, "write nothing; say whether what is there is up to date")
 	flags.BoolVarP(&opt.quiet, "quiet", "q", false, "print nothing on success but warnings")
 	flags.BoolVar(&opt.plan, "plan", false, "print the plan, and write nothing")

@@ -19,7 +19,7 @@ func TestEveryKernelLoads(t *testing.T) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
-	object, err := os.ReadFile("../../examples/turn/relay/relay_bpfel.o")
+	object, err := os.ReadFile("../../examples/turn/turnrelay/relay_bpfel.o")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	sfurelay "github.com/fastrelay/fastrelay-gen/examples/sfu/relay"
+	"github.com/fastrelay/fastrelay-gen/examples/sfu/sfurelay"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 

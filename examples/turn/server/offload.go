@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"net"
 
-	turnrelay "github.com/fastrelay/fastrelay-gen/examples/turn/relay"
+	"github.com/fastrelay/fastrelay-gen/examples/turn/turnrelay"
 )
 
 // offload is the kernel's part of a server.
