@@ -114,7 +114,7 @@ func TestLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	links := 0
-	for _, file := range append(files, "../README.md", "../golden/README.md") {
+	for _, file := range append(files, "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../SECURITY.md", "../LICENSES/README.md", "../golden/README.md") {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A small relay written by hand, for the tests of what sends to many: it walks a group's list as a generated one does, and tells
 // of each copy in an event instead of sending it. It includes nothing: bpf.h of internal/test/bpftest stands before it.
 #define GROUPS 4

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // A small relay written by hand, for the tests of the runtime: it looks packets up and counts them as a generated one does,
 // and then drops them instead of rewriting them. It includes nothing: bpf.h of internal/test/bpftest stands before it.
 struct endpoint { __u8 addr[16]; __u16 port; };

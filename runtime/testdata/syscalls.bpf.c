@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 // Counts the system calls of one process, which has its number in a PID namespace. It includes nothing: bpf.h of internal/test/bpftest
 // stands before it.
 

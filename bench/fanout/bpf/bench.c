@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * The programs that the one-to-many bench needs beside what it measures: the bare clone, which is the limit; what counts
  * and times the copies; and a counter of system calls. Numbers are those of the kernel's user interface (linux/bpf.h,
