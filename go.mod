@@ -17,6 +17,7 @@ require (
 	github.com/spf13/pflag v1.0.10
 	github.com/vishvananda/netlink v1.3.1
 	github.com/vishvananda/netns v0.0.5
+	golang.org/x/mod v0.37.0
 	golang.org/x/sys v0.46.0
 	gonum.org/v1/plot v0.17.0
 )

@@ -20,6 +20,24 @@ type versions struct {
 	Kernel  string `json:"kernel"`
 }
 
+// release is the version of a released binary: `make release` sets it when it links.
+var release string
+
+// moduleVersion is what the go command knows: the version that `go install` was given; in a checkout a version made of the commit,
+// or "(devel)", with the commit where the go command recorded it.
+func moduleVersion(info *debug.BuildInfo) string {
+	version := info.Main.Version
+	if version == "" {
+		version = "(devel)"
+	}
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && version == "(devel)" {
+			version += " " + s.Value
+		}
+	}
+	return version
+}
+
 func (a *app) versionCommand() *cobra.Command {
 	var format string
 	cmd := &cobra.Command{
@@ -37,9 +55,12 @@ func (a *app) version(ctx context.Context, format string) error {
 	if err := a.setFormat(format); err != nil {
 		return err
 	}
-	v := versions{Module: "unknown", Runtime: fr.Version, Clang: doctor.Clang(ctx)}
+	v := versions{Module: release, Runtime: fr.Version, Clang: doctor.Clang(ctx)}
 	if info, ok := debug.ReadBuildInfo(); ok {
-		v.Module, v.Go = info.Main.Version, info.GoVersion
+		v.Go = info.GoVersion
+		if v.Module == "" {
+			v.Module = moduleVersion(info)
+		}
 	}
 	v.Kernel, _, _ = doctor.Release()
 	if format == "json" {

@@ -1,0 +1,163 @@
+package main_test
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/module"
+	"golang.org/x/mod/zip"
+)
+
+const (
+	path    = "github.com/fastrelay/fastrelay-gen"
+	release = "v0.1.0"
+)
+
+// A user has no checkout: the command is installed by its version, and a generated package is imported from another module. Both
+// come from a module proxy that is made from this tree, so a file that a module zip leaves out is found missing here. Other
+// modules come from this machine's module cache; no network is used.
+func TestInstall(t *testing.T) {
+	env := proxy(t)
+	bin := t.TempDir()
+	run(t, "", append(env, "GOBIN="+bin), "go", "install", path+"/cmd/fastrelay-gen@"+release)
+	command := filepath.Join(bin, "fastrelay-gen")
+	for _, word := range []string{"version", "--version"} {
+		if out := run(t, "", env, command, word); !strings.HasPrefix(out, "fastrelay-gen  "+release+" (") {
+			t.Errorf("%s prints %s", word, out)
+		}
+	}
+
+	server := t.TempDir()
+	write(t, filepath.Join(server, "go.mod"), "module example.com/server\n\ngo 1.26.0\n\nrequire "+path+" "+release+"\n")
+	write(t, filepath.Join(server, "main.go"), `package main
+
+import (
+	"fmt"
+
+	"example.com/server/tunnel/tunnelrelay"
+
+	"`+path+`/examples/turn/turnrelay"
+	fastrelay "`+path+`/runtime"
+)
+
+func main() {
+	relay, err := tunnelrelay.Load(tunnelrelay.Options{})
+	if err == nil {
+		err = relay.Close()
+	}
+	fmt.Println(fastrelay.Version, turnrelay.Channel{}.Number, err)
+}
+`)
+	run(t, server, env, command, "init", "tunnel")
+	run(t, server, env, command, "test", "tunnel/spec.cue")
+	run(t, server, env, command, "build", "tunnel/spec.cue")
+	run(t, server, env, "go", "vet", "./...")
+	out := run(t, server, env, "go", "run", ".")
+	if os.Geteuid() == 0 && !strings.HasSuffix(out, " 0 <nil>\n") {
+		t.Errorf("the server prints %s", out)
+	}
+}
+
+// proxy makes a module proxy of this tree, and returns an environment in which the go command uses it.
+func proxy(t *testing.T) []string {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	version := filepath.Join(dir, filepath.FromSlash(path), "@v", release)
+	if err := os.MkdirAll(filepath.Dir(version), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	archive, err := os.Create(version + ".zip")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := zip.Create(archive, module.Version{Path: path, Version: release}, tree(t, root)); err != nil {
+		t.Fatal(err)
+	}
+	if err := archive.Close(); err != nil {
+		t.Fatal(err)
+	}
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, version+".mod", string(mod))
+	write(t, version+".info", fmt.Sprintf(`{"Version": %q}`, release))
+	write(t, filepath.Join(filepath.Dir(version), "list"), release+"\n")
+
+	downloads := filepath.Join(strings.TrimSpace(run(t, root, nil, "go", "env", "GOMODCACHE")), "cache", "download")
+	cache := strings.TrimSpace(run(t, root, nil, "go", "env", "GOCACHE"))
+	// With -trimpath and without cgo, packages are found in the build cache, though their module cache is a new one.
+	return []string{
+		"GOPROXY=file://" + dir + ",file://" + downloads, "GOSUMDB=off", "GOPRIVATE=", "GONOPROXY=", "GOCACHE=" + cache,
+		"GOMODCACHE=" + t.TempDir(), "GOFLAGS=-mod=mod -modcacherw -trimpath", "CGO_ENABLED=0", "GOWORK=off", "GOTOOLCHAIN=local",
+	}
+}
+
+// file is a file of the tree, for a module zip.
+type file struct{ root, name string }
+
+func (f file) Path() string                 { return f.name }
+func (f file) Lstat() (os.FileInfo, error)  { return os.Lstat(filepath.Join(f.root, f.name)) }
+func (f file) Open() (io.ReadCloser, error) { return os.Open(filepath.Join(f.root, f.name)) }
+
+// tree lists the files that a tag would have: those that git knows or would add, or all but what is built where there is no git.
+func tree(t *testing.T, root string) []zip.File {
+	t.Helper()
+	var files []zip.File
+	if _, err := os.Stat(filepath.Join(root, ".git")); err == nil {
+		out := run(t, root, nil, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate")
+		for name := range strings.SplitSeq(strings.TrimSuffix(out, "\x00"), "\x00") {
+			if _, err := os.Lstat(filepath.Join(root, name)); err == nil { // not deleted
+				files = append(files, file{root, name})
+			}
+		}
+		return files
+	}
+	err := filepath.WalkDir(root, func(name string, entry os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err = filepath.Rel(root, name)
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (name == "bin" || name == "dist" || name == ".cache"):
+			return filepath.SkipDir
+		case entry.Type().IsRegular():
+			files = append(files, file{root, name})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func write(t *testing.T, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run runs a command and returns what it prints.
+func run(t *testing.T, dir string, env []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", strings.Join(cmd.Args, " "), err, out)
+	}
+	return string(out)
+}
