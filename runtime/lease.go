@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -165,6 +166,9 @@ func (r *Relay) keepLease() {
 		case <-tick.C:
 		}
 		err := r.renew(r.opt.Lease)
+		if errors.Is(err, ErrClosed) {
+			return // Close came first
+		}
 		if err != nil && !failing {
 			r.log.Error("the lease can't be renewed; packets will go up when it lapses", "relay", r.desc.Name, "error", err)
 		}

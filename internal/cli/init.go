@@ -63,8 +63,7 @@ next:
   fastrelay-gen test %[1]s                     run the tests that it holds
   fastrelay-gen explain %[1]s --header tag     look at its header
   fastrelay-gen build %[1]s                    write the C, the object and the Go package
-  sudo fastrelay-gen run %[1]s --attach forward=eth0 \
-      --session 'flow=client=198.51.100.7:40001 server=192.0.2.1:7000 id=7 relayed=192.0.2.1:50000 peer=203.0.113.9:9000'
+  sudo fastrelay-gen run %[1]s --traffic       see its tests' packets go through the kernel
 `, path)
 	return nil
 }

@@ -24,18 +24,25 @@ type runOptions struct {
 	attach, settings, sessions, rows, receivers []string
 
 	once, events bool
+	traffic      bool
+	rate         int // packets a second of --traffic
 	format       string
 	duration     time.Duration
 	interval     time.Duration
 }
 
 func (a *app) runCommand() *cobra.Command {
-	opt := runOptions{interval: time.Second}
+	opt := runOptions{interval: time.Second, rate: defaultRate}
 	cmd := &cobra.Command{
-		Use:   "run SPEC --attach PROGRAM=INTERFACE",
+		Use:   "run SPEC {--attach PROGRAM=INTERFACE | --traffic}",
 		Short: "Load and attach a relay, and show what it does, until it is stopped",
 		Long: `Compiles the spec in memory, loads it, opens the sessions and the groups of receivers and attaches the programs
-that are named, and shows live counters. Ctrl-C or SIGTERM detaches everything; nothing is left behind.
+that are named, and shows live counters. Ctrl-C or SIGTERM detaches everything; nothing is left.
+
+With --traffic the relay runs between two hosts in network namespaces of their own, and gets the packets of the spec's
+tests, in turn. It has the tests' settings, sessions, rows and groups, unless some are given; a test that contradicts an
+earlier one is left out. Credits get what their test gives them once a second. What arrives at the hosts is counted as
+well. Nothing outside of the namespaces is changed.
 
 On a terminal the counters are redrawn in place, as many as it has lines for, otherwise there is one line a second. With
 --events, standard output has the records that programs emit, one a line, and the counters go to standard error.
@@ -45,7 +52,8 @@ standard error has "attached".
 Receivers with one key are one group, in the order given. The key stands in front of the slash. A counter takes a first
 value (default: 0), a credit its limit, a bucket units a second and a burst (125000/30000); credits for each level of
 priority all get the same.`,
-		Example: `  sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \
+		Example: `  sudo fastrelay-gen run examples/turn/spec.cue --traffic
+  sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \
       --session 'channel=client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 relayed=192.0.2.1:50000 peer=203.0.113.9:7000'
   sudo fastrelay-gen run examples/gate/spec.cue --attach gate=eth0 --set quota=2 --row 'sources=addr=198.51.100.7'
   sudo fastrelay-gen run examples/paths/spec.cue --attach forward=eth0 --row 'routes=dst=203.0.113.0/24 fast=192.0.2.1 slow=192.0.2.65'
@@ -62,6 +70,8 @@ priority all get the same.`,
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&opt.attach, "attach", nil, "attach a program to an interface: PROGRAM=INTERFACE (may be repeated)")
+	flags.BoolVar(&opt.traffic, "traffic", false, "send the packets of the spec's tests, in a network made for it")
+	flags.IntVar(&opt.rate, "rate", defaultRate, "packets a second that --traffic sends")
 	flags.StringArrayVar(&opt.settings, "set", nil, "give a setting a value: SETTING=VALUE (may be repeated)")
 	flags.StringArrayVar(&opt.sessions, "session", nil, "open a session: 'KIND=FIELD=VALUE FIELD=VALUE…' (may be repeated)")
 	flags.StringArrayVar(&opt.rows, "row", nil, "put a row into a table: 'TABLE=MEMBER=VALUE MEMBER=VALUE…' (may be repeated)")
@@ -78,8 +88,8 @@ priority all get the same.`,
 }
 
 func (a *app) run(ctx context.Context, file string, opt runOptions) error {
-	if len(opt.attach) == 0 {
-		return usage("no program is attached to an interface").hint("--attach PROGRAM=INTERFACE").see("fastrelay-gen run --help")
+	if err := checkTrafficFlags(opt); err != nil {
+		return err
 	}
 	r, err := a.compile(ctx, file, build.Options{})
 	if err != nil {
@@ -89,31 +99,47 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 		a.warn(r.Warnings)
 	}
 	desc := glue.Desc(r.Plan)
+	var t *traffic
+	if opt.traffic {
+		if t, err = newTraffic(r, &opt); err != nil {
+			return err
+		}
+	}
 	in, err := parseRun(&desc, opt)
 	if err != nil {
 		return err
 	}
+	in.traffic = t
 	if opt.events && len(desc.Events) == 0 {
 		return usage("the spec has no events to print")
 	}
 	// Where the output is a pipe that closes (run … | head), writing fails, and the relay is closed like any other time.
 	signal.Ignore(unix.SIGPIPE)
-	relay, err := runtime.Load(&desc, r.Object(), runtime.Options{
+	options := runtime.Options{
 		Settings: in.settings,
 		AttachmentChanged: func(program string, now runtime.Attachment) {
 			if !terminal(a.out) || opt.events { // else the table says so, and a line would be drawn over
 				fmt.Fprintln(a.err, attachmentText(program, now))
 			}
 		},
-	})
+	}
+	var relay *runtime.Relay
+	load := func() (err error) {
+		relay, err = runtime.Load(&desc, r.Object(), options)
+		return err
+	}
+	if t == nil {
+		err = load()
+	} else if err = t.open(); err != nil {
+		return err
+	} else {
+		err = t.net.Do(load) // the relay stays in the namespace that it was loaded in
+	}
 	if err != nil {
-		return runError(r.Explain(err))
+		return errors.Join(runError(r.Explain(err)), t.close(a))
 	}
 	err = a.serve(ctx, relay, in, opt)
-	if cerr := relay.Close(); cerr != nil {
-		err = errors.Join(err, runError(cerr))
-	}
-	return err
+	return errors.Join(err, runErrorOrNil(relay.Close()), t.close(a))
 }
 
 // runError gives an error of loading or attaching its code. Unless a value is wrong, it says where to look.
@@ -140,12 +166,12 @@ func runError(err error) error {
 // packet already finds its session.
 func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt runOptions) error {
 	for _, row := range in.rows {
-		if err := relay.Table(row.table).Put(row.key, row.value); err != nil {
+		if err := relay.Table(row.table).Put(row.key, row.value); err != nil && !in.traffic.refuse(row.text, err) {
 			return runError(err)
 		}
 	}
 	for _, s := range in.sessions {
-		if _, err := relay.Open(s.kind, s.fields...); err != nil {
+		if _, err := relay.Open(s.kind, s.fields...); err != nil && !in.traffic.refuse(s.text, err) {
 			return runError(err)
 		}
 	}
@@ -153,7 +179,7 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 	if err != nil {
 		return runError(err)
 	}
-	w := &watcher{app: a, relay: relay, receivers: receivers, out: a.out, machine: a.machine}
+	w := &watcher{app: a, relay: relay, receivers: receivers, traffic: in.traffic, out: a.out, machine: a.machine}
 	if opt.events {
 		w.out = a.err
 		var stop context.CancelCauseFunc
@@ -167,11 +193,19 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 			return runError(err)
 		}
 	}
+	if in.traffic != nil {
+		if err := in.traffic.send(ctx, receivers); err != nil {
+			return err
+		}
+	}
 	if a.machine && opt.events { // standard error is JSON as well
 		if err := json.NewEncoder(a.err).Encode(attachments(relay)); err != nil {
 			return outputError(err)
 		}
 	} else {
+		if in.traffic != nil {
+			fmt.Fprint(a.err, in.traffic.text())
+		}
 		fmt.Fprintln(a.err, attached(relay, in))
 	}
 	err = w.watch(ctx, opt)
@@ -238,6 +272,7 @@ type watcher struct {
 	*app
 	relay     *runtime.Relay
 	receivers []*receiver
+	traffic   *traffic // nil: packets come from this machine's interfaces
 	out       io.Writer
 	machine   bool // JSON, one line each time
 	view      view
@@ -300,6 +335,9 @@ func (w *watcher) draw(now time.Time, live bool) error {
 
 // last prints the whole table for the last time.
 func (w *watcher) last(live bool) error {
+	if w.traffic != nil {
+		w.traffic.net.Stop() // so that what was sent and what arrived are of one moment
+	}
 	if w.machine {
 		return w.snapshot(time.Now())
 	}
@@ -330,6 +368,7 @@ func (w *watcher) look(now time.Time) []rate {
 		}
 	}
 	all = append(all, receiverTallies(w.receivers, w.relay.Desc().Levels)...)
+	all = append(all, arrivalTallies(w.traffic)...)
 	return w.view.look(now, append(all, lostTallies(w.relay)...))
 }
 

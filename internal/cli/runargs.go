@@ -15,18 +15,21 @@ type runInput struct {
 	sessions []sessionInput
 	rows     []rowInput
 	groups   []*groupInput
+	traffic  *traffic // nil: none
 }
 
 type attachment struct{ program, iface string }
 
 type sessionInput struct {
 	kind   string
-	fields []any // in the order of the session's fields
+	fields []any  // in the order of the session's fields
+	text   string // as it was given
 }
 
 type rowInput struct {
 	table      string
-	key, value []any // in the order of the visible members
+	key, value []any  // in the order of the visible members
+	text       string // as it was given
 }
 
 // parseRun reads the flags against the relay's description. All names and values are checked before anything is loaded.
@@ -152,7 +155,7 @@ func (in *runInput) session(desc *runtime.Desc, text string) error {
 				return usage("--session %s gives no %s", kind, members[i].name).hint("a session takes all its fields: %s", memberNames(members))
 			}
 		}
-		in.sessions = append(in.sessions, sessionInput{kind, fields})
+		in.sessions = append(in.sessions, sessionInput{kind, fields, text})
 		return nil
 	}
 	return unknown("session", kind, names)
@@ -190,7 +193,7 @@ func (in *runInput) row(desc *runtime.Desc, text string) error {
 				return usage("--row %s gives no %s", table, m.name).hint("a row of %s has %s", table, memberNames(values))
 			}
 		}
-		in.rows = append(in.rows, rowInput{table, all[:len(keys)], all[len(keys):]})
+		in.rows = append(in.rows, rowInput{table, all[:len(keys)], all[len(keys):], text})
 		return nil
 	}
 	return unknown("table", table, names)

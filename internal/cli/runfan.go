@@ -13,6 +13,7 @@ type receiver struct {
 	to       string // where its copies go; "" where its row doesn't say
 	handle   *runtime.Receiver
 	refusals []refusal
+	first    []any // what its counters, credits, … began with
 }
 
 // refusal is a credit or a bucket of a receiver: what it refused, by level of priority.
@@ -30,6 +31,7 @@ func openGroups(relay *runtime.Relay, in *runInput) ([]*receiver, error) {
 		if err != nil {
 			return nil, err
 		}
+		var added []*receiver
 		err = group.Change(func(c *runtime.Change) error {
 			for _, want := range g.receivers {
 				v, err := c.Add(want.values...)
@@ -39,15 +41,17 @@ func openGroups(relay *runtime.Relay, in *runInput) ([]*receiver, error) {
 				for i, first := range want.state {
 					begin(v.State(i), first)
 				}
-				all = append(all, &receiver{
+				added = append(added, &receiver{
 					name: fmt.Sprintf("%s %d", g.kind, want.number), to: destination(kind.Desc(), want.values),
-					handle: v, refusals: refusals(kind.Desc(), v),
+					handle: v, refusals: refusals(kind.Desc(), v), first: want.state,
 				})
 			}
 			return nil
 		})
-		if err != nil {
+		if err != nil && !in.traffic.refuse(g.receivers[0].text, err) {
 			return nil, err
+		} else if err == nil {
+			all = append(all, added...)
 		}
 	}
 	return all, nil

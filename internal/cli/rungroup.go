@@ -17,9 +17,10 @@ type groupInput struct {
 // receiverInput is one receiver. Counters, credits, buckets and translations are no values of its row: what they begin with is
 // set before the first packet comes.
 type receiverInput struct {
-	number int   // among those of its kind of group, from 1 on
-	values []any // in the order of the plain members
-	state  []any // in the order of the others; nil: as it is, 0
+	number int    // among those of its kind of group, from 1 on
+	values []any  // in the order of the plain members
+	state  []any  // in the order of the others; nil: as it is, 0
+	text   string // as it was given
 }
 
 // receiverForm is said wherever the form of --receiver is wrong.
@@ -49,7 +50,7 @@ func (in *runInput) receiver(desc *runtime.Desc, text string) error {
 		if err != nil {
 			return err
 		}
-		v.number = 1
+		v.number, v.text = 1, text
 		for _, other := range in.groups {
 			if other.kind == kind {
 				v.number += len(other.receivers)

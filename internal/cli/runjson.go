@@ -10,7 +10,8 @@ type snapshot struct {
 	Time      time.Time          `json:"time"`
 	Programs  []programSnapshot  `json:"programs"`
 	Receivers []receiverSnapshot `json:"receivers,omitempty"`
-	Lost      map[string]uint64  `json:"lost,omitempty"` // records, by event
+	Arrived   []arrivedSnapshot  `json:"arrived,omitempty"` // at the hosts of --traffic
+	Lost      map[string]uint64  `json:"lost,omitempty"`    // records, by event
 	Counters  map[string]uint64  `json:"counters,omitempty"`
 }
 
@@ -44,6 +45,13 @@ type receiverSnapshot struct {
 	Refused  map[string][]uint64 `json:"refused,omitempty"` // by credit: for each level of priority
 }
 
+type arrivedSnapshot struct {
+	Host    string `json:"host"`
+	Flow    string `json:"flow"`
+	Packets uint64 `json:"packets"`
+	Bytes   uint64 `json:"bytes"`
+}
+
 // snapshot writes what is counted now as one line.
 func (w *watcher) snapshot(now time.Time) error {
 	s := snapshot{Time: now, Programs: []programSnapshot{}, Lost: map[string]uint64{}, Counters: map[string]uint64{}}
@@ -74,6 +82,11 @@ func (w *watcher) snapshot(now time.Time) error {
 			}
 		}
 		s.Receivers = append(s.Receivers, out)
+	}
+	if w.traffic != nil {
+		for _, a := range w.traffic.net.Arrived() {
+			s.Arrived = append(s.Arrived, arrivedSnapshot{a.Host, a.String(), a.Packets, a.Bytes})
+		}
 	}
 	for i, e := range d.Events {
 		s.Lost[e.Name] = w.relay.Lost(i + 1)

@@ -18,6 +18,7 @@ type tally struct {
 const (
 	kindReceiver  = "receiver"  // program: "subscribers 1"; packets: copies
 	kindLost      = "lost"      // reason: the event; packets: records
+	kindArrived   = "arrived"   // program: "at peer"; doc: from where to where
 	kindInterface = "interface" // reason: its name; doc: why the program isn't attached to it, or nothing
 )
 
@@ -29,10 +30,13 @@ func (t tally) isCopy() bool { return t.kind == "copy" || t.kind == "declined" }
 
 // view turns tallies into what a person sees: rates since the last look, and totals.
 type view struct {
-	last     []tally
+	last     map[tallyKey]tally
 	lastTime time.Time
 	lines    int // drawn by the last look, to be drawn over
 }
+
+// tallyKey tells tallies apart.
+type tallyKey struct{ program, kind, reason string }
 
 // rate is one line of the table.
 type rate struct {
@@ -44,14 +48,18 @@ type rate struct {
 func (v *view) look(now time.Time, all []tally) []rate {
 	seconds := now.Sub(v.lastTime).Seconds()
 	out := make([]rate, len(all))
+	current := make(map[tallyKey]tally, len(all))
 	for i, t := range all {
 		out[i].tally = t
-		if len(v.last) == len(all) && seconds > 0 {
-			out[i].packetsPerSecond = float64(t.packets-v.last[i].packets) / seconds
-			out[i].bitsPerSecond = 8 * float64(t.bytes-v.last[i].bytes) / seconds
+		key := tallyKey{t.program, t.kind, t.reason}
+		current[key] = t
+		if v.last != nil && seconds > 0 {
+			before := v.last[key]
+			out[i].packetsPerSecond = float64(t.packets-before.packets) / seconds
+			out[i].bitsPerSecond = 8 * float64(t.bytes-before.bytes) / seconds
 		}
 	}
-	v.last, v.lastTime = all, now
+	v.last, v.lastTime = current, now
 	return out
 }
 
@@ -89,7 +97,7 @@ func table(rates []rate) string {
 // "declined: layer".
 func label(t tally) string {
 	switch {
-	case t.kind == kindReceiver, t.kind == kindLost, t.kind == kindInterface:
+	case t.kind == kindReceiver, t.kind == kindLost, t.kind == kindInterface, t.kind == kindArrived:
 		return t.doc
 	case t.kind == t.reason:
 		return t.kind
@@ -125,7 +133,7 @@ func line(rates []rate) string {
 			}
 			if r.packets > 0 {
 				text := thousands(r.packets) + " " + r.kind
-				if r.kind != r.reason {
+				if r.kind != r.reason && r.kind != kindArrived {
 					text += " " + r.reason
 				}
 				counted = append(counted, text)

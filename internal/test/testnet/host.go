@@ -15,6 +15,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/internal/lab"
 )
 
 // Host is one network namespace.
@@ -49,7 +51,7 @@ func (h *Host) create() error {
 	}
 	f.Close()
 	// The thread that makes the namespace binds it to the name and then goes back to where it came from.
-	err = onThread(netns.None(), func() error {
+	err = lab.OnThread(netns.None(), func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare: %w", err)
 		}
@@ -98,41 +100,7 @@ func (h *Host) close() error {
 
 // Do runs f on a thread that is in the host's namespace. Sockets made in f belong to the host. Goroutines started in f
 // do not: they run on other threads. Where f ends its goroutine, as t.Fatal does, Do ends the caller's.
-func (h *Host) Do(f func() error) error { return onThread(h.ns, f) }
-
-// onThread runs f on a locked thread, in the namespace ns if that is open, and restores the thread's namespace. A
-// thread that can't be restored is given up: it stays locked, and Go ends it with the goroutine.
-func onThread(ns netns.NsHandle, f func() error) error {
-	done := make(chan error, 1)
-	go func() {
-		defer close(done) // without a word where f doesn't return
-		runtime.LockOSThread()
-		home, err := netns.Get()
-		if err != nil {
-			done <- err
-			return
-		}
-		defer home.Close()
-		if ns.IsOpen() {
-			if err := netns.Set(ns); err != nil {
-				done <- fmt.Errorf("entering the namespace: %w", err)
-				return
-			}
-		}
-		err = f()
-		if back := netns.Set(home); back != nil {
-			done <- errors.Join(err, fmt.Errorf("leaving the namespace: %w", back))
-			return
-		}
-		runtime.UnlockOSThread()
-		done <- err
-	}()
-	err, returned := <-done
-	if !returned {
-		runtime.Goexit()
-	}
-	return err
-}
+func (h *Host) Do(f func() error) error { return lab.OnThread(h.ns, f) }
 
 // Command prepares a program that runs in the host's namespace, with a /sys of its own. Started by StartChild, it is
 // killed with this process.
