@@ -219,17 +219,3 @@ func isFrame(x ir.Expr) bool {
 	m, ok := x.(*ir.Meta)
 	return ok && m.Kind == ir.FrameLen
 }
-
-// walk calls f for every statement.
-func walk(blk []ir.Stmt, f func(ir.Stmt)) {
-	for _, s := range blk {
-		f(s)
-		switch s := s.(type) {
-		case *ir.If:
-			walk(s.Then, f)
-			walk(s.Else, f)
-		case *ir.FanOut:
-			walk(s.Each, f)
-		}
-	}
-}

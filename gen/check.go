@@ -19,36 +19,26 @@ func (c *compiler) kernel() {
 		c.plan.Needs = append(c.plan.Needs, ir.Need{Version: ir.Version{Major: major, Minor: minor}, What: what, Pos: pos})
 	}
 	need(5, 10, "the oldest kernel that the runtime supports", c.plan.Pos)
-	for _, p := range c.plan.Programs {
-		walk(p.Body, func(s ir.Stmt) {
-			const atomics = "atomic operations that return a value"
-			var fx *ir.Effects
-			switch s := s.(type) {
-			case *ir.Forward:
-				if s.Hop != nil {
-					need(5, 10, "send (bpf_redirect_neigh)", s.Pos)
-				}
-				fx = &s.Effects
-			case *ir.Drop:
-				fx = &s.Effects
-			case *ir.Copy:
-				fx = &s.Effects
-			case *ir.FanOut:
-				need(5, 17, "fan_out (bpf_loop)", s.Pos)
-				fx = &s.Effects
-			case *ir.Translate:
-				need(5, 12, "translate ("+atomics+")", s.Pos)
+	const atomics = "atomic operations that return a value"
+	for s := range ir.AllStmts(c.plan) {
+		switch s := s.(type) {
+		case *ir.Forward:
+			if s.Hop != nil {
+				need(5, 10, "send (bpf_redirect_neigh)", s.Pos)
 			}
-			if fx == nil {
-				return
-			}
+		case *ir.FanOut:
+			need(5, 17, "fan_out (bpf_loop)", s.Pos)
+		case *ir.Translate:
+			need(5, 12, "translate ("+atomics+")", s.Pos)
+		}
+		if fx := ir.EffectsOf(s); fx != nil {
 			for _, a := range fx.Admits {
 				need(5, 12, "admit ("+atomics+")", a.Pos)
 			}
 			for _, d := range fx.Draws {
 				need(5, 12, "alloc ("+atomics+")", d.Pos)
 			}
-		})
+		}
 	}
 	for _, n := range c.plan.Needs {
 		if less(c.plan.Kernel, n.Version) {

@@ -78,13 +78,13 @@ func (w *rewriter) emitLet(l *ir.Let) {
 }
 
 // reads reports whether an expression reads one of some variables.
-func reads(x ir.Expr, vars map[*ir.Var]bool) (found bool) {
-	ir.Walk(x, func(x ir.Expr) {
-		if v, ok := x.(*ir.VarRef); ok && vars[v.Var] {
-			found = true
+func reads(x ir.Expr, vars map[*ir.Var]bool) bool {
+	for v := range ir.Reads(x) {
+		if vars[v] {
+			return true
 		}
-	})
-	return found
+	}
+	return false
 }
 
 // effectful makes sure that an expression with effects stands where it may.

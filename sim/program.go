@@ -68,28 +68,10 @@ func (b *builder) block(stmts []ir.Stmt) []*node {
 	for i, s := range stmts {
 		nodes[i] = b.node(s)
 		if _, ok := s.(*ir.CheckHop); ok {
-			nodes[i].segment = rewriteOf(stmts[i+1:])
+			nodes[i].segment = ir.NextRewrite(stmts[i+1:])
 		}
 	}
 	return nodes
-}
-
-// rewriteOf returns the first rewrite in statements.
-func rewriteOf(stmts []ir.Stmt) *ir.Rewrite {
-	for _, s := range stmts {
-		switch s := s.(type) {
-		case *ir.Forward:
-			return s.Rewrite
-		case *ir.Copy:
-			return s.Rewrite
-		case *ir.If:
-			if w := rewriteOf(s.Then); w != nil {
-				return w
-			}
-			return rewriteOf(s.Else)
-		}
-	}
-	return nil
 }
 
 func (b *builder) node(s ir.Stmt) *node {

@@ -28,7 +28,7 @@ func (f *function) copy(s *ir.Copy) {
 	w.copy, w.linked = s, f.prog.ir.L2
 	w.fan, w.turn = n, n
 	w.known.plain, w.reason = f.known.plain, f.reason
-	w.cover(s.Pos, exprs(&s.Effects)...)
+	w.cover(s.Pos, &s.Effects)
 	w.coverAll(w.function, s.Pos)
 	n.write(w)
 
@@ -197,7 +197,12 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 	own, ownPseudo := w.summands(now), w.summands(nowPseudo)
 
 	// In front of the loop.
-	pre.cover(s.Pos, termExprs(s)...)
+	if !s.Fresh {
+		pre.cover(s.Pos, &ir.Load{Off: s.Old, Bits: 16})
+	}
+	for t := range s.Terms() {
+		pre.cover(s.Pos, t.Value, t.Len, t.OddIf)
+	}
 	same, pseudo := pre.summands(sameNow), pre.summands(samePseudo)
 	full, pending := "FR_ZERO"+plusSum(pre.add, slices.Concat(same, pseudo)), ""
 	old := ""
@@ -286,18 +291,13 @@ func minusSum(add func([]summand) string, list []summand) string {
 
 func covered(rw *ir.Rewrite, s *ir.Sum) bool {
 	return slices.ContainsFunc(rw.Sums, func(t *ir.Sum) bool {
-		return slices.ContainsFunc(allTerms(t), func(t ir.Term) bool { return t.New == s })
+		for t := range t.Terms() {
+			if t.New == s {
+				return true
+			}
+		}
+		return false
 	})
-}
-
-func termExprs(s *sum) (es []ir.Expr) {
-	if !s.Fresh {
-		es = append(es, &ir.Load{Off: s.Old, Bits: 16})
-	}
-	for _, t := range allTerms(s.Sum) {
-		es = append(es, t.Value, t.Len, t.OddIf)
-	}
-	return es
 }
 
 // split tells terms that are the same for all receivers from others.
@@ -314,20 +314,24 @@ func (n *fan) split(terms []ir.Term) (same, own []ir.Term) {
 
 // shared reports whether an expression has the same value for all receivers.
 func (n *fan) shared(e ir.Expr) bool {
-	same := true
-	ir.Walk(e, func(e ir.Expr) {
+	for e := range ir.Exprs(e) {
 		switch e := e.(type) {
 		case *ir.RowMember:
-			same = same && e.Row != n.Row && !n.found[e.Row]
+			if e.Row == n.Row || n.found[e.Row] {
+				return false
+			}
 		case *ir.RowHas:
-			same = same && e.Row != n.Row && !n.found[e.Row]
+			if e.Row == n.Row || n.found[e.Row] {
+				return false
+			}
 		case *ir.CounterValue:
-			same = false
-		case *ir.VarRef:
-			same = same && !n.local[e.Var]
-		case *ir.VarintWord:
-			same = same && !n.local[e.Width]
+			return false
 		}
-	})
-	return same
+	}
+	for v := range ir.Reads(e) {
+		if n.local[v] {
+			return false
+		}
+	}
+	return true
 }

@@ -22,37 +22,6 @@ func (f *function) effects(fx *ir.Effects) *effects {
 	return &effects{function: f, fx: fx, said: map[*ir.Emit][]ir.MemberValue{}}
 }
 
-// exprs are all expressions that the effects evaluate.
-func exprs(fx *ir.Effects) (es []ir.Expr) {
-	for _, s := range fx.Emits {
-		es = append(es, values(s.Values)...)
-	}
-	for _, s := range fx.Admits {
-		es = append(es, s.Level, s.Cost, s.Floor)
-		if s.Count != nil {
-			es = append(es, s.Count.By)
-		}
-	}
-	for _, s := range fx.Lets {
-		es = append(es, s.Value)
-	}
-	for _, s := range fx.Counts {
-		es = append(es, s.By)
-	}
-	return es
-}
-
-// locals are the variables that the effects set.
-func locals(fx *ir.Effects) (vars []*ir.Var) {
-	for _, s := range fx.Draws {
-		vars = append(vars, s.Var)
-	}
-	for _, s := range fx.Lets {
-		vars = append(vars, s.Var)
-	}
-	return vars
-}
-
 func event(i int) string { return fmt.Sprintf("event%d", i) }
 
 // before renders what comes in front of the way out.
@@ -107,14 +76,14 @@ func (e *effects) read(i int, s *ir.Emit) {
 }
 
 // ofPacket reports whether an expression reads the packet.
-func ofPacket(e ir.Expr) (reads bool) {
-	ir.Walk(e, func(e ir.Expr) {
+func ofPacket(e ir.Expr) bool {
+	for e := range ir.Exprs(e) {
 		switch e.(type) {
 		case *ir.Load, *ir.LoadBytes, *ir.SumOK, *ir.Meta:
-			reads = true
+			return true
 		}
-	})
-	return reads
+	}
+	return false
 }
 
 // admit spends a credit.

@@ -117,8 +117,10 @@ func (n *fan) sets(name string) bool {
 // fanOut renders the call of the function that fans out, and all its functions.
 func (f *function) fanOut(s *ir.FanOut) {
 	f.quote(s.Pos)
-	f.cover(s.Pos, values(s.Key)...)
-	f.cover(s.Pos, exprs(&s.Effects)...)
+	for _, mv := range s.Key {
+		f.cover(s.Pos, mv.Value)
+	}
+	f.cover(s.Pos, &s.Effects)
 	f.prog.fans++
 	n := &fan{FanOut: s, n: f.prog.fans, prog: f.prog.name, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans), local: map[*ir.Var]bool{}, found: map[*ir.Row]bool{}, kept: map[string]bool{}, rests: map[string]int{}}
 	n.survey(s.Each)
@@ -166,25 +168,15 @@ func (f *function) fanOut(s *ir.FanOut) {
 }
 
 // survey notes what a turn sets, and its copies.
-func (n *fan) survey(stmts []ir.Stmt) {
-	for _, s := range stmts {
+func (n *fan) survey(each []ir.Stmt) {
+	for s := range ir.Stmts(each) {
+		for v := range ir.Sets(s) {
+			n.local[v] = true
+		}
 		switch s := s.(type) {
-		case *ir.Let:
-			n.local[s.Var] = true
 		case *ir.Lookup:
 			n.found[s.Row] = true
-		case *ir.Translate:
-			n.local[s.Var] = true
-			for _, d := range s.Draws {
-				n.local[d.Var] = true
-			}
-		case *ir.If:
-			n.survey(s.Then)
-			n.survey(s.Else)
 		case *ir.Copy:
-			for _, v := range locals(&s.Effects) {
-				n.local[v] = true
-			}
 			n.all = append(n.all, s)
 		}
 	}

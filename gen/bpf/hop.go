@@ -66,7 +66,7 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	hop := f.hop(s.Hop)
 	length := f.expr(s.Length)
 	if !f.known.plain {
-		if head := f.headers(rest); head != "" { // the kernel segments a super-packet: each segment has to fit
+		if head := f.headers(ir.NextRewrite(rest)); head != "" { // the kernel segments a super-packet: each segment has to fit
 			length = fmt.Sprintf("(skb->gso_size ? skb->gso_size + %s : %s)", head, length)
 		}
 	}
@@ -99,28 +99,12 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	f.stmt(s.Pos, "if (%s > %smtu) %s", length, hop, f.up(s.TooBig))
 }
 
-// headers returns the size of the network-layer packet's headers in the packet that leaves.
-func (f *function) headers(rest []ir.Stmt) string {
-	for _, s := range rest {
-		switch s := s.(type) {
-		case *ir.Forward:
-			if s.Rewrite == nil {
-				return ""
-			}
-			return f.offset(plus(s.Rewrite.NewFront, -s.Rewrite.L2))
-		case *ir.Copy:
-			if s.Rewrite == nil {
-				return ""
-			}
-			return f.offset(plus(s.Rewrite.NewFront, -s.Rewrite.L2))
-		case *ir.If:
-			if h := f.headers(s.Then); h != "" {
-				return h
-			}
-			return f.headers(s.Else)
-		}
+// headers returns the size of the network-layer packet's headers in the packet that a rewrite makes.
+func (f *function) headers(w *ir.Rewrite) string {
+	if w == nil {
+		return ""
 	}
-	return ""
+	return f.offset(plus(w.NewFront, -w.L2))
 }
 
 // offset renders an offset as a number.

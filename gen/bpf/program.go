@@ -87,8 +87,7 @@ func (k known) both(l known) known {
 }
 
 func (r *renderer) program(p *ir.Program) programData {
-	prog := &program{renderer: r, ir: p, name: "prog_" + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readers{vars: map[*ir.Var]bool{}, places: map[*ir.Var]bool{}}}
-	prog.read.block(p.Body)
+	prog := &program{renderer: r, ir: p, name: "prog_" + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body)}
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {
 		d.Paths = append(d.Paths, comment(s))
@@ -328,18 +327,16 @@ func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
 	f.stmt(pos, "%s = fr_pin(data + fr_bound(%s, 0x%x));", f.base(v), f.variable(v), uint64(1)<<bits.Len64(limit)-1)
 }
 
-// cover adds the checks that the verifier needs for the loads of expressions, where it can't follow the plan.
-func (f *function) cover(pos diag.Pos, es ...ir.Expr) {
-	for _, e := range es {
-		ir.Walk(e, func(e ir.Expr) {
-			switch e := e.(type) {
-			case *ir.Load:
-				f.need(plus(e.Off, (e.Bit+e.Bits+7)/8), f.reason, pos)
-			case *ir.LoadBytes:
-				f.need(plus(e.Off, e.N), f.reason, pos)
-			case *ir.SumOK:
-				f.need(plus(e.Off, e.Len), f.reason, pos)
+// cover adds the checks that the verifier needs for the loads of what stands in a statement, where it can't follow the plan.
+func (f *function) cover(pos diag.Pos, nodes ...ir.Node) {
+	for _, n := range nodes {
+		for e := range ir.Exprs(n) {
+			switch e.(type) {
+			case *ir.Load, *ir.LoadBytes, *ir.SumOK:
+				for at, size := range ir.Places(e) {
+					f.need(plus(at, size), f.reason, pos)
+				}
 			}
-		})
+		}
 	}
 }

@@ -105,7 +105,7 @@ func (f *function) counter(s *ir.Count) {
 
 func (f *function) drop(s *ir.Drop) {
 	f.quote(s.Pos)
-	f.cover(s.Pos, exprs(&s.Effects)...)
+	f.cover(s.Pos, &s.Effects)
 	e := f.effects(&s.Effects)
 	e.before()
 	e.after()
@@ -164,14 +164,14 @@ func fields(e ir.Expr) string {
 			names = append(names, name)
 		}
 	}
-	ir.Walk(e, func(e ir.Expr) {
+	for e := range ir.Exprs(e) {
 		switch e := e.(type) {
 		case *ir.Load:
 			note(e.Field)
 		case *ir.LoadBytes:
 			note(e.Field)
 		}
-	})
+	}
 	if len(names) == 0 {
 		return ""
 	}
@@ -283,16 +283,9 @@ func (f *function) zero(p inMemory, off, n int, pos diag.Pos) {
 	}
 }
 
-func values(mvs []ir.MemberValue) (es []ir.Expr) {
-	for _, mv := range mvs {
-		es = append(es, mv.Value)
-	}
-	return es
-}
-
 func (f *function) lookup(s *ir.Lookup) {
 	f.quote(s.Pos)
-	f.cover(s.Pos, values(s.Key)...)
+	f.cover(s.Pos, s)
 	t := s.Row.Table
 	f.line("{")
 	f.indent++
@@ -336,7 +329,7 @@ func (f *function) lookup(s *ir.Lookup) {
 
 func (f *function) learn(s *ir.Learn) {
 	f.quote(s.Pos)
-	f.cover(s.Pos, append(values(s.Key), values(s.Value)...)...)
+	f.cover(s.Pos, s)
 	f.line("{")
 	f.indent++
 	f.stmt(s.Pos, "struct %s key __attribute__((aligned(8))) = {};", f.keys[s.Table])

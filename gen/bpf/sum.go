@@ -300,6 +300,3 @@ func (w *writer) sumOf(limit int) string {
 }
 
 // allTerms returns the terms of a checksum, of whatever kind.
-func allTerms(s *ir.Sum) []ir.Term {
-	return slices.Concat(s.OldTerms, s.NewTerms, s.OldPseudo, s.NewPseudo)
-}

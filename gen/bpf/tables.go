@@ -137,22 +137,12 @@ func memberPieces(t ir.Type) []int {
 // learnedTables numbers the tables that programs both write to and read copies of rows from.
 func learnedTables(p *ir.Plan) map[*ir.Table]int {
 	out := map[*ir.Table]int{}
-	var block func(stmts []ir.Stmt)
-	block = func(stmts []ir.Stmt) {
-		for _, s := range stmts {
-			switch s := s.(type) {
-			case *ir.Learn:
-				if _, known := out[s.Table]; !known && copied(s.Table) && isLookedUp(p, s.Table) {
-					out[s.Table] = len(out)
-				}
-			case *ir.If:
-				block(s.Then)
-				block(s.Else)
+	for s := range ir.AllStmts(p) {
+		if s, ok := s.(*ir.Learn); ok && copied(s.Table) && isLookedUp(p, s.Table) {
+			if _, known := out[s.Table]; !known {
+				out[s.Table] = len(out)
 			}
 		}
-	}
-	for _, prog := range p.Programs {
-		block(prog.Body)
 	}
 	return out
 }

@@ -24,7 +24,7 @@ func (f *function) forward(s *ir.Forward) {
 	w.fwd, w.linked = s, s.Hop != nil && f.prog.ir.L2
 	w.known, w.reason = f.known, f.reason
 	w.fx.early = true
-	f.cover(s.Pos, exprs(&s.Effects)...)
+	f.cover(s.Pos, &s.Effects)
 	w.coverAll(f, s.Pos)
 	w.render()
 	f.prog.written++
@@ -41,7 +41,7 @@ func (p *program) writer(rw *ir.Rewrite, fx *ir.Effects) *writer {
 		w.rw = &ir.Rewrite{}
 	}
 	w.writes, w.values, w.local = true, map[string]string{}, map[*ir.Var]bool{}
-	for _, v := range locals(fx) {
+	for v := range ir.Sets(fx) {
 		w.local[v] = true
 	}
 	w.fx = w.effects(fx)
@@ -172,23 +172,15 @@ func (w *writer) stores() (out []cell) {
 
 // coverAll has the deciding function make sure of all that the write function reads in place.
 func (w *writer) coverAll(f *function, pos diag.Pos) {
-	var es []ir.Expr
-	for _, c := range w.rw.Stores {
-		es = append(es, c.Value)
-	}
+	f.cover(pos, w.rw)
 	for _, s := range w.rw.Sums {
 		if !s.Fresh {
-			es = append(es, &ir.Load{Off: s.Old, Bits: 16}, s.Swap, s.TailOdd)
-		}
-		for _, t := range allTerms(s) {
-			es = append(es, t.Value, t.Len, t.OddIf)
+			f.cover(pos, &ir.Load{Off: s.Old, Bits: 16})
 		}
 	}
-	es = append(es, w.rw.Payload, w.rw.Priority, w.rw.Mark)
 	if w.fwd != nil {
-		es = append(es, w.fwd.End)
+		f.cover(pos, w.fwd.End)
 	}
-	f.cover(pos, es...)
 	if w.linked {
 		f.need(ir.Off{Const: 14}, f.reason, pos)
 	}

@@ -44,8 +44,12 @@ func newGroup(g *ir.Group, types, scope scope) group {
 // addEvents names the events, and which receivers they name: those of the groups to whose receivers they are emitted.
 func (f *file) addEvents(p *ir.Plan, types scope) {
 	named := map[*ir.Event]map[int]bool{}
-	for _, prog := range p.Programs {
-		emits(prog.Body, func(e *ir.Emit) {
+	for s := range ir.AllStmts(p) {
+		fx := ir.EffectsOf(s)
+		if fx == nil {
+			continue
+		}
+		for _, e := range fx.Emits {
 			for i, g := range p.Groups {
 				if e.Row != nil && e.Row.Table == g.Receivers {
 					if named[e.Event] == nil {
@@ -54,7 +58,7 @@ func (f *file) addEvents(p *ir.Plan, types scope) {
 					named[e.Event][i] = true
 				}
 			}
-		})
+		}
 	}
 	lost := newScope()
 	for _, e := range p.Events {
@@ -95,29 +99,4 @@ func fromEvent(i int, t ir.Type) string {
 		return fmt.Sprintf("e.AddrPort(%d)", i)
 	}
 	panic(fmt.Sprintf("glue: an event has a field of kind %d", t.Kind))
-}
-
-// emits visits all records that a block emits.
-func emits(block []ir.Stmt, visit func(*ir.Emit)) {
-	each := func(e *ir.Effects) {
-		for _, emit := range e.Emits {
-			visit(emit)
-		}
-	}
-	for _, s := range block {
-		switch s := s.(type) {
-		case *ir.If:
-			emits(s.Then, visit)
-			emits(s.Else, visit)
-		case *ir.FanOut:
-			each(&s.Effects)
-			emits(s.Each, visit)
-		case *ir.Copy:
-			each(&s.Effects)
-		case *ir.Forward:
-			each(&s.Effects)
-		case *ir.Drop:
-			each(&s.Effects)
-		}
-	}
 }

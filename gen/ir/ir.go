@@ -222,10 +222,7 @@ type Off struct {
 	Const int
 }
 
-// Stmt is a statement.
-type Stmt interface{ stmt() }
-
-// Need (as NeedBytes) continues only if the frame has all bytes up to End.
+// NeedBytes continues only if the frame has all bytes up to End.
 type NeedBytes struct {
 	End    Off
 	Reason int
@@ -367,24 +364,6 @@ type Forward struct {
 	Pos     diag.Pos
 }
 
-func (*NeedBytes) stmt()   {}
-func (*Let) stmt()         {}
-func (*Guard) stmt()       {}
-func (*If) stmt()          {}
-func (*ReadVarint) stmt()  {}
-func (*Lookup) stmt()      {}
-func (*Count) stmt()       {}
-func (*Learn) stmt()       {}
-func (*CheckHop) stmt()    {}
-func (*Up) stmt()          {}
-func (*Drop) stmt()        {}
-func (*Forward) stmt()     {}
-func (*Translate) stmt()   {}
-func (*FindElement) stmt() {}
-func (*FanOut) stmt()      {}
-func (*Copy) stmt()        {}
-func (*Skip) stmt()        {}
-
 // Resize says how room is made or closed between the front and the payload.
 type Resize int
 
@@ -489,9 +468,6 @@ type Term struct {
 	Len    Expr
 	Max    int
 }
-
-// Expr is an expression.
-type Expr interface{ Type() Type }
 
 // Const is an integer or a boolean.
 type Const struct {

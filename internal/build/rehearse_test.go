@@ -23,18 +23,16 @@ func TestRehearse(t *testing.T) {
 		t.Fatalf("a plan that is right: %v, %v", err, list.Err())
 	}
 	misplaced := false
-	for _, p := range r.Plan.Programs {
-		eachForward(p.Body, func(f *ir.Forward) {
-			w := f.Rewrite
-			if w == nil || w.Resize == ir.InPlace || w.OldFront.Base == nil || w.NewFront.Base != nil {
-				return
+	for s := range ir.AllStmts(r.Plan) {
+		w := ir.RewriteOf(s)
+		if w == nil || w.Resize == ir.InPlace || w.OldFront.Base == nil || w.NewFront.Base != nil {
+			continue
+		}
+		for i := range w.Stores {
+			if c := &w.Stores[i]; c.Off.Const >= w.L2 {
+				c.Off.Base, misplaced = w.OldFront.Base, true
 			}
-			for i := range w.Stores {
-				if c := &w.Stores[i]; c.Off.Const >= w.L2 {
-					c.Off.Base, misplaced = w.OldFront.Base, true
-				}
-			}
-		})
+		}
 	}
 	if !misplaced {
 		t.Fatal("the plan has no place for the fault any more")
@@ -95,16 +93,4 @@ func line(t *testing.T, file string, n int) string {
 		t.Fatal(err)
 	}
 	return strings.Split(string(text), "\n")[n-1]
-}
-
-func eachForward(stmts []ir.Stmt, f func(*ir.Forward)) {
-	for _, s := range stmts {
-		switch s := s.(type) {
-		case *ir.If:
-			eachForward(s.Then, f)
-			eachForward(s.Else, f)
-		case *ir.Forward:
-			f(s)
-		}
-	}
 }

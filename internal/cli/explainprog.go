@@ -148,56 +148,15 @@ func extent(text []byte, pos diag.Pos) lines {
 func within(body []ir.Stmt, file string, l lines) []ir.Stmt {
 	var out []ir.Stmt
 	for _, s := range body {
-		if pos := position(s); pos.File == file && l.has(pos.Line) {
+		if pos := ir.Pos(s); pos.File == file && l.has(pos.Line) {
 			out = append(out, s)
-		} else if branch, ok := s.(*ir.If); ok {
-			out = append(out, within(branch.Then, file, l)...)
-			out = append(out, within(branch.Else, file, l)...)
-		} else if fan, ok := s.(*ir.FanOut); ok {
-			out = append(out, within(fan.Each, file, l)...)
+			continue
+		}
+		for block := range ir.Blocks(s) {
+			out = append(out, within(*block, file, l)...)
 		}
 	}
 	return out
-}
-
-func position(s ir.Stmt) diag.Pos {
-	switch s := s.(type) {
-	case *ir.NeedBytes:
-		return s.Pos
-	case *ir.Let:
-		return s.Pos
-	case *ir.Guard:
-		return s.Pos
-	case *ir.If:
-		return s.Pos
-	case *ir.ReadVarint:
-		return s.Pos
-	case *ir.Lookup:
-		return s.Pos
-	case *ir.Count:
-		return s.Pos
-	case *ir.Learn:
-		return s.Pos
-	case *ir.CheckHop:
-		return s.Pos
-	case *ir.Up:
-		return s.Pos
-	case *ir.Drop:
-		return s.Pos
-	case *ir.Forward:
-		return s.Pos
-	case *ir.Translate:
-		return s.Pos
-	case *ir.FindElement:
-		return s.Pos
-	case *ir.FanOut:
-		return s.Pos
-	case *ir.Copy:
-		return s.Pos
-	case *ir.Skip:
-		return s.Pos
-	}
-	return diag.Pos{}
 }
 
 var functionHead = regexp.MustCompile(`^\w.*\)$`)

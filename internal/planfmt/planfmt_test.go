@@ -186,7 +186,7 @@ program out tc/ingress
 // Every kind of statement and expression of the plan has a text: the sources are compared, so that a new kind can't be
 // forgotten here.
 func TestNothingIsUnknown(t *testing.T) {
-	for method, file := range map[string]string{"stmt": "stmt.go", "Type": "expr.go"} {
+	for method, file := range map[string]string{"at": "stmt.go", "Type": "expr.go"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

@@ -58,25 +58,9 @@ const deviceMTU = 1500
 
 // UsesRoutes reports whether any program of a plan looks routes up in the kernel.
 func UsesRoutes(plan *ir.Plan) bool {
-	for _, p := range plan.Programs {
-		if usesRoutes(p.Body) {
+	for s := range ir.AllStmts(plan) {
+		if hop, ok := s.(*ir.CheckHop); ok && hop.Hop.Row == nil {
 			return true
-		}
-	}
-	return false
-}
-
-func usesRoutes(body []ir.Stmt) bool {
-	for _, s := range body {
-		switch s := s.(type) {
-		case *ir.CheckHop:
-			if s.Hop.Row == nil {
-				return true
-			}
-		case *ir.If:
-			if usesRoutes(s.Then) || usesRoutes(s.Else) {
-				return true
-			}
 		}
 	}
 	return false

@@ -12,17 +12,8 @@ import (
 func effects(f func(*ir.Effects) bool) func(*ir.Plan) bool {
 	return func(plan *ir.Plan) bool {
 		return each(plan, func(_ *ir.Program, stmts *[]ir.Stmt, i int) bool {
-			switch s := (*stmts)[i].(type) {
-			case *ir.Drop:
-				return f(&s.Effects)
-			case *ir.Forward:
-				return f(&s.Effects)
-			case *ir.FanOut:
-				return f(&s.Effects)
-			case *ir.Copy:
-				return f(&s.Effects)
-			}
-			return false
+			fx := ir.EffectsOf((*stmts)[i])
+			return fx != nil && f(fx)
 		})
 	}
 }

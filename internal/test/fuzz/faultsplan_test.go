@@ -17,11 +17,10 @@ func each(plan *ir.Plan, f func(*ir.Program, *[]ir.Stmt, int) bool) bool {
 			if f(p, stmts, i) {
 				return true
 			}
-			if s, ok := (*stmts)[i].(*ir.If); ok && (block(p, &s.Then) || block(p, &s.Else)) {
-				return true
-			}
-			if s, ok := (*stmts)[i].(*ir.FanOut); ok && block(p, &s.Each) {
-				return true
+			for inner := range ir.Blocks((*stmts)[i]) {
+				if block(p, inner) {
+					return true
+				}
 			}
 		}
 		return false
@@ -87,13 +86,11 @@ func plus(n uint64) func(ir.Expr) ir.Expr {
 
 // compared changes the first comparison in a guard or a condition that f accepts.
 func compared(f func(*ir.Bin) bool) func(*ir.Plan) bool {
-	var in func(ir.Expr) bool
-	in = func(e ir.Expr) bool {
-		switch e := e.(type) {
-		case *ir.Bin:
-			return f(e) || in(e.X) || in(e.Y)
-		case *ir.Not:
-			return in(e.X)
+	in := func(e ir.Expr) bool {
+		for e := range ir.Exprs(e) {
+			if b, ok := e.(*ir.Bin); ok && f(b) {
+				return true
+			}
 		}
 		return false
 	}

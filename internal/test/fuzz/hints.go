@@ -24,7 +24,6 @@ type bytesHint struct {
 func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 	h := hints{ints: map[string][]uint64{}, bytes: map[string][]bytesHint{}}
 	lets := map[*ir.Var]ir.Expr{}
-	var expr func(ir.Expr)
 	field := func(e ir.Expr) string {
 		if v, ok := e.(*ir.VarRef); ok && lets[v.Var] != nil {
 			e = lets[v.Var]
@@ -61,73 +60,50 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 		}
 		return 0, false
 	}
-	expr = func(e ir.Expr) {
-		switch e := e.(type) {
-		case *ir.Bin:
-			if e.Op >= ir.Eq && e.Op <= ir.Ge {
+	compare := func(e *ir.Bin) {
+		for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
+			v, ok := number(side[1])
+			f := field(unmasked(side[0]))
+			if !ok || f == "" {
+				continue
+			}
+			switch e.Op { // what a packet has to be counts more than where a range ends
+			case ir.Eq:
+				h.ints[f] = append(h.ints[f], v, v, v, v, v, v)
+			case ir.Ne:
+				h.ints[f] = append(h.ints[f], v, v-1, v+1, v+2)
+			case ir.Lt, ir.Le, ir.Gt, ir.Ge:
+				h.ints[f] = append(h.ints[f], v, v, v-1, v+1)
+			}
+		}
+	}
+	for s := range ir.Stmts(p.Body) {
+		switch s := s.(type) {
+		case *ir.Let:
+			lets[s.Var] = s.Value
+		case *ir.FindElement:
+			if id, ok := number(s.ID); ok {
+				h.elements = append(h.elements, id)
+			}
+		}
+		for e := range ir.Exprs(s) {
+			switch e := e.(type) {
+			case *ir.Bin:
+				compare(e)
+			case *ir.BytesEq:
 				for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
-					if v, ok := number(side[1]); ok && field(unmasked(side[0])) != "" {
-						f := field(unmasked(side[0]))
-						switch e.Op { // what a packet has to be counts more than where a range ends
-						case ir.Eq:
-							h.ints[f] = append(h.ints[f], v, v, v, v, v, v)
-						case ir.Ne:
-							h.ints[f] = append(h.ints[f], v, v-1, v+1, v+2)
-						default:
-							h.ints[f] = append(h.ints[f], v, v, v-1, v+1)
-						}
+					if f, v := field(side[0]), literal(side[1]); f != "" && v != nil {
+						h.bytes[f] = append(h.bytes[f], bytesHint{v, -1})
 					}
 				}
-			}
-			expr(e.X)
-			expr(e.Y)
-		case *ir.Not:
-			expr(e.X)
-		case *ir.Pick:
-			expr(e.If)
-			expr(e.Then)
-			expr(e.Else)
-		case *ir.BytesEq:
-			for _, side := range [][2]ir.Expr{{e.X, e.Y}, {e.Y, e.X}} {
-				if f, v := field(side[0]), literal(side[1]); f != "" && v != nil {
-					h.bytes[f] = append(h.bytes[f], bytesHint{v, -1})
+			case *ir.InPrefix:
+				if f := field(e.X); f != "" {
+					a := e.Prefix.Addr().As16()
+					h.bytes[f] = append(h.bytes[f], bytesHint{a[:], e.Prefix.Bits()})
 				}
-			}
-		case *ir.InPrefix:
-			if f := field(e.X); f != "" {
-				a := e.Prefix.Addr().As16()
-				h.bytes[f] = append(h.bytes[f], bytesHint{a[:], e.Prefix.Bits()})
 			}
 		}
 	}
-	var block func([]ir.Stmt)
-	block = func(stmts []ir.Stmt) {
-		for _, s := range stmts {
-			switch s := s.(type) {
-			case *ir.Let:
-				lets[s.Var] = s.Value
-				expr(s.Value)
-			case *ir.Guard:
-				expr(s.Cond)
-			case *ir.If:
-				expr(s.Cond)
-				block(s.Then)
-				block(s.Else)
-			case *ir.FindElement:
-				if id, ok := number(s.ID); ok {
-					h.elements = append(h.elements, id)
-				}
-				for _, f := range s.Forms {
-					if f.When != nil {
-						expr(f.When)
-					}
-				}
-			case *ir.FanOut:
-				block(s.Each)
-			}
-		}
-	}
-	block(p.Body)
 	return h
 }
 

@@ -114,21 +114,11 @@ func constructs(hs *packet.Headers, p *spec.Program, i int, family bool) []strin
 func otherFamilies(plan *ir.Plan) map[string]bool {
 	out := map[string]bool{}
 	for _, p := range plan.Programs {
-		var block func([]ir.Stmt)
-		block = func(stmts []ir.Stmt) {
-			for _, s := range stmts {
-				switch s := s.(type) {
-				case *ir.If:
-					block(s.Then)
-					block(s.Else)
-				case *ir.Forward:
-					if s.Rewrite != nil && s.Rewrite.Family != 0 {
-						out[fmt.Sprint(p.Name, s.Pos.Line)] = true
-					}
-				}
+		for s := range ir.Stmts(p.Body) {
+			if s, ok := s.(*ir.Forward); ok && s.Rewrite != nil && s.Rewrite.Family != 0 {
+				out[fmt.Sprint(p.Name, s.Pos.Line)] = true
 			}
 		}
-		block(p.Body)
 	}
 	return out
 }

@@ -260,9 +260,10 @@ func TestJudge(t *testing.T) {
 
 // spoilers are ways to spoil a plan: a checksum of a rewrite that goes wrong by one, and can be mended again.
 func spoilers(plan *ir.Plan) (out []func() (undo func())) {
-	rewrite := func(w *ir.Rewrite) {
+	for s := range ir.AllStmts(plan) {
+		w := ir.RewriteOf(s)
 		if w == nil {
-			return
+			continue
 		}
 		for _, sum := range w.Sums {
 			out = append(out, func() func() {
@@ -272,25 +273,6 @@ func spoilers(plan *ir.Plan) (out []func() (undo func())) {
 				return func() { sum.NewTerms = was }
 			})
 		}
-	}
-	var block func([]ir.Stmt)
-	block = func(stmts []ir.Stmt) {
-		for _, s := range stmts {
-			switch s := s.(type) {
-			case *ir.If:
-				block(s.Then)
-				block(s.Else)
-			case *ir.FanOut:
-				block(s.Each)
-			case *ir.Forward:
-				rewrite(s.Rewrite)
-			case *ir.Copy:
-				rewrite(s.Rewrite)
-			}
-		}
-	}
-	for _, p := range plan.Programs {
-		block(p.Body)
 	}
 	return out
 }
