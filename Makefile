@@ -41,7 +41,7 @@ test: check ## everything, with the kernel; CI runs this
 	@tools/ensure test root
 	@$(GO) test -json $(TESTFLAGS) ./... | $(GO) run ./tools/testreport
 
-test-kernels: build ## every relay on Debian's kernels from 5.10 on, in virtual machines; KERNELS=bullseye,sid for some
+test-kernels: build ## every relay on Debian's kernels from 5.10 on, and on arm64, in virtual machines; KERNELS=bullseye,arm64 for some
 	@tools/ensure test kernels root
 	@$(GO) run ./internal/test/testkernel/testkernels $(if $(KERNELS),-kernels $(KERNELS))
 

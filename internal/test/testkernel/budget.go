@@ -137,7 +137,8 @@ func (b Budget) Compare(measured Budget) (faults, gains []string) {
 	return faults, gains
 }
 
-// Costs returns what a report says that programs cost.
+// Costs returns what a report says that programs cost. The verifier looks at the same instructions on every architecture, so a
+// kernel's architecture makes no difference here.
 func (r *Report) Costs() (Budget, error) {
 	kernel, err := ParseSeries(r.Kernel)
 	if err != nil {

@@ -14,18 +14,28 @@ import (
 	"time"
 )
 
-// Suite is a Debian suite whose kernel is tested.
-type Suite struct {
-	Name   string // "bookworm"
-	Series string // of its kernel, "6.1"; empty: whatever is newest
+// Source is a Debian suite's kernel for an architecture.
+type Source struct {
+	Name   string // on the command line and in the cache: "bookworm", "arm64"
+	Suite  string // "bookworm"
+	Series string // of the kernel, "6.1"; empty: any
+	Arch   Arch
 }
 
-// Suites are all suites, oldest kernel first.
-var Suites = []Suite{{"bullseye", "5.10"}, {"bookworm", "6.1"}, {"trixie", "6.12"}, {"sid", ""}}
+// Sources are all kernels that are tested, oldest first, and the other architecture last.
+var Sources = []Source{
+	{"bullseye", "bullseye", "5.10", AMD64},
+	{"bookworm", "bookworm", "6.1", AMD64},
+	{"trixie", "trixie", "6.12", AMD64},
+	{"sid", "sid", "", AMD64},
+	{"arm64", "bookworm", "6.1", ARM64},
+}
+
+func (s Source) String() string { return fmt.Sprintf("the %s kernel of Debian %s", s.Arch, s.Suite) }
 
 // Kernel is a kernel, unpacked.
 type Kernel struct {
-	Suite   Suite    `json:"-"`
+	Source  Source   `json:"-"`
 	Release string   `json:"release"` // "6.1.0-13-cloud-amd64"
 	Version string   `json:"version"` // of the package: "6.1.55-1"
 	Wanted  []string `json:"wanted"`  // modules that were looked for
@@ -40,27 +50,27 @@ func (k *Kernel) Image() string { return filepath.Join(k.Dir, "vmlinuz") }
 const fresh = 7 * 24 * time.Hour
 
 // metaPackage depends on the newest kernel of its suite, built for virtual machines.
-const metaPackage = "linux-image-cloud-amd64"
+func (s Source) metaPackage() string { return "linux-image-cloud-" + string(s.Arch) }
 
 // Fetch returns a suite's kernel from the cache, or from the mirror where it isn't there or has grown old. Where the mirror
 // can't be reached, an old one is good enough. say is told what takes time, and what isn't as it should be.
-func Fetch(ctx context.Context, suite Suite, cache string, say func(string)) (*Kernel, error) {
-	dir, err := filepath.Abs(filepath.Join(cache, "kernels", suite.Name))
+func Fetch(ctx context.Context, source Source, cache string, say func(string)) (*Kernel, error) {
+	dir, err := filepath.Abs(filepath.Join(cache, "kernels", source.Name))
 	if err != nil {
 		return nil, err
 	}
-	have, age := readKernel(dir, suite)
+	have, age := readKernel(dir, source)
 	if have != nil && age < fresh {
 		return have, nil
 	}
-	say(fmt.Sprintf("fetching the kernel of Debian %s", suite.Name))
-	k, err := download(ctx, suite, dir)
+	say(fmt.Sprintf("fetching %s", source))
+	k, err := download(ctx, source, dir)
 	if err != nil && have != nil {
 		say(fmt.Sprintf("%s is %.0f days old, and there is no newer one to be had: %v", have.Release, age.Hours()/24, err))
 		return have, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the kernel of Debian %s: %w", suite.Name, err)
+		return nil, fmt.Errorf("%s: %w", source, err)
 	}
 	return k, nil
 }
@@ -68,33 +78,33 @@ func Fetch(ctx context.Context, suite Suite, cache string, say func(string)) (*K
 // recordName holds the Kernel as JSON. It is written last, and its time is that of the look-up.
 const recordName = "kernel.json"
 
-func readKernel(dir string, suite Suite) (*Kernel, time.Duration) {
+func readKernel(dir string, source Source) (*Kernel, time.Duration) {
 	info, err := os.Stat(filepath.Join(dir, recordName))
 	if err != nil {
 		return nil, 0
 	}
 	text, err := os.ReadFile(filepath.Join(dir, recordName))
-	k := &Kernel{Suite: suite, Dir: dir}
+	k := &Kernel{Source: source, Dir: dir}
 	if err != nil || json.Unmarshal(text, k) != nil || !slices.Equal(k.Wanted, wanted) {
 		return nil, 0
 	}
 	return k, time.Since(info.ModTime())
 }
 
-func download(ctx context.Context, suite Suite, dir string) (*Kernel, error) {
+func download(ctx context.Context, source Source, dir string) (*Kernel, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, err
 	}
-	work, err := os.MkdirTemp(filepath.Dir(dir), "."+suite.Name+"-")
+	work, err := os.MkdirTemp(filepath.Dir(dir), "."+source.Name+"-")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(work)
-	a, err := newApt(ctx, suite, work)
+	a, err := newApt(ctx, source, work)
 	if err != nil {
 		return nil, err
 	}
-	packages, err := a.closure(ctx, metaPackage)
+	packages, err := a.closure(ctx, source.metaPackage())
 	if err != nil {
 		return nil, err
 	}
@@ -104,13 +114,13 @@ func download(ctx context.Context, suite Suite, dir string) (*Kernel, error) {
 			return nil, err
 		}
 	}
-	k := &Kernel{Suite: suite, Version: a.version, Wanted: wanted}
+	k := &Kernel{Source: source, Version: a.version, Wanted: wanted}
 	image, err := k.find(root)
 	if err != nil {
 		return nil, err
 	}
-	if suite.Series != "" && !strings.HasPrefix(k.Release, suite.Series+".") {
-		return nil, fmt.Errorf("it is %s, not %s", k.Release, suite.Series)
+	if source.Series != "" && !strings.HasPrefix(k.Release, source.Series+".") {
+		return nil, fmt.Errorf("it is %s, not %s", k.Release, source.Series)
 	}
 	out := filepath.Join(work, "kernel")
 	if err := os.Mkdir(out, 0o755); err != nil {
@@ -156,23 +166,25 @@ func (k *Kernel) find(root string) (string, error) {
 // apt is Debian's package manager with lists and a cache of its own, so that another suite's packages can be had without a
 // trace in the system.
 type apt struct {
-	suite   Suite
+	source  Source
 	work    string
 	options []string
 	version string // of metaPackage
 }
 
-func newApt(ctx context.Context, suite Suite, work string) (*apt, error) {
+func newApt(ctx context.Context, source Source, work string) (*apt, error) {
 	mirror, err := debianMirror(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a := &apt{suite: suite, work: work, options: []string{
+	a := &apt{source: source, work: work, options: []string{
 		"-qq",
 		"-o", "Dir::Etc::SourceList=" + filepath.Join(work, "debian.sources"),
 		"-o", "Dir::Etc::SourceParts=/dev/null",
 		"-o", "Dir::State::Lists=" + filepath.Join(work, "lists"),
 		"-o", "Dir::Cache=" + filepath.Join(work, "cache"),
+		"-o", "APT::Architecture=" + string(source.Arch),
+		"-o", "APT::Architectures=" + string(source.Arch),
 		"-o", "APT::Sandbox::User=root", // the folder is ours alone
 		"-o", "Acquire::Languages=none",
 		"-o", "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
@@ -183,9 +195,9 @@ func newApt(ctx context.Context, suite Suite, work string) (*apt, error) {
 			return nil, err
 		}
 	}
-	source := fmt.Sprintf("Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nArchitectures: amd64\nSigned-By: %s\n",
-		mirror, suite.Name, "/usr/share/keyrings/debian-archive-keyring.gpg")
-	if err := os.WriteFile(filepath.Join(work, "debian.sources"), []byte(source), 0o644); err != nil {
+	list := fmt.Sprintf("Types: deb\nURIs: %s\nSuites: %s\nComponents: main\nArchitectures: %s\nSigned-By: %s\n",
+		mirror, source.Suite, source.Arch, "/usr/share/keyrings/debian-archive-keyring.gpg")
+	if err := os.WriteFile(filepath.Join(work, "debian.sources"), []byte(list), 0o644); err != nil {
 		return nil, err
 	}
 	if _, err := a.run(ctx, "apt-get", "update"); err != nil {
@@ -248,7 +260,7 @@ func (a *apt) closure(ctx context.Context, name string) ([]string, error) {
 		if err != nil {
 			return err
 		}
-		if name == metaPackage {
+		if name == a.source.metaPackage() {
 			a.version = stanzaField(record, "Version")
 		} else {
 			found = append(found, name)

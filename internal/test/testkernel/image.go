@@ -24,11 +24,12 @@ const (
 	ObjectName = "relay.o"
 )
 
-// BuildGuest builds package guest, without a C library, into a file. dir is a folder of this module.
-func BuildGuest(ctx context.Context, dir, out string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, "github.com/fastrelay/fastrelay-gen/internal/test/testkernel/guest")
+// BuildGuest builds package guest for an architecture, without a C library, into a file. dir is a folder of this module.
+func BuildGuest(ctx context.Context, dir string, arch Arch, out string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out,
+		"github.com/fastrelay/fastrelay-gen/internal/test/testkernel/guest")
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+string(arch))
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the guest: %w\n%s", err, text)
 	}

@@ -36,6 +36,11 @@ type Cost struct {
 	Size         int `json:"size"`         // instructions of the loaded program, after the verifier's rewriting
 }
 
+// Max returns the larger of each figure.
+func (c Cost) Max(d Cost) Cost {
+	return Cost{max(c.Instructions, d.Instructions), max(c.States, d.States), max(c.Stack, d.Stack), max(c.Size, d.Size)}
+}
+
 // Report is what a guest said.
 type Report struct {
 	Kernel string

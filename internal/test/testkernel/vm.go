@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -18,11 +19,6 @@ const (
 	reportName  = "report.jsonl" // the guest's report
 	initrdName  = "initrd.cpio"
 )
-
-// processor is what the guest sees. With RDRAND its first random number doesn't wait. Without CMPXCHG16B: QEMU 7.2 leaves rubbish
-// in the flags behind that instruction, so that an interrupt at the wrong time ends in a double fault (Linux 6.12 allocates
-// memory with it). Nothing newer than Nehalem, because the kernel's JIT uses what there is, and its code is what is tested.
-const processor = "Nehalem,+rdrand,-cx16"
 
 // ErrPanic says that the guest's kernel panicked.
 var ErrPanic = errors.New("the kernel panicked")
@@ -57,15 +53,15 @@ func boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, err
 		return nil, err
 	}
 	report := filepath.Join(dir, reportName)
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64",
-		"-accel", "tcg", // KVM is seldom to be had in virtual machines, and not needed
-		"-cpu", processor,
+	m := machines[k.Source.Arch]
+	cmd := exec.CommandContext(ctx, m.emulator, append(slices.Clone(m.args),
+		"-accel", "tcg", // KVM is rare in virtual machines, and not needed
 		"-m", "1024", "-smp", "1",
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-serial", "file:"+filepath.Join(dir, consoleName),
 		"-serial", "file:"+report,
 		"-kernel", k.Image(), "-initrd", initrd.Name(),
-		"-append", "console=ttyS0 quiet panic=-1 oops=panic mitigations=off")
+		"-append", "console="+m.console+" quiet panic=-1 oops=panic mitigations=off")...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("qemu: %w: %s", err, bytes.TrimSpace(out))

@@ -12,8 +12,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 )
 
-// fakeMachine puts a shell script in the place of the emulator. In it, $console and $report are the files of the serial ports.
-func fakeMachine(t *testing.T, script string) {
+// fakeMachine puts a shell script in the place of an emulator. In it, $console and $report are the files of the serial ports.
+func fakeMachine(t *testing.T, emulator, script string) {
 	t.Helper()
 	dir := t.TempDir()
 	const ports = `#!/bin/sh
@@ -21,7 +21,7 @@ for arg; do
 	case $arg in file:*console.log) console=${arg#file:} ;; file:*report.jsonl) report=${arg#file:} ;; esac
 done
 `
-	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte(ports+script), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, emulator), []byte(ports+script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
@@ -30,19 +30,25 @@ done
 func TestBoot(t *testing.T) {
 	const whole = `printf '{"kernel":"6.1.0"}\r\n{"spec":"a","check":"load"}\r\n{"done":true}\r\n' >$report; `
 	timeUp := errors.New("its time is over")
+	amd64, arm64 := testkernel.Sources[1], testkernel.Sources[4]
 	for _, test := range []struct {
 		name, script string
 		want         error
 		text         string
 	}{
 		{"all is well", `echo booting >$console; ` + whole, nil, ""},
+		{"arm64", `echo booting >$console; ` + whole, nil, ""},
 		{"the kernel panics", `echo '{"kernel":"6.1.0"}' >$report; echo 'Kernel panic - not syncing' >$console`, testkernel.ErrPanic, "Kernel panic - not syncing"},
 		{"init gives up", `echo 'guest: init: mount' >$console; : >$report`, testkernel.ErrCut, "guest: init: mount"},
 		{"it hangs", `echo last words >$console; exec sleep 600`, timeUp, "last words"},
 		{"the emulator fails", `echo no such processor >&2; exit 1`, nil, "no such processor"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			fakeMachine(t, test.script)
+			source, emulator := amd64, "qemu-system-x86_64"
+			if test.name == "arm64" {
+				source, emulator = arm64, "qemu-system-aarch64"
+			}
+			fakeMachine(t, emulator, test.script)
 			limit := time.Minute
 			if test.want == timeUp {
 				limit = 2 * time.Second
@@ -50,7 +56,7 @@ func TestBoot(t *testing.T) {
 			ctx, cancel := context.WithTimeoutCause(t.Context(), limit, timeUp)
 			defer cancel()
 			dir := t.TempDir()
-			k := &testkernel.Kernel{Release: "6.1.0-50-cloud-amd64", Dir: dir}
+			k := &testkernel.Kernel{Source: source, Release: "6.1.0-50-cloud-amd64", Dir: dir}
 			report, err := testkernel.Boot(ctx, k, testkernel.Image{"init": {Mode: 0o755}}, dir)
 			if test.want == nil && test.text == "" {
 				if err != nil || report.Failed() {
@@ -79,8 +85,8 @@ func TestFetchFromCache(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "kernel.json"), []byte(record), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	suite := testkernel.Suite{Name: "bookworm", Series: "6.1"}
-	k, err := testkernel.Fetch(t.Context(), suite, cache, func(text string) { t.Errorf("it says %q", text) })
+	source := testkernel.Sources[1]
+	k, err := testkernel.Fetch(t.Context(), source, cache, func(text string) { t.Errorf("it says %q", text) })
 	if err != nil || k.Release != "6.1.0-50-cloud-amd64" || k.Image() != filepath.Join(dir, "vmlinuz") {
 		t.Fatalf("%+v, %v", k, err)
 	}
@@ -91,7 +97,7 @@ func TestFetchFromCache(t *testing.T) {
 	}
 	t.Setenv("PATH", t.TempDir())
 	var said []string
-	k, err = testkernel.Fetch(t.Context(), suite, cache, func(text string) { said = append(said, text) })
+	k, err = testkernel.Fetch(t.Context(), source, cache, func(text string) { said = append(said, text) })
 	if err != nil || k.Release != "6.1.0-50-cloud-amd64" || !strings.Contains(strings.Join(said, "\n"), "30 days old") {
 		t.Errorf("%+v, %v, %q", k, err, said)
 	}
@@ -99,7 +105,7 @@ func TestFetchFromCache(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = testkernel.Fetch(t.Context(), suite, cache, func(string) {}); err == nil || !strings.Contains(err.Error(), "Debian bookworm") {
+	if _, err = testkernel.Fetch(t.Context(), source, cache, func(string) {}); err == nil || !strings.Contains(err.Error(), "Debian bookworm") {
 		t.Errorf("%v", err)
 	}
 }

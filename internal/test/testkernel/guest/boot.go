@@ -7,15 +7,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 )
-
-// reportPort is the second serial port; the first is the console.
-const reportPort = "/dev/ttyS1"
 
 // boot is what init does: make the system ready, run the test, report how it ended, power off. It never returns. If it can't
 // report, the host sees a report that doesn't end, and the reason on the console.
@@ -39,7 +37,7 @@ func serve() error {
 	if err != nil {
 		return err
 	}
-	port, err := os.OpenFile(reportPort, os.O_WRONLY|unix.O_NOCTTY, 0)
+	port, err := os.OpenFile(testkernel.ReportPort(testkernel.Arch(runtime.GOARCH)), os.O_WRONLY|unix.O_NOCTTY, 0)
 	if err != nil {
 		return err
 	}

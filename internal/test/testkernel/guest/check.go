@@ -200,9 +200,25 @@ func (r *relay) verify(rep *reporter) (string, error) {
 			return "", fmt.Errorf("%s: %w", name, err)
 		}
 		cost.Size = bytes / asm.InstructionSize
+		if err := compiled(info); err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
 		rep.line(testkernel.Line{Spec: r.dir, Program: name, Cost: &cost})
 	}
 	return "", nil
+}
+
+// compiled checks that the kernel has compiled a program to machine code, unless it was told not to. Where the compiler of an
+// architecture doesn't know an instruction, the kernel interprets the program without a word, at many times the cost.
+func compiled(info *ebpf.ProgramInfo) error {
+	enabled, err := os.ReadFile("/proc/sys/net/core/bpf_jit_enable")
+	if err != nil || strings.TrimSpace(string(enabled)) == "0" {
+		return err
+	}
+	if _, err = info.JitedSize(); errors.Is(err, ebpf.ErrNotSupported) {
+		return errors.New("the kernel interprets it: its compiler doesn't know all of its instructions")
+	}
+	return err
 }
 
 // load loads the relay as a user's program does.

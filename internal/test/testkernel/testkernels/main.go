@@ -1,8 +1,9 @@
 // Command testkernels tries all relays of this module on this machine's kernel and on Debian's, in emulated machines:
 //
-//	go run ./internal/test/testkernel/testkernels [-kernels bullseye,sid] [-packets N]
+//	go run ./internal/test/testkernel/testkernels [-kernels bullseye,arm64] [-packets N]
 //
-// It needs root for this machine's kernel, and the Debian mirror of this machine's apt. Kernels are kept in .cache, or where
+// Kernels of two architectures are among Debian's: amd64 and, as "arm64", bookworm's for arm64. As many run at a time as there
+// are processors. It needs root for this machine's kernel, and the Debian mirror of this machine's apt. Kernels are kept in .cache, or where
 // FASTRELAY_CACHE says. What programs cost in the verifier is compared with golden/budget.txt; FASTRELAY_UPDATE=1 records it.
 // What a kernel leaves of a failure is in fastrelay-failure-NAME.
 package main
@@ -18,8 +19,10 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -35,7 +38,7 @@ const budgetFile = "golden/budget.txt"
 
 func main() {
 	names := []string{thisMachine}
-	for _, s := range testkernel.Suites {
+	for _, s := range testkernel.Sources {
 		names = append(names, s.Name)
 	}
 	kernels := flag.String("kernels", strings.Join(names, ","), "which kernels to try")
@@ -57,10 +60,12 @@ type run struct {
 	packets int
 	limit   time.Duration
 
-	root     string // of the module
-	cache    string
-	binary   string // the guest
-	relays   string // folder
+	root   string // of the module
+	cache  string
+	work   string // folder of this run
+	relays string // folder
+
+	mu       sync.Mutex // kernels run side by side
 	measured testkernel.Budget
 	failures int
 }
@@ -74,20 +79,17 @@ func (r *run) all(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(work)
-	r.binary, r.relays = filepath.Join(work, "guest"), filepath.Join(work, "relays")
-	if err := testkernel.BuildGuest(ctx, r.root, r.binary); err != nil {
-		return err
+	r.work, r.relays = work, filepath.Join(work, "relays")
+	for _, arch := range r.archs() {
+		if err := testkernel.BuildGuest(ctx, r.root, arch, r.guest(arch)); err != nil {
+			return err
+		}
 	}
 	if err := buildRelays(ctx, r.root, r.relays); err != nil {
 		return err
 	}
-	for _, name := range r.names {
-		start := time.Now()
-		report, err := r.kernel(ctx, name)
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		r.summarise(name, report, err, time.Since(start))
+	if err := r.kernels(ctx); err != nil {
+		return err
 	}
 	if err := r.budget(); err != nil {
 		return err
@@ -98,10 +100,51 @@ func (r *run) all(ctx context.Context) error {
 	return nil
 }
 
+// archs returns the architectures of the kernels to try.
+func (r *run) archs() []testkernel.Arch {
+	var archs []testkernel.Arch
+	for _, name := range r.names {
+		arch := testkernel.Arch(runtime.GOARCH)
+		if s, ok := source(name); ok {
+			arch = s.Arch
+		}
+		if !slices.Contains(archs, arch) {
+			archs = append(archs, arch)
+		}
+	}
+	return archs
+}
+
+// guest returns the guest's binary for an architecture.
+func (r *run) guest(arch testkernel.Arch) string { return filepath.Join(r.work, "guest-"+string(arch)) }
+
+// kernels tries all kernels, as many at a time as there are processors: an emulated machine keeps one busy. It prints each
+// result as it comes.
+func (r *run) kernels(ctx context.Context) error {
+	var all sync.WaitGroup
+	free := make(chan struct{}, runtime.NumCPU())
+	for _, name := range r.names {
+		free <- struct{}{}
+		all.Go(func() {
+			defer func() { <-free }()
+			if ctx.Err() != nil {
+				return
+			}
+			start := time.Now()
+			report, err := r.kernel(ctx, name)
+			if ctx.Err() == nil {
+				r.summarise(name, report, err, time.Since(start))
+			}
+		})
+	}
+	all.Wait()
+	return context.Cause(ctx)
+}
+
 // check looks at everything that can be wrong with how the command is called, before anything takes time.
 func (r *run) check() error {
 	for _, name := range r.names {
-		if _, ok := suite(name); !ok && name != thisMachine {
+		if _, ok := source(name); !ok && name != thisMachine {
 			return fmt.Errorf("there is no kernel %q", name)
 		}
 		if name == thisMachine && os.Geteuid() != 0 {
@@ -119,28 +162,31 @@ func (r *run) check() error {
 	return nil
 }
 
-func suite(name string) (testkernel.Suite, bool) {
-	i := slices.IndexFunc(testkernel.Suites, func(s testkernel.Suite) bool { return s.Name == name })
+func source(name string) (testkernel.Source, bool) {
+	i := slices.IndexFunc(testkernel.Sources, func(s testkernel.Source) bool { return s.Name == name })
 	if i < 0 {
-		return testkernel.Suite{}, false
+		return testkernel.Source{}, false
 	}
-	return testkernel.Suites[i], true
+	return testkernel.Sources[i], true
 }
 
 // kernel tries one kernel.
 func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.limit, fmt.Errorf("%v are over", r.limit))
 	defer cancel()
-	args := []string{"-packets", fmt.Sprint(r.packets)}
 	if name == thisMachine {
-		return r.here(ctx, args...)
+		return r.here(ctx, "-packets", fmt.Sprint(r.packets))
 	}
-	s, _ := suite(name) // check has seen it
-	k, err := testkernel.Fetch(ctx, s, r.cache, func(text string) { fmt.Fprintln(r.out, text) })
+	s, _ := source(name) // check has seen it
+	packets := r.packets
+	if s.Arch != testkernel.AMD64 {
+		packets /= 5 // the same kernel is tried on amd64 with all packets; what differs is the compiler of its programs
+	}
+	k, err := testkernel.Fetch(ctx, s, r.cache, r.say)
 	if err != nil {
 		return nil, err
 	}
-	image, err := testkernel.Pack(k, r.binary, r.relays, append(args, "-root", testkernel.GuestRoot)...)
+	image, err := testkernel.Pack(k, r.guest(s.Arch), r.relays, "-packets", fmt.Sprint(packets), "-root", testkernel.GuestRoot)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +203,7 @@ func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, erro
 
 // here runs the guest's binary on this machine. It makes network namespaces of its own.
 func (r *run) here(ctx context.Context, args ...string) (*testkernel.Report, error) {
-	cmd := exec.CommandContext(ctx, r.binary, append(args, "-root", r.relays)...)
+	cmd := exec.CommandContext(ctx, r.guest(testkernel.Arch(runtime.GOARCH)), append(args, "-root", r.relays)...)
 	var diagnostics bytes.Buffer
 	cmd.Stderr = &diagnostics
 	cmd.SysProcAttr = &unix.SysProcAttr{Pdeathsig: unix.SIGKILL}
@@ -168,8 +214,17 @@ func (r *run) here(ctx context.Context, args ...string) (*testkernel.Report, err
 	return testkernel.ReadReport(bytes.NewReader(append(out, "{\"done\":true}\n"...))) // which init adds in a machine
 }
 
+// say prints what takes time, and what is not as it should be.
+func (r *run) say(text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintln(r.out, text)
+}
+
 // summarise prints a line for a kernel, and what failed there.
 func (r *run) summarise(name string, report *testkernel.Report, err error, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	title := name
 	if report != nil && report.Kernel != "" {
 		title = fmt.Sprintf("Linux %s (%s)", report.Kernel, name)
@@ -201,7 +256,7 @@ func (r *run) summarise(name string, report *testkernel.Report, err error, took 
 		fmt.Fprintln(r.out, indent(err.Error()))
 	}
 	for p, c := range costs {
-		r.measured[p] = c
+		r.measured[p] = r.measured[p].Max(c) // of all kernels of a series
 	}
 }
 

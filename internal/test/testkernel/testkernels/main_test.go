@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 )
 
@@ -53,6 +56,37 @@ func TestSummarise(t *testing.T) {
 	}
 }
 
+// The guest is built for the architectures that are asked for.
+func TestArchs(t *testing.T) {
+	for _, test := range []struct {
+		names []string
+		want  []testkernel.Arch
+	}{
+		{[]string{"bullseye", "sid"}, []testkernel.Arch{"amd64"}},
+		{[]string{"arm64"}, []testkernel.Arch{"arm64"}},
+		{[]string{"sid", "arm64"}, []testkernel.Arch{"amd64", "arm64"}},
+		{[]string{"here"}, []testkernel.Arch{testkernel.Arch(runtime.GOARCH)}},
+	} {
+		if got := (&run{names: test.names}).archs(); !slices.Equal(got, test.want) {
+			t.Errorf("%v: %v, want %v", test.names, got, test.want)
+		}
+	}
+}
+
+// Of kernels of one series the higher costs count, in whatever order they come.
+func TestSameSeries(t *testing.T) {
+	line := func(instructions, states int) testkernel.Line {
+		return testkernel.Line{Spec: "examples/turn", Program: "to_peer", Cost: &testkernel.Cost{Instructions: instructions, States: states}}
+	}
+	r, _ := newRun(t)
+	r.summarise("bookworm", report(line(7, 2)), nil, 0)
+	r.summarise("arm64", report(line(5, 3)), nil, 0)
+	want := testkernel.Cost{Instructions: 7, States: 3}
+	if got := r.measured[testkernel.Program{Spec: "examples/turn", Name: "to_peer", Kernel: ir.Version{Major: 6, Minor: 1}}]; got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 // A budget is recorded, kept, and defended.
 func TestBudget(t *testing.T) {
 	r, out := newRun(t)
@@ -62,6 +96,7 @@ func TestBudget(t *testing.T) {
 	measure := func(n int) {
 		t.Helper()
 		r.failures = 0
+		clear(r.measured)
 		out.Reset()
 		r.summarise("bookworm", report(cost(n)), nil, 0)
 		out.Reset()
