@@ -10,6 +10,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -558,7 +559,7 @@ func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 			if !ok1 || !ok2 {
 				return val{}, false
 			}
-			v = val{t: ir.Type{Kind: ir.Endpoint, Size: 18}, x: a.x, port: p.x, field: a.field, portAt: p.field, max: p.max}
+			v = val{t: ir.Type{Kind: ir.Endpoint, Size: abi.EndpointSize}, x: a.x, port: p.x, field: a.field, portAt: p.field, max: p.max}
 		}
 	} else {
 		var names []string

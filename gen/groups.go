@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -71,7 +72,7 @@ func (c *compiler) event(e *spec.Event) {
 	if c.diags.Len() > errors {
 		return
 	}
-	layOutFrom(&out.Fields, ir.EventHeader, 8)
+	layOutFrom(&out.Fields, abi.EventHeader, 8)
 	if out.Fields.Size > maxEvent {
 		c.diags.Add(codeEvent, out.Pos, "event %q takes %d bytes; %d is the most", out.Name, out.Fields.Size, maxEvent)
 		return

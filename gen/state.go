@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -33,11 +34,11 @@ func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
 	case "ip":
 		return ir.AddrType, true
 	case "endpoint":
-		return ir.Type{Kind: ir.Endpoint, Size: 18}, true
+		return ir.Type{Kind: ir.Endpoint, Size: abi.EndpointSize}, true
 	case "prefix":
-		return ir.Type{Kind: ir.Prefix, Size: 20}, true
+		return ir.Type{Kind: ir.Prefix, Size: abi.PrefixSize}, true
 	case "next_hop":
-		return ir.Type{Kind: ir.NextHop, Size: 36}, true
+		return ir.Type{Kind: ir.NextHop, Size: abi.NextHopSize}, true
 	case "counter":
 		return ir.Type{Kind: ir.Ctr, Size: 4}, true
 	case "credit":
@@ -441,7 +442,7 @@ func sendHop(vars map[string]*ir.Table, a *spec.Action) {
 	}
 	if hopOf(t, to, from) == nil {
 		t.Value.Members = append(t.Value.Members, &ir.Member{
-			Name: hopName(t, to), Type: ir.Type{Kind: ir.Hop, Size: 20}, Hidden: true, To: to, From: from, Pos: to.Pos,
+			Name: hopName(t, to), Type: ir.Type{Kind: ir.Hop, Size: abi.HopSize}, Hidden: true, To: to, From: from, Pos: to.Pos,
 		})
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // adopt takes over what a process before this one has pinned. It may have died at any moment, so nothing is taken for
@@ -40,7 +42,7 @@ func (r *Relay) adopt() error {
 		}
 	}
 	for _, t := range r.tables {
-		if t.desc.Session < 0 {
+		if t.desc.Session == "" {
 			if err := r.adoptHops(t); err != nil {
 				return err
 			}
@@ -83,7 +85,7 @@ func (r *Relay) adoptSessions() error {
 			}
 		}
 	}
-	slots := r.coll.Maps["fr_slots"].MaxEntries()
+	slots := r.coll.Maps[abi.MapSlots].MaxEntries()
 	for _, at := range ids {
 		sd := &r.desc.Sessions[at.kind]
 		s := &Session{relay: r, desc: sd, kind: at.kind, slot: at.slot, gen: at.gen, queued: -1, done: make(chan struct{})}
@@ -96,7 +98,7 @@ func (r *Relay) adoptSessions() error {
 			s.recover(p.key, t.desc.Key, sd.Rows[p.row].Key)
 			s.recover(p.value, t.desc.Value, sd.Rows[p.row].Value)
 		}
-		whole := at.slot < slots && at.gen != 0 && r.slots.mem.load32(at.slot, slotGen) == at.gen &&
+		whole := at.slot < slots && at.gen != 0 && r.slots.mem.load32(at.slot, abi.SlotGen) == at.gen &&
 			len(parts[at]) == len(sd.Rows) && s.makeRows() == nil
 		for _, p := range parts[at] {
 			whole = whole && string(s.rows[p.row].key) == string(p.key)
@@ -112,8 +114,8 @@ func (r *Relay) adoptSessions() error {
 			continue
 		}
 		// It was being opened or closed when its process died.
-		if at.slot < slots && r.slots.mem.load32(at.slot, slotGen) == at.gen {
-			r.slots.mem.store32(at.slot, slotGen, 0)
+		if at.slot < slots && r.slots.mem.load32(at.slot, abi.SlotGen) == at.gen {
+			r.slots.mem.store32(at.slot, abi.SlotGen, 0)
 		}
 		for _, p := range parts[at] {
 			t := r.tables[sd.Rows[p.row].Table]
@@ -125,7 +127,7 @@ func (r *Relay) adoptSessions() error {
 	r.slots.free = r.slots.free[:0]
 	for i := range slots {
 		if r.sessions[i] == nil {
-			r.slots.mem.store32(i, slotGen, 0)
+			r.slots.mem.store32(i, abi.SlotGen, 0)
 			r.slots.free = append(r.slots.free, i)
 		}
 	}
@@ -133,7 +135,7 @@ func (r *Relay) adoptSessions() error {
 }
 
 // recover reads fields back out of a key or value.
-func (s *Session) recover(buf []byte, members []MemberDesc, fields []int) {
+func (s *Session) recover(buf []byte, members []abi.Member, fields []int) {
 	i := 0
 	for _, m := range members {
 		if m.Hidden {
@@ -142,7 +144,7 @@ func (s *Session) recover(buf []byte, members []MemberDesc, fields []int) {
 		f := fields[i]
 		i++
 		at := buf[m.Off : m.Off+m.Size]
-		if m.Kind == KindUint && s.desc.Fields[f].Kind == KindUint {
+		if m.Kind == abi.KindUint && s.desc.Fields[f].Kind == abi.KindUint {
 			putUint(s.fields[f], getUint(at))
 			continue
 		}
@@ -159,8 +161,8 @@ func (r *Relay) adoptSession(s *Session, was [][]byte) error {
 		}
 	}
 	now := time.Now()
-	deadline := r.slots.mem.load64(s.slot, slotDeadline)
-	lifetime, idle := time.Duration(s.desc.Lifetime), time.Duration(s.desc.Idle)
+	deadline := r.slots.mem.load64(s.slot, abi.SlotDeadline)
+	lifetime, idle := s.desc.Lifetime, time.Duration(s.desc.Idle)
 	if lifetime > 0 {
 		s.expires = now.Add(lifetime)
 		if end := r.clock.time(deadline); deadline != never && end.Before(s.expires) {
@@ -258,7 +260,7 @@ func (r *Relay) adoptable(l link.Link, name string) (*attachment, *Program) {
 	if p == nil || err != nil || info.TCX() == nil || info.TCX().Ifindex == 0 {
 		return nil, nil
 	}
-	egress := p.desc.Hook == "tc/egress"
+	egress := p.desc.Hook == abi.HookEgress
 	if egress != (ebpf.AttachType(info.TCX().AttachType) == ebpf.AttachTCXEgress) {
 		return nil, nil
 	}
@@ -278,7 +280,7 @@ func (r *Relay) adoptable(l link.Link, name string) (*attachment, *Program) {
 
 // adoptFilters replaces the programs of the clsact filters that work on the adopted maps.
 func (r *Relay) adoptFilters() error {
-	info, err := r.coll.Maps["fr_lease"].Info()
+	info, err := r.coll.Maps[abi.MapLease].Info()
 	if err != nil {
 		return err
 	}
@@ -309,7 +311,7 @@ func (r *Relay) adoptFilters() error {
 
 func (r *Relay) adoptFilter(l netlink.Link, f *netlink.BpfFilter, egress bool) error {
 	p := r.Program(strings.TrimPrefix(f.Name, r.filterName("")))
-	if p == nil || egress != (p.desc.Hook == "tc/egress") {
+	if p == nil || egress != (p.desc.Hook == abi.HookEgress) {
 		return gone(netlink.FilterDel(f))
 	}
 	f.Fd = p.prog.FD()
@@ -322,7 +324,7 @@ func (r *Relay) adoptFilter(l netlink.Link, f *netlink.BpfFilter, egress bool) e
 }
 
 func usesMap(id ebpf.ProgramID, want ebpf.MapID) bool {
-	m := mapOfProgram(id, "fr_lease")
+	m := mapOfProgram(id, abi.MapLease)
 	if m == nil {
 		return false
 	}

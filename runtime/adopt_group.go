@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // adoptGroups rebuilds the groups and receivers from the lists that the kernel has. A list takes its place at once, and what is in it
@@ -80,14 +82,14 @@ func (k *Groups) adopt(key []byte, used map[uint32]bool) (_ *Group, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n := order.Uint32(list)
+	n := abi.Order.Uint32(list)
 	if int(n) > k.desc.Max {
 		return nil, fmt.Errorf("it has %d receivers", n)
 	}
 	g := &Group{kind: k, key: key, installed: true, inner: inner}
 	rows := map[uint32]bool{}
 	for i := range n {
-		at := order.Uint32(list[4+4*i:])
+		at := abi.Order.Uint32(list[4+4*i:])
 		if int(at) >= k.desc.Rows+k.desc.Max || used[at] || rows[at] {
 			return nil, fmt.Errorf("row %d isn't its own", at)
 		}
@@ -112,10 +114,10 @@ func (k *Groups) adopt(key []byte, used map[uint32]bool) (_ *Group, err error) {
 		k.live[v.id] = v
 		k.relay.events.name(v)
 		for _, m := range k.desc.Receiver {
-			switch index := order.Uint32(v.state[m.Off:]); m.Kind {
-			case KindTranslation:
+			switch index := abi.Order.Uint32(v.state[m.Off:]); m.Kind {
+			case abi.KindTranslation:
 				k.relay.spaces.adopt(index)
-			case KindCredit, KindBucket:
+			case abi.KindCredit, abi.KindBucket:
 				k.relay.credits.make(m, index)
 			}
 		}
@@ -128,14 +130,14 @@ func (k *Groups) adoptReceiver(g *Group, value []byte) (*Receiver, error) {
 	v := &Receiver{group: g, state: make([]byte, len(value)), applied: slices.Clone(value)}
 	for _, m := range k.desc.Receiver {
 		switch {
-		case m.Kind == KindHop:
+		case m.Kind == abi.KindHop:
 			clear(v.applied[m.Off : m.Off+m.Size]) // what is planned has no hops
 			continue
 		case m.Hidden && m.Name == "receiver":
-			v.id = order.Uint32(value[m.Off:])
-		case !m.Kind.isState():
+			v.id = abi.Order.Uint32(value[m.Off:])
+		case !m.Kind.IsState():
 			continue
-		case m.Kind == KindCounter && int(order.Uint32(value[m.Off:])) >= k.relay.desc.Shared:
+		case m.Kind == abi.KindCounter && int(abi.Order.Uint32(value[m.Off:])) >= k.relay.desc.Shared:
 			return nil, fmt.Errorf("%q is no counter", m.Name)
 		}
 		copy(v.state[m.Off:m.Off+m.Size], value[m.Off:])
@@ -144,7 +146,7 @@ func (k *Groups) adoptReceiver(g *Group, value []byte) (*Receiver, error) {
 		return nil, fmt.Errorf("%d is no receiver's number", v.id)
 	}
 	for i, m := range k.desc.Receiver {
-		if (m.Kind == KindCredit || m.Kind == KindBucket) && order.Uint32(value[m.Off:]) != k.credits.index(v.id-uint32(k.desc.Base), i) {
+		if (m.Kind == abi.KindCredit || m.Kind == abi.KindBucket) && abi.Order.Uint32(value[m.Off:]) != k.credits.index(v.id-uint32(k.desc.Base), i) {
 			return nil, fmt.Errorf("%q is not its credit", m.Name)
 		}
 	}
@@ -161,11 +163,11 @@ func (r *Relay) adoptState(t *Table) {
 	used := map[uint32]bool{}
 	for _, value := range t.scan() {
 		for i, m := range t.desc.Value {
-			index := order.Uint32(value[m.Off:])
+			index := abi.Order.Uint32(value[m.Off:])
 			switch m.Kind {
-			case KindTranslation:
+			case abi.KindTranslation:
 				r.spaces.adopt(index)
-			case KindCredit, KindBucket:
+			case abi.KindCredit, abi.KindBucket:
 				if block, ok := t.credits.block(index, i); ok {
 					used[block] = true
 					r.credits.make(m, index)

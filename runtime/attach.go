@@ -12,6 +12,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // attachment is a program on an interface: a TCX link where the kernel has them (6.6), else a filter of a clsact qdisc.
@@ -82,7 +84,7 @@ func (p *Program) attach(name string, index int) error {
 		if r.isAttached(p, l.Attrs().Index) {
 			return nil
 		}
-		a := &attachment{program: p.desc.Name, name: l.Attrs().Name, egress: p.desc.Hook == "tc/egress"}
+		a := &attachment{program: p.desc.Name, name: l.Attrs().Name, egress: p.desc.Hook == abi.HookEgress}
 		// One that waits for this interface has its place in the order already.
 		i := slices.IndexFunc(r.attachments, func(b *attachment) bool { return b.lost != nil && b.program == a.program && b.name == a.name })
 		if i >= 0 {
@@ -282,13 +284,13 @@ func (r *Relay) dropClsact(index int) error {
 
 // dead says whether a filter belongs to a relay whose lease has lapsed.
 func (r *Relay) dead(f *netlink.BpfFilter) bool {
-	lease := mapOfProgram(ebpf.ProgramID(f.Id), "fr_lease")
+	lease := mapOfProgram(ebpf.ProgramID(f.Id), abi.MapLease)
 	if lease == nil {
 		return false
 	}
 	defer lease.Close()
 	b, err := lease.LookupBytes(uint32(0))
-	return err == nil && len(b) >= 8 && order.Uint64(b[leaseDeadline:]) <= r.clock.now()
+	return err == nil && len(b) >= 8 && abi.Order.Uint64(b[abi.LeaseDeadline:]) <= r.clock.now()
 }
 
 // mapOfProgram opens the map of that name that a loaded program uses; nil where it can't.

@@ -1,7 +1,6 @@
 package runtime
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -11,21 +10,20 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// All supported hosts are little endian; the objects are built for bpfel alone.
-var order = binary.LittleEndian
-
 // encode writes v into buf (of the kind's size), checked against its range.
-func encode(buf []byte, kind Kind, bits int, v any) error {
+func encode(buf []byte, kind abi.Kind, bits int, v any) error {
 	switch kind {
-	case KindUint:
+	case abi.KindUint:
 		n, err := toUint(v, bits)
 		if err != nil {
 			return err
 		}
 		putUint(buf, n)
-	case KindBool:
+	case abi.KindBool:
 		b, ok := v.(bool)
 		if !ok {
 			return typeError(v, "bool")
@@ -34,7 +32,7 @@ func encode(buf []byte, kind Kind, bits int, v any) error {
 		if b {
 			buf[0] = 1
 		}
-	case KindBytes:
+	case abi.KindBytes:
 		b, ok := toBytes(v)
 		if !ok {
 			return typeError(v, "[]byte")
@@ -43,7 +41,7 @@ func encode(buf []byte, kind Kind, bits int, v any) error {
 			return fmt.Errorf("has %d bytes, must have %d", len(b), len(buf))
 		}
 		copy(buf, b)
-	case KindMac:
+	case abi.KindMAC:
 		b, ok := toBytes(v)
 		if !ok {
 			return typeError(v, "net.HardwareAddr")
@@ -52,13 +50,13 @@ func encode(buf []byte, kind Kind, bits int, v any) error {
 			return fmt.Errorf("has %d bytes, must have 6", len(b))
 		}
 		copy(buf, b)
-	case KindAddr:
+	case abi.KindAddr:
 		a, ok := v.(netip.Addr)
 		if !ok {
 			return typeError(v, "netip.Addr")
 		}
 		return putAddr(buf, a)
-	case KindEndpoint:
+	case abi.KindEndpoint:
 		ep, ok := v.(netip.AddrPort)
 		if !ok {
 			return typeError(v, "netip.AddrPort")
@@ -66,8 +64,8 @@ func encode(buf []byte, kind Kind, bits int, v any) error {
 		if err := putAddr(buf, ep.Addr()); err != nil {
 			return err
 		}
-		order.PutUint16(buf[16:], ep.Port())
-	case KindPrefix:
+		abi.Order.PutUint16(buf[abi.EndpointPort:], ep.Port())
+	case abi.KindPrefix:
 		p, ok := v.(netip.Prefix)
 		if !ok {
 			return typeError(v, "netip.Prefix")
@@ -85,45 +83,45 @@ func encode(buf []byte, kind Kind, bits int, v any) error {
 		if masked := p.Masked(); masked.Addr() != p.Addr() {
 			return fmt.Errorf("has bits set behind its length; did you mean %v?", masked)
 		}
-		order.PutUint32(buf, uint32(n))
+		abi.Order.PutUint32(buf, uint32(n))
 		a := p.Addr().As16()
-		copy(buf[4:], a[:])
-	case KindNextHop:
+		copy(buf[abi.PrefixAddr:], a[:])
+	case abi.KindNextHop:
 		a, ok := v.(netip.Addr)
 		if !ok {
 			return typeError(v, "netip.Addr")
 		}
-		return putAddr(buf[hopSize:], a)
+		return putAddr(buf[abi.NextHopAddr:], a)
 	default:
 		return fmt.Errorf("can't be given a value")
 	}
 	return nil
 }
 
-// decode reads a value of the kind from buf. KindCounter and hidden kinds have no value of their own.
-func decode(buf []byte, kind Kind) any {
+// decode reads a value of the kind from buf. abi.KindCounter and hidden kinds have no value of their own.
+func decode(buf []byte, kind abi.Kind) any {
 	switch kind {
-	case KindUint:
+	case abi.KindUint:
 		return getUint(buf)
-	case KindBool:
+	case abi.KindBool:
 		return buf[0] != 0
-	case KindBytes:
+	case abi.KindBytes:
 		return append([]byte(nil), buf...)
-	case KindMac:
+	case abi.KindMAC:
 		return net.HardwareAddr(append([]byte(nil), buf...))
-	case KindAddr:
+	case abi.KindAddr:
 		return getAddr(buf)
-	case KindEndpoint:
-		return netip.AddrPortFrom(getAddr(buf), order.Uint16(buf[16:]))
-	case KindPrefix:
-		addr := netip.AddrFrom16([16]byte(buf[4:20]))
-		n := int(order.Uint32(buf))
+	case abi.KindEndpoint:
+		return netip.AddrPortFrom(getAddr(buf), abi.Order.Uint16(buf[abi.EndpointPort:]))
+	case abi.KindPrefix:
+		addr := netip.AddrFrom16([16]byte(buf[abi.PrefixAddr:abi.PrefixSize]))
+		n := int(abi.Order.Uint32(buf))
 		if addr.Is4In6() && n >= 96 {
 			return netip.PrefixFrom(addr.Unmap(), n-96)
 		}
 		return netip.PrefixFrom(addr, n)
-	case KindNextHop:
-		return getAddr(buf[hopSize:])
+	case abi.KindNextHop:
+		return getAddr(buf[abi.NextHopAddr:])
 	}
 	return nil
 }
@@ -173,11 +171,11 @@ func putUint(buf []byte, n uint64) {
 	case 1:
 		buf[0] = byte(n)
 	case 2:
-		order.PutUint16(buf, uint16(n))
+		abi.Order.PutUint16(buf, uint16(n))
 	case 4:
-		order.PutUint32(buf, uint32(n))
+		abi.Order.PutUint32(buf, uint32(n))
 	default:
-		order.PutUint64(buf, n)
+		abi.Order.PutUint64(buf, n)
 	}
 }
 
@@ -186,11 +184,11 @@ func getUint(buf []byte) uint64 {
 	case 1:
 		return uint64(buf[0])
 	case 2:
-		return uint64(order.Uint16(buf))
+		return uint64(abi.Order.Uint16(buf))
 	case 4:
-		return uint64(order.Uint32(buf))
+		return uint64(abi.Order.Uint32(buf))
 	}
-	return order.Uint64(buf)
+	return abi.Order.Uint64(buf)
 }
 
 // toUint accepts every integer type of Go, since a person writes 3478 and not uint64(3478).
@@ -250,34 +248,34 @@ func typeError(v any, want string) error {
 // ParseValue reads a value of the kind as a person writes it: 3478, 0x4001, true, 00:11:22:33:44:55, 192.0.2.1,
 // [2001:db8::1]:3478, 203.0.113.0/24; bytes in hexadecimal. A counter takes an integer, its
 // first value; a credit its limit; a bucket its rate and its burst, 125000/30000.
-func ParseValue(kind Kind, text string) (any, error) {
+func ParseValue(kind abi.Kind, text string) (any, error) {
 	text = strings.TrimSpace(text)
 	var v any
 	var err error
 	what := ""
 	switch kind {
-	case KindUint, KindCounter, KindCredit:
+	case abi.KindUint, abi.KindCounter, abi.KindCredit:
 		v, err = strconv.ParseUint(text, 0, 64)
 		what = "an integer such as 3478 or 0x4001"
-	case KindBool:
+	case abi.KindBool:
 		v, err = strconv.ParseBool(text)
 		what = "true or false"
-	case KindBytes:
+	case abi.KindBytes:
 		v, err = hex.DecodeString(strings.TrimPrefix(text, "0x"))
 		what = "bytes in hexadecimal"
-	case KindMac:
+	case abi.KindMAC:
 		v, err = net.ParseMAC(text)
 		what = "a link-layer address such as 00:11:22:33:44:55"
-	case KindAddr, KindNextHop:
+	case abi.KindAddr, abi.KindNextHop:
 		v, err = netip.ParseAddr(text)
 		what = "an address such as 192.0.2.1 or 2001:db8::1"
-	case KindEndpoint:
+	case abi.KindEndpoint:
 		v, err = netip.ParseAddrPort(text)
 		what = "an address and a port such as 192.0.2.1:3478 or [2001:db8::1]:3478"
-	case KindPrefix:
+	case abi.KindPrefix:
 		v, err = netip.ParsePrefix(text)
 		what = "a prefix such as 203.0.113.0/24"
-	case KindBucket:
+	case abi.KindBucket:
 		v, err = parseRate(text)
 		what = "a rate in units a second and a burst, such as 125000/30000"
 	default:
@@ -299,7 +297,7 @@ func parseRate(text string) (Rate, error) {
 }
 
 // encodeMembers writes values, in the order of the members that are not hidden, into a new buffer.
-func encodeMembers(where string, members []MemberDesc, size int, values []any) ([]byte, error) {
+func encodeMembers(where string, members []abi.Member, size int, values []any) ([]byte, error) {
 	if want := visible(members); len(values) != want {
 		return nil, fmt.Errorf("%s: %d values given, %d needed (%s)", where, len(values), want, memberNames(members))
 	}
@@ -311,7 +309,7 @@ func encodeMembers(where string, members []MemberDesc, size int, values []any) (
 		}
 		v := values[i]
 		i++
-		if m.Kind.isState() {
+		if m.Kind.IsState() {
 			continue // allocated by the table
 		}
 		if err := encode(buf[m.Off:m.Off+m.Size], m.Kind, m.Bits, v); err != nil {
@@ -321,21 +319,16 @@ func encodeMembers(where string, members []MemberDesc, size int, values []any) (
 	return buf, nil
 }
 
-// isState says whether a row has an index alone, of something in shared memory that user space hands out with the row.
-func (k Kind) isState() bool {
-	return k == KindCounter || k == KindCredit || k == KindBucket || k == KindTranslation
-}
-
 // decodeMembers is the inverse of encodeMembers; state finds what an index stands for.
-func decodeMembers(members []MemberDesc, buf []byte, state func(m MemberDesc, index uint32) any) []any {
+func decodeMembers(members []abi.Member, buf []byte, state func(m abi.Member, index uint32) any) []any {
 	var out []any
 	for _, m := range members {
 		if m.Hidden {
 			continue
 		}
 		b := buf[m.Off : m.Off+m.Size]
-		if m.Kind.isState() {
-			out = append(out, state(m, order.Uint32(b)))
+		if m.Kind.IsState() {
+			out = append(out, state(m, abi.Order.Uint32(b)))
 			continue
 		}
 		out = append(out, decode(b, m.Kind))
@@ -343,7 +336,7 @@ func decodeMembers(members []MemberDesc, buf []byte, state func(m MemberDesc, in
 	return out
 }
 
-func visible(members []MemberDesc) int {
+func visible(members []abi.Member) int {
 	n := 0
 	for _, m := range members {
 		if !m.Hidden {
@@ -353,7 +346,7 @@ func visible(members []MemberDesc) int {
 	return n
 }
 
-func memberNames(members []MemberDesc) string {
+func memberNames(members []abi.Member) string {
 	var names []string
 	for _, m := range members {
 		if !m.Hidden {

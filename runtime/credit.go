@@ -8,17 +8,11 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// Layout of an entry of fr_credits (docs/abi.md), and what both sides agree on about it.
 const (
-	creditLimit   = 0  // u64; of a bucket: units a second
-	creditSpent   = 8  // u64; of a bucket: nanoseconds of the monotonic clock
-	creditBurst   = 16 // u64; of a bucket alone
-	creditRefused = 24 // u64 for each level of priority
-
-	spendTries = 16 // attempts of a compare and swap, as many as the kernel's
-
 	// Larger numbers count as these, so that times fit in 64 bits.
 	maxBucketCost  = 1<<32 - 1
 	maxBucketBurst = 1<<33 - 1
@@ -53,21 +47,21 @@ func (b *balance) refused(level int) uint64 {
 	if level < 0 || !b.alive() || level >= b.levels {
 		return 0
 	}
-	return b.mem.load64(b.index, creditRefused+8*level)
+	return b.mem.load64(b.index, abi.CreditRefused+8*level)
 }
 
 // spend swaps what is spent for what next makes of it, unless next refuses.
 func (b *balance) spend(next func(spent uint64) (uint64, bool)) error {
-	for range spendTries {
+	for range abi.CreditTries {
 		if !b.alive() {
 			return ErrClosed
 		}
-		spent := b.mem.load64(b.index, creditSpent)
+		spent := b.mem.load64(b.index, abi.CreditSpent)
 		now, ok := next(spent)
 		if !ok {
 			return ErrRefused
 		}
-		if b.mem.swap64(b.index, creditSpent, spent, now) {
+		if b.mem.swap64(b.index, abi.CreditSpent, spent, now) {
 			return nil
 		}
 	}
@@ -82,7 +76,7 @@ type Credit struct{ *balance }
 // SetLimit sets how much may be spent in all, since the credit began, in the units of the spec's costs (bytes or packets).
 func (c *Credit) SetLimit(n uint64) {
 	if c != nil {
-		c.store(creditLimit, n)
+		c.store(abi.CreditLimit, n)
 	}
 }
 
@@ -91,7 +85,7 @@ func (c *Credit) Limit() uint64 {
 	if c == nil {
 		return 0
 	}
-	return c.load(creditLimit)
+	return c.load(abi.CreditLimit)
 }
 
 // Spent returns how much was spent, by the kernel and by user space.
@@ -99,7 +93,7 @@ func (c *Credit) Spent() uint64 {
 	if c == nil {
 		return 0
 	}
-	return c.load(creditSpent)
+	return c.load(abi.CreditSpent)
 }
 
 // Available returns how much may still be spent; 0 where the limit was moved below what was spent.
@@ -126,7 +120,7 @@ func (c *Credit) Spend(n uint64) error {
 // Refund gives back n that was spent and not sent after all.
 func (c *Credit) Refund(n uint64) {
 	if c.alive() {
-		c.mem.add64(c.index, creditSpent, -n)
+		c.mem.add64(c.index, abi.CreditSpent, -n)
 	}
 }
 
@@ -158,8 +152,8 @@ type Rate struct {
 // SetRate runs may see the one without the other.
 func (b *Bucket) SetRate(perSecond, burst uint64) {
 	if b != nil {
-		b.store(creditBurst, burst)
-		b.store(creditLimit, perSecond)
+		b.store(abi.CreditBurst, burst)
+		b.store(abi.CreditLimit, perSecond)
 	}
 }
 
@@ -168,7 +162,7 @@ func (b *Bucket) Rate() Rate {
 	if b == nil {
 		return Rate{}
 	}
-	return Rate{PerSecond: b.load(creditLimit), Burst: b.load(creditBurst)}
+	return Rate{PerSecond: b.load(abi.CreditLimit), Burst: b.load(abi.CreditBurst)}
 }
 
 // Available returns how many units may be spent now.
@@ -178,7 +172,7 @@ func (b *Bucket) Available() uint64 {
 		return 0
 	}
 	burst := min(rate.Burst, maxBucketBurst)
-	ahead := b.load(creditSpent) - monotonic()
+	ahead := b.load(abi.CreditSpent) - monotonic()
 	if int64(ahead) <= 0 {
 		return burst
 	}
@@ -217,7 +211,7 @@ func (b *Bucket) Spend(n uint64) error {
 // Refund gives back n units that were spent and not sent after all, at the rate of now.
 func (b *Bucket) Refund(n uint64) {
 	if rate := b.Rate(); rate.PerSecond > 0 && b.alive() {
-		b.mem.add64(b.index, creditSpent, -(min(n, maxBucketCost) * nanosecond / rate.PerSecond))
+		b.mem.add64(b.index, abi.CreditSpent, -(min(n, maxBucketCost) * nanosecond / rate.PerSecond))
 	}
 }
 
@@ -277,12 +271,12 @@ func newCredits(m *ebpf.Map, levels int) (*credits, error) {
 }
 
 // layCredits gives each table and kind of group its blocks, in the order of desc.
-func layCredits(c *credits, desc *Desc) (tables, groups []*creditBlocks) {
+func layCredits(c *credits, desc *abi.Desc) (tables, groups []*creditBlocks) {
 	next := uint32(1)
-	lay := func(members []MemberDesc, rows int) *creditBlocks {
+	lay := func(members []abi.Member, rows int) *creditBlocks {
 		b := &creditBlocks{credits: c, first: next, offsets: make([]uint32, len(members))}
 		for i, m := range members {
-			if m.Kind == KindCredit || m.Kind == KindBucket {
+			if m.Kind == abi.KindCredit || m.Kind == abi.KindBucket {
 				b.offsets[i] = b.size
 				b.size += uint32(m.Bits)
 			}
@@ -324,7 +318,7 @@ func (b *creditBlocks) block(index uint32, member int) (block uint32, ok bool) {
 func (b *creditBlocks) clear(block uint32) {
 	c := b.credits
 	for i := b.first + block*b.size; i < b.first+(block+1)*b.size; i++ {
-		for off := 0; off < creditRefused+8*c.levels; off += 8 {
+		for off := 0; off < abi.CreditRefused+8*c.levels; off += 8 {
 			c.mem.store64(i, off, 0)
 		}
 	}
@@ -362,12 +356,12 @@ func (b *creditBlocks) release(block uint32) {
 }
 
 // make makes the Credits or Buckets that a member of a row refers to, from its first index on.
-func (c *credits) make(m MemberDesc, index uint32) {
+func (c *credits) make(m abi.Member, index uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := index; i < index+uint32(m.Bits) && int(i) < len(c.all); i++ {
 		b := &balance{mem: c.mem, index: i, levels: c.levels}
-		if m.Kind == KindBucket {
+		if m.Kind == abi.KindBucket {
 			c.all[i] = &Bucket{b}
 		} else {
 			c.all[i] = &Credit{b}
@@ -377,14 +371,14 @@ func (c *credits) make(m MemberDesc, index uint32) {
 
 // get returns what a member of a row refers to: a *Credit, a *Bucket, or a slice of them by level; none, or an empty slice, where
 // nobody has the index.
-func (c *credits) get(m MemberDesc, index uint32) any {
-	if m.Kind == KindBucket {
+func (c *credits) get(m abi.Member, index uint32) any {
+	if m.Kind == abi.KindBucket {
 		return find[Bucket](c, m, index)
 	}
 	return find[Credit](c, m, index)
 }
 
-func find[T any](c *credits, m MemberDesc, index uint32) any {
+func find[T any](c *credits, m abi.Member, index uint32) any {
 	many := make([]*T, 0, m.Bits)
 	if c != nil && index != 0 {
 		c.mu.Lock()

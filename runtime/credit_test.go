@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // onEach runs f on each processor, several times at once, on threads of their own.
@@ -195,7 +197,7 @@ func TestBucket(t *testing.T) {
 	}
 	began := time.Now()
 	b.SetRate(1_000_000_000, 1<<62) // a burst that counts as 2³³-1
-	b.mem.store64(b.index, creditSpent, 0)
+	b.mem.store64(b.index, abi.CreditSpent, 0)
 	if b.Available() != maxBucketBurst || b.Spend(1<<40) != nil { // which costs 2³²-1
 		t.Errorf("available %d", b.Available())
 	}
@@ -205,7 +207,7 @@ func TestBucket(t *testing.T) {
 	// It refills.
 	began = time.Now()
 	b.SetRate(1000, 1000)
-	b.mem.store64(b.index, creditSpent, 0)
+	b.mem.store64(b.index, abi.CreditSpent, 0)
 	n := -1000
 	spend := func() {
 		for b.Spend(1) == nil {
@@ -298,7 +300,7 @@ func TestTranslation(t *testing.T) {
 		t.Errorf("deleted again: %v", err)
 	}
 	// A value that is being made is none yet.
-	key, pending := tr.key(9), make([]byte, translateSize)
+	key, pending := tr.key(9), make([]byte, abi.TranslationSize)
 	if err := r.spaces.m.Put(key, pending); err != nil {
 		t.Fatal(err)
 	}

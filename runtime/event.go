@@ -10,19 +10,12 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // calibrateEvery is how many records pass before the clocks are read again; they are in any case after a pause.
 const calibrateEvery = 1024
-
-// Layout of the header of a record (docs/abi.md).
-const (
-	eventTime     = 0  // u64, nanoseconds of the monotonic clock
-	eventReceiver = 8  // u32
-	eventID       = 12 // u16
-	eventSize     = 14 // u16
-	eventHeader   = 16
-)
 
 // Event is a record that a program emitted. It is valid until the next step of the iteration that it comes from.
 type Event struct {
@@ -31,12 +24,12 @@ type Event struct {
 	Time     time.Time     // when the packet was sent; it has a monotonic reading, so time.Since is exact
 	Mono     time.Duration // the same on the kernel's monotonic clock (CLOCK_MONOTONIC)
 
-	desc *EventDesc
+	desc *abi.Event
 	data []byte
 }
 
-// Desc returns the description of the event.
-func (e *Event) Desc() *EventDesc { return e.desc }
+// abi.Desc returns the description of the event.
+func (e *Event) Desc() *abi.Event { return e.desc }
 
 func (e *Event) field(i int) []byte {
 	m := &e.desc.Fields[i]
@@ -61,7 +54,7 @@ func (e *Event) Addr(i int) netip.Addr { return getAddr(e.field(i)) }
 // AddrPort returns the i-th field, an endpoint.
 func (e *Event) AddrPort(i int) netip.AddrPort {
 	b := e.field(i)
-	return netip.AddrPortFrom(getAddr(b), order.Uint16(b[16:]))
+	return netip.AddrPortFrom(getAddr(b), abi.Order.Uint16(b[16:]))
 }
 
 // Values returns the fields, in the order of the spec.
@@ -232,21 +225,21 @@ func (e *events) read(ctx context.Context, ended *atomic.Bool, ev *Event) bool {
 
 // decode understands a record; false where it is none that the relay knows.
 func (e *events) decode(ev *Event, at uint64) bool {
-	if len(ev.data) < eventHeader {
+	if len(ev.data) < abi.EventHeader {
 		return false
 	}
-	id := int(order.Uint16(ev.data[eventID:]))
+	id := int(abi.Order.Uint16(ev.data[abi.EventID:]))
 	if id < 1 || id > len(e.relay.desc.Events) || len(ev.data) < e.relay.desc.Events[id-1].Size {
 		return false
 	}
-	mono := order.Uint64(ev.data[eventTime:])
+	mono := abi.Order.Uint64(ev.data[abi.EventTime:])
 	if e.trusted == 0 {
 		e.base, e.baseMono, e.trusted = time.Now(), monotonic(), calibrateEvery
 	}
 	e.trusted--
 	ev.ID, ev.desc = id, &e.relay.desc.Events[id-1]
 	ev.Mono, ev.Time = time.Duration(mono), e.base.Add(time.Duration(mono-e.baseMono))
-	ev.Receiver = e.receiver(order.Uint32(ev.data[eventReceiver:]), at)
+	ev.Receiver = e.receiver(abi.Order.Uint32(ev.data[abi.EventReceiver:]), at)
 	return true
 }
 

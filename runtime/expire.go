@@ -3,6 +3,8 @@ package runtime
 import (
 	"container/heap"
 	"time"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // A session has up to two ends: its lifetime's, which the kernel keeps exactly, and its idle time's, which moves with every
@@ -41,13 +43,13 @@ func (s *Session) Refresh() error {
 	if s.over {
 		return s.err
 	}
-	if d := time.Duration(s.desc.Lifetime); d > 0 {
+	if d := s.desc.Lifetime; d > 0 {
 		s.expires = now.Add(d)
 	}
-	if d := time.Duration(s.desc.Idle); d > 0 {
+	if d := s.desc.Idle; d > 0 {
 		s.idle = now.Add(d)
 	}
-	r.slots.mem.store64(s.slot, slotDeadline, s.deadline())
+	r.slots.mem.store64(s.slot, abi.SlotDeadline, s.deadline())
 	r.enqueue(s)
 	return nil
 }
@@ -109,7 +111,7 @@ func (r *Relay) sweepOnce() (time.Duration, bool) {
 			return d, true
 		}
 		if s.used() {
-			r.slots.mem.store64(s.slot, slotDeadline, s.deadline())
+			r.slots.mem.store64(s.slot, abi.SlotDeadline, s.deadline())
 			heap.Fix(&r.expiries, s.queued)
 			continue
 		}
@@ -127,11 +129,11 @@ func (s *Session) used() bool {
 		return false
 	}
 	var last uint64
-	s.eachUsageLocked(func(b []byte) { last = max(last, order.Uint64(b)) })
+	s.eachUsageLocked(func(b []byte) { last = max(last, abi.Order.Uint64(b)) })
 	if last == 0 {
 		return false
 	}
-	end := s.relay.clock.time(last).Add(time.Duration(s.desc.Idle))
+	end := s.relay.clock.time(last).Add(s.desc.Idle)
 	if !end.After(now) {
 		return false
 	}

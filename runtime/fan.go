@@ -8,6 +8,8 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // fan makes the kernel's lists of receivers what is planned. A list is never written to while the kernel has it, and neither are the
@@ -351,13 +353,13 @@ func (f *fan) writeList(c *commit) (err error) {
 		at[n.receiver] = n.at
 	}
 	list := make([]byte, k.list.ValueSize)
-	order.PutUint32(list, uint32(len(c.list)))
+	abi.Order.PutUint32(list, uint32(len(c.list)))
 	for i, v := range c.list {
 		row, ok := at[v]
 		if !ok {
 			row = v.at
 		}
-		order.PutUint32(list[4+4*i:], row)
+		abi.Order.PutUint32(list[4+4*i:], row)
 	}
 	return c.inner.Put(uint32(0), list)
 }
@@ -450,8 +452,8 @@ func (k *Groups) newReceiver(g *Group) (*Receiver, error) {
 // identify writes the identity into the hidden member of the row.
 func (v *Receiver) identify() {
 	for _, m := range v.group.kind.desc.Receiver {
-		if m.Hidden && m.Name == "receiver" {
-			order.PutUint32(v.state[m.Off:], v.id)
+		if m.Hidden && m.Name == abi.MemberReceiver {
+			abi.Order.PutUint32(v.state[m.Off:], v.id)
 		}
 	}
 }
@@ -459,14 +461,14 @@ func (v *Receiver) identify() {
 // takeState notes what the receiver refers to, for as long as it is asked, even when others have the indices.
 func (v *Receiver) takeState() {
 	for _, m := range v.group.kind.desc.Receiver {
-		if m.Kind.isState() {
-			v.refers = append(v.refers, v.group.kind.relay.state(m, order.Uint32(v.state[m.Off:])))
+		if m.Kind.IsState() {
+			v.refers = append(v.refers, v.group.kind.relay.state(m, abi.Order.Uint32(v.state[m.Off:])))
 		}
 	}
 }
 
 func (r *Relay) resetUsage(id uint32) error {
-	m := r.coll.Maps["fr_receivers"]
+	m := r.coll.Maps[abi.MapReceivers]
 	zero := make([][]byte, ebpf.MustPossibleCPU())
 	for i := range zero {
 		zero[i] = make([]byte, m.ValueSize())

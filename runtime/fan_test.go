@@ -12,39 +12,40 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // fanDesc describes testdata/fan.bpf.c.
-func fanDesc() *Desc {
-	uint := func(name string, size, off int) MemberDesc {
-		return MemberDesc{Name: name, Kind: KindUint, Bits: 8 * size, Size: size, Off: off}
+func fanDesc() *abi.Desc {
+	uint := func(name string, size, off int) abi.Member {
+		return abi.Member{Name: name, Kind: abi.KindUint, Bits: 8 * size, Size: size, Off: off}
 	}
-	index := func(name string, kind Kind, bits, off int) MemberDesc {
-		return MemberDesc{Name: name, Kind: kind, Bits: bits, Size: 4, Off: off}
+	index := func(name string, kind abi.Kind, bits, off int) abi.Member {
+		return abi.Member{Name: name, Kind: kind, Bits: bits, Size: 4, Off: off}
 	}
-	return &Desc{
+	return &abi.Desc{
 		Name:   "fan",
 		Kernel: [2]int{5, 17},
-		Tables: []TableDesc{{
-			Name: "quota", Kind: "hash", Size: 4, Key: []MemberDesc{uint("id", 4, 0)}, KeySize: 4, ValueSize: 16, Session: -1,
-			Value: []MemberDesc{index("hits", KindCounter, 0, 0), index("credit", KindCredit, 2, 4), index("rate", KindBucket, 1, 8), index("ids", KindTranslation, 0, 12)},
+		Tables: []abi.Table{{
+			Name: "quota", Kind: abi.TableHash, Size: 4, Key: []abi.Member{uint("id", 4, 0)}, KeySize: 4, ValueSize: 16,
+			Value: []abi.Member{index("hits", abi.KindCounter, 0, 0), index("credit", abi.KindCredit, 2, 4), index("rate", abi.KindBucket, 1, 8), index("ids", abi.KindTranslation, 0, 12)},
 		}},
-		Groups: []GroupDesc{{
-			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1, Key: []MemberDesc{uint("id", 4, 0)}, KeySize: 4, ReceiverSize: 80,
-			Receiver: []MemberDesc{
-				{Name: "local", Kind: KindEndpoint, Size: 18}, {Name: "remote", Kind: KindEndpoint, Size: 18, Off: 18},
-				{Name: "hop_remote", Kind: KindHop, Size: 20, Off: 36, Hidden: true, To: 1, From: 0},
-				uint("value", 4, 56), index("skipped", KindCounter, 0, 60), index("credit", KindCredit, 2, 64), index("rate", KindBucket, 1, 68),
-				index("ids", KindTranslation, 0, 72), {Name: "receiver", Kind: KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true},
+		Groups: []abi.Group{{
+			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1, Key: []abi.Member{uint("id", 4, 0)}, KeySize: 4, ReceiverSize: 80,
+			Receiver: []abi.Member{
+				{Name: "local", Kind: abi.KindEndpoint, Size: 18}, {Name: "remote", Kind: abi.KindEndpoint, Size: 18, Off: 18},
+				{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "remote", From: "local"},
+				uint("value", 4, 56), index("skipped", abi.KindCounter, 0, 60), index("credit", abi.KindCredit, 2, 64), index("rate", abi.KindBucket, 1, 68),
+				index("ids", abi.KindTranslation, 0, 72), {Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true},
 			},
 		}},
-		Events: []EventDesc{
-			{Name: "sent", Size: 40, Fields: []MemberDesc{uint("packet", 8, 16), uint("number", 8, 24), uint("value", 4, 32), uint("of", 4, 36)}},
+		Events: []abi.Event{
+			{Name: "sent", Size: 40, Fields: []abi.Member{uint("packet", 8, 16), uint("number", 8, 24), uint("value", 4, 32), uint("of", 4, 36)}},
 			{Name: "made", Size: 16},
 		},
-		Programs: []ProgramDesc{
-			{Name: "fan", Hook: "tc/ingress", Reasons: []ReasonDesc{{Name: "fanned", Kind: "pass"}, {Name: "no_subs", Kind: "up"}, {Name: "ring_full", Kind: "up"}}},
-			{Name: "draw", Hook: "tc/ingress", Base: 3}, {Name: "translate", Hook: "tc/ingress", Base: 3},
+		Programs: []abi.Program{
+			{Name: "fan", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "fanned", Kind: abi.ReasonPassed}, {Name: "no_subs", Kind: abi.ReasonPunted}, {Name: "ring_full", Kind: abi.ReasonPunted}}},
+			{Name: "draw", Hook: abi.HookIngress, Base: 3}, {Name: "translate", Hook: abi.HookIngress, Base: 3},
 		},
 		Levels: 2, Receivers: 129, Credits: 397, Shared: 133, Translations: 1024, Ring: 65536,
 	}

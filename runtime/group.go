@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Groups is a kind of group. A group has a key, which packets are looked up by, and a list of receivers, each of which gets a copy
@@ -20,8 +22,8 @@ import (
 // [Group.Change] for several changes in one step, and docs/operations.md for what a change costs.
 type Groups struct {
 	relay *Relay
-	desc  *GroupDesc
-	plain []MemberDesc // desc.Receiver; what is no plain value is hidden
+	desc  *abi.Group
+	plain []abi.Member // desc.Receiver; what is no plain value is hidden
 
 	outer   *ebpf.Map     // key -> list
 	list    *ebpf.MapSpec // of a list
@@ -36,15 +38,15 @@ type Groups struct {
 	spare []*ebpf.Map // lists that nobody reads any more
 }
 
-func newGroups(r *Relay, d *GroupDesc, spec *ebpf.CollectionSpec, blocks *creditBlocks) *Groups {
+func newGroups(r *Relay, d *abi.Group, spec *ebpf.CollectionSpec, blocks *creditBlocks) *Groups {
 	k := &Groups{
 		relay: r, desc: d, plain: slices.Clone(d.Receiver), credits: blocks,
-		outer: r.coll.Maps["grp_"+d.Name], rows: r.coll.Maps["rcv_"+d.Name],
+		outer: r.coll.Maps[abi.GroupPrefix+d.Name], rows: r.coll.Maps[abi.RowsPrefix+d.Name],
 		open: map[string]*Group{}, live: map[uint32]*Receiver{},
 	}
-	k.list = spec.Maps["grp_"+d.Name].InnerMap.Copy()
+	k.list = spec.Maps[abi.GroupPrefix+d.Name].InnerMap.Copy()
 	for i := range k.plain {
-		k.plain[i].Hidden = k.plain[i].Hidden || k.plain[i].Kind.isState()
+		k.plain[i].Hidden = k.plain[i].Hidden || k.plain[i].Kind.IsState()
 	}
 	for i := range d.Rows {
 		k.ids = append(k.ids, uint32(d.Base+i))
@@ -55,8 +57,8 @@ func newGroups(r *Relay, d *GroupDesc, spec *ebpf.CollectionSpec, blocks *credit
 	return k
 }
 
-// Desc returns the description of the kind.
-func (k *Groups) Desc() *GroupDesc { return k.desc }
+// abi.Desc returns the description of the kind.
+func (k *Groups) Desc() *abi.Group { return k.desc }
 
 func (k *Groups) where() string { return fmt.Sprintf("group %q", k.desc.Name) }
 
@@ -150,9 +152,9 @@ func (k *Groups) encodeKey(key []any) ([]byte, error) {
 }
 
 // specified refuses addresses that no packet carries.
-func specified(where string, members []MemberDesc, b []byte) error {
+func specified(where string, members []abi.Member, b []byte) error {
 	for _, m := range members {
-		if m.Kind != KindAddr && m.Kind != KindEndpoint || m.Hidden {
+		if m.Kind != abi.KindAddr && m.Kind != abi.KindEndpoint || m.Hidden {
 			continue
 		}
 		if why := notCarried(getAddr(b[m.Off:])); why != "" {
@@ -383,11 +385,11 @@ func (v *Receiver) Usage() Usage {
 }
 
 func (r *Relay) receiverUsage(id uint32) (u Usage) {
-	r.eachCPU("fr_receivers", int(id), func(b []byte) {
-		u.Packets += order.Uint64(b)
-		u.Bytes += order.Uint64(b[8:])
-		u.Declined += order.Uint64(b[16:])
-		u.Failed += order.Uint64(b[24:])
+	r.eachCPU(abi.MapReceivers, int(id), func(b []byte) {
+		u.Packets += abi.Order.Uint64(b)
+		u.Bytes += abi.Order.Uint64(b[8:])
+		u.Declined += abi.Order.Uint64(b[16:])
+		u.Failed += abi.Order.Uint64(b[24:])
 	})
 	return u
 }
@@ -398,12 +400,12 @@ func (v *Receiver) Refused() iter.Seq2[string, []uint64] {
 	return func(yield func(string, []uint64) bool) {
 		next := 0
 		for _, m := range v.group.kind.desc.Receiver {
-			if !m.Kind.isState() {
+			if !m.Kind.IsState() {
 				continue
 			}
 			refers := v.refers[next]
 			next++
-			if m.Kind != KindCredit && m.Kind != KindBucket {
+			if m.Kind != abi.KindCredit && m.Kind != abi.KindBucket {
 				continue
 			}
 			levels := make([]uint64, max(v.group.kind.relay.desc.Levels, 1))

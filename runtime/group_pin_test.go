@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // A successor goes on with groups, receivers and all that belongs to them, and with the events that nobody has read.
@@ -113,19 +115,19 @@ func TestOtherGroupLayout(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name   string
-		change func(d *Desc)
+		change func(d *abi.Desc)
 		want   string
 	}{
-		{"a member renamed", func(d *Desc) { d.Groups[0].Receiver[3].Name = "other" }, `group "subs"`},
-		{"a key renamed", func(d *Desc) { d.Groups[0].Key[0].Name = "other" }, `group "subs"`},
-		{"a group renamed", func(d *Desc) { d.Groups[0].Name = "others" }, `group "subs" is laid out otherwise`},
-		{"no groups", func(d *Desc) { d.Groups, d.Receivers = nil, 0 }, `group "subs"`},
-		{"an event's field renamed", func(d *Desc) { d.Events[0].Fields[1].Name = "other" }, `the ring's events`},
-		{"events the other way round", func(d *Desc) { d.Events[0].Name, d.Events[1].Name = "made", "sent" }, `the ring's events`},
-		{"another ring", func(d *Desc) { d.Ring = 4096 }, `the ring of events is laid out otherwise`},
-		{"fewer translations", func(d *Desc) { d.Translations = 512 }, `the table of translations`},
-		{"fewer credits", func(d *Desc) { d.Credits = 3 }, `the array of credits`},
-		{"other levels", func(d *Desc) { d.Levels = 3 }, `priority is laid out otherwise`},
+		{"a member renamed", func(d *abi.Desc) { d.Groups[0].Receiver[3].Name = "other" }, `group "subs"`},
+		{"a key renamed", func(d *abi.Desc) { d.Groups[0].Key[0].Name = "other" }, `group "subs"`},
+		{"a group renamed", func(d *abi.Desc) { d.Groups[0].Name = "others" }, `group "subs" is laid out otherwise`},
+		{"no groups", func(d *abi.Desc) { d.Groups, d.Receivers = nil, 0 }, `group "subs"`},
+		{"an event's field renamed", func(d *abi.Desc) { d.Events[0].Fields[1].Name = "other" }, `the ring's events`},
+		{"events the other way round", func(d *abi.Desc) { d.Events[0].Name, d.Events[1].Name = "made", "sent" }, `the ring's events`},
+		{"another ring", func(d *abi.Desc) { d.Ring = 4096 }, `the ring of events is laid out otherwise`},
+		{"fewer translations", func(d *abi.Desc) { d.Translations = 512 }, `the table of translations`},
+		{"fewer credits", func(d *abi.Desc) { d.Credits = 3 }, `the array of credits`},
+		{"other levels", func(d *abi.Desc) { d.Levels = 3 }, `priority is laid out otherwise`},
 	} {
 		d := fanDesc()
 		tt.change(d)
@@ -142,7 +144,7 @@ func TestOtherGroupLayout(t *testing.T) {
 }
 
 // compareLayout compares what is pinned with a description.
-func compareLayout(t *testing.T, pins string, d *Desc) error {
+func compareLayout(t *testing.T, pins string, d *abi.Desc) error {
 	t.Helper()
 	held, err := openPins(pins)
 	if err != nil {
@@ -216,9 +218,9 @@ func TestAdoptRepairsGroups(t *testing.T) {
 		{"too many", func(r *Relay, g *Group, _ []byte) { putList(t, g, 65, 0) }},
 		{"a row that there is not", func(r *Relay, g *Group, _ []byte) { putList(t, g, 1, 192) }},
 		{"a row twice", func(r *Relay, g *Group, _ []byte) { putList(t, g, 2, g.list[0].at, g.list[0].at) }},
-		{"nobody's row", func(r *Relay, g *Group, row []byte) { order.PutUint32(row[76:], 0) }},
-		{"another's credit", func(r *Relay, g *Group, row []byte) { order.PutUint32(row[64:], 1+3*5) }},
-		{"no counter", func(r *Relay, g *Group, row []byte) { order.PutUint32(row[60:], 133) }},
+		{"nobody's row", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[76:], 0) }},
+		{"another's credit", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[64:], 1+3*5) }},
+		{"no counter", func(r *Relay, g *Group, row []byte) { abi.Order.PutUint32(row[60:], 133) }},
 		{"two families", func(r *Relay, g *Group, row []byte) { row[0] = 0x20 }},
 	} {
 		r := loadFan(t, Options{PinPath: pins, Linger: time.Second})
@@ -252,9 +254,9 @@ func TestAdoptRepairsGroups(t *testing.T) {
 func putList(t *testing.T, g *Group, n uint32, rows ...uint32) {
 	t.Helper()
 	b := make([]byte, 4+4*64)
-	order.PutUint32(b, n)
+	abi.Order.PutUint32(b, n)
 	for i, row := range rows {
-		order.PutUint32(b[4+4*i:], row)
+		abi.Order.PutUint32(b[4+4*i:], row)
 	}
 	if err := g.inner.Update(uint32(0), b, ebpf.UpdateAny); err != nil {
 		t.Fatal(err)

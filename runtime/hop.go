@@ -9,32 +9,23 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// hopSize is the size of struct fr_hop (docs/abi.md).
-const hopSize = 20
+// HopState says whether and how packets can leave towards an address.
+type HopState = abi.HopState
 
-// HopState says whether and how packets can leave towards an address. The values are those of the plan and of struct fr_hop.
-type HopState uint8
-
+// States of a hop.
 const (
-	HopNone        HopState = iota // not resolved
-	HopDirect                      // the link-layer addresses are known
-	HopNeighbour                   // the kernel has to resolve the neighbour
-	HopLocal                       // the destination is this host
-	HopUnreachable                 // the route says unreachable, or there is none
-	HopBlackhole
-	HopProhibit
+	HopNone        = abi.HopNone
+	HopDirect      = abi.HopDirect
+	HopNeighbour   = abi.HopNeighbour
+	HopLocal       = abi.HopLocal
+	HopUnreachable = abi.HopUnreachable
+	HopBlackhole   = abi.HopBlackhole
+	HopProhibit    = abi.HopProhibit
 )
-
-// String names the state.
-func (s HopState) String() string {
-	names := [...]string{"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit"}
-	if int(s) < len(names) {
-		return names[s]
-	}
-	return fmt.Sprintf("HopState(%d)", uint8(s))
-}
 
 // Hop says how packets leave towards an address.
 type Hop struct {
@@ -53,16 +44,19 @@ func (h Hop) stored() Hop {
 
 // getHop reads a hop out of a row.
 func getHop(buf []byte) Hop {
-	return Hop{State: HopState(buf[6]), Ifindex: int(order.Uint32(buf)), MTU: int(order.Uint16(buf[4:])), Dst: [6]byte(buf[8:]), Src: [6]byte(buf[14:])}
+	return Hop{
+		State: HopState(buf[abi.HopAt]), Ifindex: int(abi.Order.Uint32(buf[abi.HopIfindex:])), MTU: int(abi.Order.Uint16(buf[abi.HopMTU:])),
+		Dst: [6]byte(buf[abi.HopDst:]), Src: [6]byte(buf[abi.HopSrc:]),
+	}
 }
 
 func (h Hop) put(buf []byte) {
-	order.PutUint32(buf, uint32(h.Ifindex))
-	order.PutUint16(buf[4:], uint16(min(h.MTU, math.MaxUint16)))
-	buf[6] = byte(h.State)
-	buf[7] = 0
-	copy(buf[8:14], h.Dst[:])
-	copy(buf[14:20], h.Src[:])
+	clear(buf[:abi.HopSize])
+	abi.Order.PutUint32(buf[abi.HopIfindex:], uint32(h.Ifindex))
+	abi.Order.PutUint16(buf[abi.HopMTU:], uint16(min(h.MTU, math.MaxUint16)))
+	buf[abi.HopAt] = byte(h.State)
+	copy(buf[abi.HopDst:], h.Dst[:])
+	copy(buf[abi.HopSrc:], h.Src[:])
 }
 
 // tableRow is a row as it stands in the kernel, and the hops in it.
@@ -74,7 +68,7 @@ type tableRow struct {
 	hops     []rowHop
 }
 
-func (row *tableRow) members() []MemberDesc {
+func (row *tableRow) members() []abi.Member {
 	if row.receiver != nil {
 		return row.receiver.group.kind.desc.Receiver
 	}
@@ -95,29 +89,29 @@ type hopKey struct{ from, to netip.Addr }
 // findHops finds the hops in a row's value, and checks that both ends of each are hosts, and of one family.
 func (row *tableRow) findHops() error {
 	members := row.members()
-	addr := func(m MemberDesc) netip.Addr { return getAddr(row.value[m.Off:]) }
+	addr := func(name string) netip.Addr { return getAddr(row.value[abi.Find(members, name).Off:]) }
 	for _, m := range members {
 		switch m.Kind {
-		case KindNextHop:
-			to := getAddr(row.value[m.Off+hopSize:])
+		case abi.KindNextHop:
+			to := getAddr(row.value[m.Off+abi.NextHopAddr:])
 			if !to.IsUnspecified() { // no next hop, as in an empty row of an array
 				if why := notAHost(to); why != "" && !to.IsLinkLocalUnicast() { // routers are known by link-local addresses
 					return &ValueError{Where: strconv.Quote(m.Name), Value: to, Reason: why}
 				}
 				row.hops = append(row.hops, rowHop{off: m.Off, key: hopKey{to: to}})
 			}
-		case KindHop:
-			key := hopKey{to: addr(members[m.To])}
+		case abi.KindHop:
+			key := hopKey{to: addr(m.To)}
 			if why := notAHost(key.to); why != "" {
-				return &ValueError{Where: strconv.Quote(members[m.To].Name), Value: key.to, Reason: why}
+				return &ValueError{Where: strconv.Quote(m.To), Value: key.to, Reason: why}
 			}
-			if m.From >= 0 {
-				key.from = addr(members[m.From])
+			if m.From != "" {
+				key.from = addr(m.From)
 				if why := notAHost(key.from); why != "" {
-					return &ValueError{Where: strconv.Quote(members[m.From].Name), Value: key.from, Reason: why}
+					return &ValueError{Where: strconv.Quote(m.From), Value: key.from, Reason: why}
 				}
 				if key.from.Is4() != key.to.Is4() {
-					return &ValueError{Where: fmt.Sprintf("%q and %q", members[m.From].Name, members[m.To].Name), Value: fmt.Sprintf("%v and %v", key.from, key.to),
+					return &ValueError{Where: fmt.Sprintf("%q and %q", m.From, m.To), Value: fmt.Sprintf("%v and %v", key.from, key.to),
 						Reason: "are the source and the destination of one packet, and must be of one IP family"}
 				}
 			}
@@ -132,10 +126,10 @@ func (row *tableRow) link(slot, gen uint32) {
 	for _, m := range row.table.desc.Value {
 		switch {
 		case !m.Hidden:
-		case m.Name == "slot":
-			order.PutUint32(row.value[m.Off:], slot)
-		case m.Name == "gen":
-			order.PutUint32(row.value[m.Off:], gen)
+		case m.Name == abi.MemberSlot:
+			abi.Order.PutUint32(row.value[m.Off:], slot)
+		case m.Name == abi.MemberGen:
+			abi.Order.PutUint32(row.value[m.Off:], gen)
 		}
 	}
 }

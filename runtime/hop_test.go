@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // hopOf reads the hop of a session's row out of the kernel.
@@ -20,11 +22,11 @@ func hopIn(t testing.TB, s *Session, row int) Hop {
 	}
 	off := 0
 	for _, m := range tr.table.desc.Value {
-		if m.Kind == KindHop {
+		if m.Kind == abi.KindHop {
 			off = m.Off
 		}
 	}
-	return Hop{State: HopState(b[off+6]), Ifindex: int(order.Uint32(b[off:])), MTU: int(order.Uint16(b[off+4:])), Dst: [6]byte(b[off+8:]), Src: [6]byte(b[off+14:])}
+	return Hop{State: HopState(b[off+6]), Ifindex: int(abi.Order.Uint32(b[off:])), MTU: int(abi.Order.Uint16(b[off+4:])), Dst: [6]byte(b[off+8:]), Src: [6]byte(b[off+14:])}
 }
 
 // network is a host with two devices: a client's network on one, a router to everything else on the other.

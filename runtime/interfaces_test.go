@@ -14,6 +14,8 @@ import (
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // told keeps what a relay tells about its attachments.
@@ -60,7 +62,7 @@ func eachHow(t *testing.T, f func(t *testing.T, clsact bool)) {
 	}
 }
 
-// An interface is deleted, and made again under its name: the programs are attached again, in their order.
+// An interface is deleted, and made again under its name: the programs are attached again, in their abi.Order.
 func TestInterfaceComesBack(t *testing.T) {
 	eachHow(t, func(t *testing.T, clsact bool) {
 		b, c := newBench(t), &told{}
@@ -108,9 +110,9 @@ func TestInterfaceComesBack(t *testing.T) {
 }
 
 // orderDesc is the relay of the tests with a second program of ingress.
-func orderDesc() *Desc {
+func orderDesc() *abi.Desc {
 	d := flowDesc()
-	d.Programs[1].Hook = "tc/ingress"
+	d.Programs[1].Hook = abi.HookIngress
 	return d
 }
 

@@ -9,15 +9,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
-)
 
-// Layout of fr_lease (docs/abi.md).
-const (
-	leaseDeadline = 0  // byte offset: u64, jiffies, written here
-	leaseNow      = 8  // u64, jiffies, written by fr_clock
-	leaseChanges  = 16 // u64, goes up before a row is replaced or deleted
-	leaseStoring  = 24 // u64, goes up before and after an entry of an array is written: odd in between
-	leaseSize     = 32
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // never is a deadline that does not come.
@@ -70,7 +63,7 @@ func (c *clock) read() (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("run fr_clock: %w", err)
 	}
-	j := c.lease.load64(0, leaseNow)
+	j := c.lease.load64(0, abi.LeaseNow)
 	if j == 0 {
 		return 0, fmt.Errorf("run fr_clock: it returned %d and wrote no time", ret)
 	}
@@ -113,21 +106,21 @@ func (r *Relay) takeLease(spec *ebpf.CollectionSpec, found *ebpf.Map) (err error
 		return err
 	}
 	alone := &ebpf.CollectionSpec{
-		Maps:      map[string]*ebpf.MapSpec{"fr_lease": spec.Maps["fr_lease"]},
-		Programs:  map[string]*ebpf.ProgramSpec{"fr_clock": spec.Programs["fr_clock"]},
+		Maps:      map[string]*ebpf.MapSpec{abi.MapLease: spec.Maps[abi.MapLease]},
+		Programs:  map[string]*ebpf.ProgramSpec{abi.ClockProgram: spec.Programs[abi.ClockProgram]},
 		Types:     spec.Types,
 		ByteOrder: spec.ByteOrder,
 	}
-	coll, err := loadCollection(r.desc, alone, map[string]*ebpf.Map{"fr_lease": found})
+	coll, err := loadCollection(r.desc, alone, map[string]*ebpf.Map{abi.MapLease: found})
 	if err != nil {
 		return err
 	}
 	defer coll.Close()
-	r.leaseClock = coll.DetachProgram("fr_clock")
+	r.leaseClock = coll.DetachProgram(abi.ClockProgram)
 	if r.clock, err = newClock(r.leaseClock, r.lease); err != nil {
 		return err
 	}
-	r.leaseWas = r.lease.load64(0, leaseDeadline)
+	r.leaseWas = r.lease.load64(0, abi.LeaseDeadline)
 	if now := r.clock.now(); now > r.leaseWas && now-r.leaseWas > r.clock.jiffies(recently) {
 		return nil
 	}
@@ -148,7 +141,7 @@ func (r *Relay) returnLease() {
 	}
 	r.leaseMu.Lock()
 	r.leaseOver = true
-	r.lease.swap64(0, leaseDeadline, r.leaseMine, r.leaseWas)
+	r.lease.swap64(0, abi.LeaseDeadline, r.leaseMine, r.leaseWas)
 	r.leaseMu.Unlock()
 }
 
@@ -188,7 +181,7 @@ func (r *Relay) renew(d time.Duration) error {
 		return ErrClosed
 	}
 	r.leaseMine = now + r.clock.jiffies(d)
-	r.lease.store64(0, leaseDeadline, r.leaseMine)
+	r.lease.store64(0, abi.LeaseDeadline, r.leaseMine)
 	return nil
 }
 
@@ -203,5 +196,5 @@ func (r *Relay) endLease(d time.Duration) {
 	r.leaseMu.Lock()
 	defer r.leaseMu.Unlock()
 	r.leaseOver = true
-	r.lease.store64(0, leaseDeadline, deadline)
+	r.lease.store64(0, abi.LeaseDeadline, deadline)
 }

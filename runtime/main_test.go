@@ -15,6 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 func TestMain(m *testing.M) {
@@ -53,61 +54,61 @@ func compileFile(name string, defines ...string) ([]byte, error) {
 }
 
 // flowDesc describes testdata/flow.bpf.c.
-func flowDesc() *Desc {
-	ep := func(name string, off int) MemberDesc {
-		return MemberDesc{Name: name, Kind: KindEndpoint, Size: 18, Off: off}
+func flowDesc() *abi.Desc {
+	ep := func(name string, off int) abi.Member {
+		return abi.Member{Name: name, Kind: abi.KindEndpoint, Size: 18, Off: off}
 	}
-	uint := func(name string, size, off int) MemberDesc {
-		return MemberDesc{Name: name, Kind: KindUint, Bits: 8 * size, Size: size, Off: off}
+	uint := func(name string, size, off int) abi.Member {
+		return abi.Member{Name: name, Kind: abi.KindUint, Bits: 8 * size, Size: size, Off: off}
 	}
-	hidden := func(name string, off int) MemberDesc {
-		return MemberDesc{Name: name, Kind: KindUint, Bits: 32, Size: 4, Off: off, Hidden: true}
+	hidden := func(name string, off int) abi.Member {
+		return abi.Member{Name: name, Kind: abi.KindUint, Bits: 32, Size: 4, Off: off, Hidden: true}
 	}
-	return &Desc{
+	return &abi.Desc{
 		Name:   "flow",
 		Kernel: [2]int{5, 10},
-		Settings: []SettingDesc{
-			{Name: "port", Kind: KindUint, Size: 2, Bits: 16, Default: uint64(3478), Max: 60000},
-			{Name: "on", Kind: KindBool, Size: 1, Default: false},
-			{Name: "self", Kind: KindAddr, Size: 16, Default: netip.MustParseAddr("192.0.2.1")},
+		Settings: []abi.Setting{
+			{Name: "port", Kind: abi.KindUint, Size: 2, Bits: 16, Default: uint64(3478), Max: 60000},
+			{Name: "on", Kind: abi.KindBool, Size: 1, Default: false},
+			{Name: "self", Kind: abi.KindAddr, Size: 16, Default: netip.MustParseAddr("192.0.2.1")},
 		},
-		Tables: []TableDesc{
-			{Name: "by_client", Kind: "hash", Size: 8, KeySize: 40, ValueSize: 64, Session: 0,
-				Key: []MemberDesc{ep("client", 0), ep("server", 18), uint("number", 2, 36)},
-				Value: []MemberDesc{ep("relayed", 0), ep("peer", 18), {Name: "hop_peer", Kind: KindHop, Size: 20, Off: 36, Hidden: true, To: 1, From: 0},
+		Tables: []abi.Table{
+			{Name: "by_client", Kind: abi.TableHash, Size: 8, KeySize: 40, ValueSize: 64, Session: "flow",
+				Key: []abi.Member{ep("client", 0), ep("server", 18), uint("number", 2, 36)},
+				Value: []abi.Member{ep("relayed", 0), ep("peer", 18), {Name: "hop_peer", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "peer", From: "relayed"},
 					hidden("slot", 56), hidden("gen", 60)}},
-			{Name: "by_peer", Kind: "hash", Size: 8, KeySize: 36, ValueSize: 72, Session: 0,
-				Key: []MemberDesc{ep("peer", 0), ep("relayed", 18)},
-				Value: []MemberDesc{ep("client", 0), ep("server", 18), uint("number", 2, 36), {Name: "hop_client", Kind: KindHop, Size: 20, Off: 40, Hidden: true, To: 0, From: 1},
+			{Name: "by_peer", Kind: abi.TableHash, Size: 8, KeySize: 36, ValueSize: 72, Session: "flow",
+				Key: []abi.Member{ep("peer", 0), ep("relayed", 18)},
+				Value: []abi.Member{ep("client", 0), ep("server", 18), uint("number", 2, 36), {Name: "hop_client", Kind: abi.KindHop, Size: 20, Off: 40, Hidden: true, To: "client", From: "server"},
 					hidden("slot", 60), hidden("gen", 64)}},
-			{Name: "sources", Kind: "hash", Size: 4, KeySize: 16, ValueSize: 8, Session: -1,
-				Key:   []MemberDesc{{Name: "addr", Kind: KindAddr, Size: 16}},
-				Value: []MemberDesc{{Name: "connections", Kind: KindCounter, Size: 4}, {Name: "refused", Kind: KindCounter, Size: 4, Off: 4}}},
-			{Name: "routes", Kind: "lpm", Size: 16, KeySize: 20, ValueSize: 40, Session: -1,
-				Key:   []MemberDesc{{Name: "dst", Kind: KindPrefix, Size: 20}},
-				Value: []MemberDesc{{Name: "via", Kind: KindNextHop, Size: 36}}},
-			{Name: "things", Kind: "hash", Size: 2, KeySize: 8, ValueSize: 56, Session: -1,
-				Key: []MemberDesc{uint("id", 4, 0), uint("kind", 1, 4)},
-				Value: []MemberDesc{uint("n", 8, 0), ep("at", 8), {Name: "mac", Kind: KindMac, Size: 6, Off: 26}, {Name: "tag", Kind: KindBytes, Size: 8, Off: 32},
-					{Name: "on", Kind: KindBool, Size: 1, Off: 40}, {Name: "level", Kind: KindUint, Bits: 3, Size: 1, Off: 41}}},
-			{Name: "loads", Kind: "hash", PerCPU: true, Size: 4, KeySize: 4, ValueSize: 16, Session: -1,
-				Key: []MemberDesc{uint("id", 4, 0)}, Value: []MemberDesc{uint("n", 8, 0), {Name: "on", Kind: KindBool, Size: 1, Off: 8}}},
-			{Name: "levels", Kind: "array", Size: 4, KeySize: 4, ValueSize: 8, Session: -1,
-				Key: []MemberDesc{uint("index", 4, 0)}, Value: []MemberDesc{uint("limit", 8, 0)}},
+			{Name: "sources", Kind: abi.TableHash, Size: 4, KeySize: 16, ValueSize: 8,
+				Key:   []abi.Member{{Name: "addr", Kind: abi.KindAddr, Size: 16}},
+				Value: []abi.Member{{Name: "connections", Kind: abi.KindCounter, Size: 4}, {Name: "refused", Kind: abi.KindCounter, Size: 4, Off: 4}}},
+			{Name: "routes", Kind: abi.TableLPM, Size: 16, KeySize: 20, ValueSize: 40,
+				Key:   []abi.Member{{Name: "dst", Kind: abi.KindPrefix, Size: 20}},
+				Value: []abi.Member{{Name: "via", Kind: abi.KindNextHop, Size: 36}}},
+			{Name: "things", Kind: abi.TableHash, Size: 2, KeySize: 8, ValueSize: 56,
+				Key: []abi.Member{uint("id", 4, 0), uint("kind", 1, 4)},
+				Value: []abi.Member{uint("n", 8, 0), ep("at", 8), {Name: "mac", Kind: abi.KindMAC, Size: 6, Off: 26}, {Name: "tag", Kind: abi.KindBytes, Size: 8, Off: 32},
+					{Name: "on", Kind: abi.KindBool, Size: 1, Off: 40}, {Name: "level", Kind: abi.KindUint, Bits: 3, Size: 1, Off: 41}}},
+			{Name: "loads", Kind: abi.TableHash, PerCPU: true, Size: 4, KeySize: 4, ValueSize: 16,
+				Key: []abi.Member{uint("id", 4, 0)}, Value: []abi.Member{uint("n", 8, 0), {Name: "on", Kind: abi.KindBool, Size: 1, Off: 8}}},
+			{Name: "levels", Kind: abi.TableArray, Size: 4, KeySize: 4, ValueSize: 8,
+				Key: []abi.Member{uint("index", 4, 0)}, Value: []abi.Member{uint("limit", 8, 0)}},
 		},
-		Sessions: []SessionDesc{{
+		Sessions: []abi.Session{{
 			Name: "flow", Size: 8,
-			Fields: []FieldDesc{
-				{Name: "client", Kind: KindEndpoint, Size: 18}, {Name: "server", Kind: KindEndpoint, Size: 18},
-				{Name: "number", Kind: KindUint, Bits: 16, Size: 2, Ranges: [][2]uint64{{0x4000, 0x4fff}}},
-				{Name: "relayed", Kind: KindEndpoint, Size: 18}, {Name: "peer", Kind: KindEndpoint, Size: 18},
+			Fields: []abi.Field{
+				{Name: "client", Kind: abi.KindEndpoint, Size: 18}, {Name: "server", Kind: abi.KindEndpoint, Size: 18},
+				{Name: "number", Kind: abi.KindUint, Bits: 16, Size: 2, Ranges: [][2]uint64{{0x4000, 0x4fff}}},
+				{Name: "relayed", Kind: abi.KindEndpoint, Size: 18}, {Name: "peer", Kind: abi.KindEndpoint, Size: 18},
 			},
-			Rows: []RowDesc{{Table: 0, Key: []int{0, 1, 2}, Value: []int{3, 4}}, {Table: 1, Key: []int{4, 3}, Value: []int{0, 1, 2}}},
+			Rows: []abi.Row{{Table: 0, Key: []int{0, 1, 2}, Value: []int{3, 4}}, {Table: 1, Key: []int{4, 3}, Value: []int{0, 1, 2}}},
 		}},
-		Programs: []ProgramDesc{
-			{Name: "fwd", Hook: "tc/ingress", L2: true, Reasons: []ReasonDesc{
-				{Name: "inactive", Kind: "up"}, {Name: "no_by_client", Kind: "up"}, {Name: "sent", Kind: "sent"}, {Name: "port", Kind: "up"}, {Name: "other", Kind: "up"}}},
-			{Name: "out", Hook: "tc/egress", Base: 5},
+		Programs: []abi.Program{
+			{Name: "fwd", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+				{Name: "inactive", Kind: abi.ReasonPunted}, {Name: "no_by_client", Kind: abi.ReasonPunted}, {Name: "sent", Kind: abi.ReasonSent}, {Name: "port", Kind: abi.ReasonPunted}, {Name: "other", Kind: abi.ReasonPunted}}},
+			{Name: "out", Hook: abi.HookEgress, Base: 5},
 		},
 		Counters: []string{"hits"},
 		Slots:    8,
@@ -132,7 +133,7 @@ func load(t testing.TB, opt Options) *Relay {
 	return mustLoad(t, flowDesc(), build(t), opt)
 }
 
-func mustLoad(t testing.TB, desc *Desc, object []byte, opt Options) *Relay {
+func mustLoad(t testing.TB, desc *abi.Desc, object []byte, opt Options) *Relay {
 	t.Helper()
 	r, err := Load(desc, object, quiet(opt))
 	if err != nil {

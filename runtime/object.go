@@ -11,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // readObject parses an object and checks that it is the one that desc describes.
-func readObject(desc *Desc, object []byte) (*ebpf.CollectionSpec, error) {
+func readObject(desc *abi.Desc, object []byte) (*ebpf.CollectionSpec, error) {
 	bad := func(err error, format string, args ...any) error {
 		return &ObjectError{Relay: desc.Name, Reason: fmt.Sprintf(format, args...), Err: err}
 	}
@@ -22,90 +23,13 @@ func readObject(desc *Desc, object []byte) (*ebpf.CollectionSpec, error) {
 	if err != nil {
 		return nil, bad(err, "its %d bytes can't be read", len(object))
 	}
-	check := func(name string, typ ebpf.MapType, key, value, entries int) error {
-		m := spec.Maps[name]
-		switch {
-		case m == nil:
-			return bad(nil, "it has no map %s", name)
-		case m.Type != typ:
-			return bad(nil, "map %s is of type %v, not %v", name, m.Type, typ)
-		case int(m.KeySize) != key || int(m.ValueSize) != value:
-			return bad(nil, "map %s has keys of %d and values of %d bytes, not %d and %d", name, m.KeySize, m.ValueSize, key, value)
-		case entries > 0 && int(m.MaxEntries) != entries:
-			return bad(nil, "map %s has %d entries, not %d", name, m.MaxEntries, entries)
-		}
-		return nil
-	}
-	shared := func(name string) error {
-		if spec.Maps[name].Flags&unix.BPF_F_MMAPABLE == 0 {
-			return bad(nil, "map %s can't be mapped into memory", name)
-		}
-		return nil
-	}
-	errs := []error{check("fr_lease", ebpf.Array, 4, leaseSize, 1)}
-	reasons := 0
-	for _, p := range desc.Programs {
-		reasons = max(reasons, p.Base+len(p.Reasons))
-	}
-	if reasons > 0 {
-		errs = append(errs, check("fr_reasons", ebpf.PerCPUArray, 4, 16, reasons))
-	}
-	if desc.Slots > 0 {
-		errs = append(errs, check("fr_slots", ebpf.Array, 4, 16, desc.Slots), check("fr_usage", ebpf.PerCPUArray, 4, 8+16*desc.Usages, desc.Slots))
-	}
-	if desc.Shared > 0 {
-		errs = append(errs, check("fr_shared", ebpf.Array, 4, 8, desc.Shared))
-	}
-	if len(desc.Counters) > 0 {
-		errs = append(errs, check("fr_named", ebpf.PerCPUArray, 4, 8, len(desc.Counters)))
-	}
-	levels := max(desc.Levels, 1)
-	for _, m := range []struct {
-		name              string
-		typ               ebpf.MapType
-		key, value, count int
-		entries           int
-	}{
-		{"fr_receivers", ebpf.PerCPUArray, 4, 32, desc.Receivers, desc.Receivers},
-		{"fr_credits", ebpf.Array, 4, creditRefused + 8*levels, desc.Credits, desc.Credits},
-		{"fr_translate", ebpf.Hash, translateKeySize, translateSize, desc.Translations, desc.Translations},
-		{"fr_events", ebpf.RingBuf, 0, 0, desc.Ring, desc.Ring},
-		{"fr_lost", ebpf.Array, 4, 8, desc.Ring, len(desc.Events) + 1},
-	} {
-		if m.count > 0 {
-			errs = append(errs, check(m.name, m.typ, m.key, m.value, m.entries))
+	for _, m := range desc.Maps() {
+		if reason := wrongMap(spec.Maps[m.Name], m); reason != "" {
+			return nil, bad(nil, "%s", reason)
 		}
 	}
-	for _, g := range desc.Groups {
-		errs = append(errs, check("grp_"+g.Name, ebpf.HashOfMaps, g.KeySize, 4, g.Size), check("rcv_"+g.Name, ebpf.Array, 4, g.ReceiverSize, g.Rows+g.Max))
-		if outer := spec.Maps["grp_"+g.Name]; outer != nil && (outer.InnerMap == nil || outer.InnerMap.Type != ebpf.Array || int(outer.InnerMap.ValueSize) != 4+4*g.Max) {
-			errs = append(errs, bad(nil, "map grp_%s has no lists of %d receivers", g.Name, g.Max))
-		}
-	}
-	for _, t := range desc.Tables {
-		typ, err := t.mapType()
-		if err != nil {
-			return nil, err
-		}
-		errs = append(errs, check("tbl_"+t.Name, typ, t.KeySize, max(t.ValueSize, 1), t.Size))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, firstError(errs)
-	}
-	errs = []error{shared("fr_lease")}
-	if desc.Slots > 0 {
-		errs = append(errs, shared("fr_slots"))
-	}
-	if desc.Shared > 0 {
-		errs = append(errs, shared("fr_shared"))
-	}
-	if desc.Credits > 0 {
-		errs = append(errs, shared("fr_credits"))
-	}
-	if desc.Ring > 0 {
-		errs = append(errs, shared("fr_lost"))
-	}
-	for _, name := range append([]string{"fr_clock"}, programNames(desc)...) {
+	var errs []error
+	for _, name := range append([]string{abi.ClockProgram}, programNames(desc)...) {
 		if p := spec.Programs[name]; p == nil {
 			errs = append(errs, bad(nil, "it has no program %s", name))
 		} else if p.Type != ebpf.SchedCLS {
@@ -113,13 +37,35 @@ func readObject(desc *Desc, object []byte) (*ebpf.CollectionSpec, error) {
 		}
 	}
 	for _, s := range desc.Settings {
-		if v := spec.Variables["set_"+s.Name]; v == nil {
-			errs = append(errs, bad(nil, "it has no variable set_%s", s.Name))
+		if v := spec.Variables[abi.SettingPrefix+s.Name]; v == nil {
+			errs = append(errs, bad(nil, "it has no variable %s%s", abi.SettingPrefix, s.Name))
 		} else if int(v.Size()) != s.Size {
-			errs = append(errs, bad(nil, "variable set_%s has %d bytes, not %d", s.Name, v.Size(), s.Size))
+			errs = append(errs, bad(nil, "variable %s%s has %d bytes, not %d", abi.SettingPrefix, s.Name, v.Size(), s.Size))
 		}
 	}
 	return spec, firstError(errs)
+}
+
+// wrongMap says why a map isn't the one that the relay needs, or "".
+func wrongMap(got *ebpf.MapSpec, want abi.Map) string {
+	switch {
+	case want.Type == 0:
+		return fmt.Sprintf("the kernel has no maps such as %s is to be", want.Name)
+	case got == nil:
+		return "it has no map " + want.Name
+	case got.Type != ebpf.MapType(want.Type):
+		return fmt.Sprintf("map %s is of type %v, not %v", want.Name, got.Type, ebpf.MapType(want.Type))
+	case int(got.KeySize) != want.KeySize || int(got.ValueSize) != want.ValueSize:
+		return fmt.Sprintf("map %s has keys of %d and values of %d bytes, not %d and %d",
+			want.Name, got.KeySize, got.ValueSize, want.KeySize, want.ValueSize)
+	case int(got.MaxEntries) != want.Entries:
+		return fmt.Sprintf("map %s has %d entries, not %d", want.Name, got.MaxEntries, want.Entries)
+	case want.Mmap && got.Flags&unix.BPF_F_MMAPABLE == 0:
+		return fmt.Sprintf("map %s can't be mapped into memory", want.Name)
+	case want.List > 0 && (got.InnerMap == nil || got.InnerMap.Type != ebpf.Array || int(got.InnerMap.ValueSize) != want.List):
+		return fmt.Sprintf("map %s has no lists of %d bytes", want.Name, want.List)
+	}
+	return ""
 }
 
 func firstError(errs []error) error {
@@ -131,33 +77,16 @@ func firstError(errs []error) error {
 	return nil
 }
 
-func programNames(desc *Desc) []string {
+func programNames(desc *abi.Desc) []string {
 	var names []string
 	for _, p := range desc.Programs {
-		names = append(names, "prog_"+p.Name)
+		names = append(names, abi.ProgramPrefix+p.Name)
 	}
 	return names
 }
 
-func (t *TableDesc) mapType() (ebpf.MapType, error) {
-	types := map[string][2]ebpf.MapType{
-		"hash":  {ebpf.Hash, ebpf.PerCPUHash},
-		"lru":   {ebpf.LRUHash, ebpf.LRUCPUHash},
-		"array": {ebpf.Array, ebpf.PerCPUArray},
-		"lpm":   {ebpf.LPMTrie, ebpf.UnspecifiedMap},
-	}
-	typ := types[t.Kind][0]
-	if t.PerCPU {
-		typ = types[t.Kind][1]
-	}
-	if typ == ebpf.UnspecifiedMap {
-		return typ, fmt.Errorf("table %q: the kernel has no such table: %s, per CPU: %v", t.Name, t.Kind, t.PerCPU)
-	}
-	return typ, nil
-}
-
 // applySettings writes the settings into the object's read-only data.
-func applySettings(desc *Desc, spec *ebpf.CollectionSpec, given map[string]any) error {
+func applySettings(desc *abi.Desc, spec *ebpf.CollectionSpec, given map[string]any) error {
 	known := map[string]bool{}
 	for _, s := range desc.Settings {
 		known[s.Name] = true
@@ -173,10 +102,10 @@ func applySettings(desc *Desc, spec *ebpf.CollectionSpec, given map[string]any) 
 		if err := encode(buf, s.Kind, s.Bits, v); err != nil {
 			return &ValueError{Where: where, Value: v, Reason: err.Error()}
 		}
-		if n := getUintOf(s.Kind, buf); s.Kind == KindUint && (n < s.Min || n > s.Max) {
+		if n := getUintOf(s.Kind, buf); s.Kind == abi.KindUint && (n < s.Min || n > s.Max) {
 			return &ValueError{Where: where, Value: v, Reason: fmt.Sprintf("is out of range: %d to %d", s.Min, s.Max)}
 		}
-		if err := spec.Variables["set_"+s.Name].Set(buf); err != nil {
+		if err := spec.Variables[abi.SettingPrefix+s.Name].Set(buf); err != nil {
 			return fmt.Errorf("%s: %w", where, err)
 		}
 	}
@@ -188,15 +117,15 @@ func applySettings(desc *Desc, spec *ebpf.CollectionSpec, given map[string]any) 
 	return nil
 }
 
-func getUintOf(kind Kind, buf []byte) uint64 {
-	if kind != KindUint {
+func getUintOf(kind abi.Kind, buf []byte) uint64 {
+	if kind != abi.KindUint {
 		return 0
 	}
 	return getUint(buf)
 }
 
 // loadCollection loads maps and programs, using the maps found instead of new ones.
-func loadCollection(desc *Desc, spec *ebpf.CollectionSpec, found map[string]*ebpf.Map) (*ebpf.Collection, error) {
+func loadCollection(desc *abi.Desc, spec *ebpf.CollectionSpec, found map[string]*ebpf.Map) (*ebpf.Collection, error) {
 	doing := fmt.Sprintf("load relay %q", desc.Name)
 	// Kernels before 5.11 account maps against the limit of locked memory. A process that may do nothing fails here first.
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -214,7 +143,7 @@ func loadCollection(desc *Desc, spec *ebpf.CollectionSpec, found map[string]*ebp
 }
 
 // explainLoad says in a person's words why the kernel refused.
-func explainLoad(desc *Desc, doing string, err error) error {
+func explainLoad(desc *abi.Desc, doing string, err error) error {
 	e := &KernelError{Doing: doing, Err: err}
 	major, minor, release := kernelVersion()
 	var verifier *ebpf.VerifierError

@@ -1,17 +1,19 @@
 package runtime
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // pins is the folder in a BPF file system where a relay outlives its process:
@@ -26,7 +28,7 @@ import (
 type pins struct {
 	path string
 	lock *os.File
-	old  *layout // what live holds; nil: nothing
+	old  *abi.Layout // what live holds; nil: nothing
 }
 
 func (p *pins) live(name string) string { return filepath.Join(p.path, "live", name) }
@@ -105,49 +107,12 @@ func checkBPFFS(path string) error {
 	}
 }
 
-// pinned says whether a map outlives the process. Read-only data belongs to a program, and memory that a packet uses to nobody.
-func pinned(name string) bool {
-	switch name {
-	case "fr_scratch", "fr_front", "fr_rows", "fr_learned":
-		return false
-	}
-	for _, prefix := range []string{"tbl_", "grp_", "rcv_", "fr_"} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
-}
-
-// layout is what the maps in live were made for. It names things, where Desc has indices, so that specs can be compared.
-type layout struct {
-	Version  int
-	Tables   []TableDesc
-	Sessions []SessionDesc
-	Programs []ProgramDesc
-	Counters []string
-	Slots    int
-	Usages   int
-	Shared   int
-
-	Levels       int
-	Groups       []GroupDesc
-	Events       []EventDesc
-	Receivers    int
-	Credits      int
-	Translations int
-	Ring         int
-}
-
-func layoutOf(d *Desc) *layout {
-	return &layout{Version, d.Tables, d.Sessions, d.Programs, d.Counters, d.Slots, d.Usages, d.Shared,
-		d.Levels, d.Groups, d.Events, d.Receivers, d.Credits, d.Translations, d.Ring}
-}
+func layoutOf(d *abi.Desc) *abi.Layout { return &abi.Layout{Version: abi.Version, Desc: *d} }
 
 // maps opens the maps that are pinned and fit desc. It returns none where nothing is pinned, and a *LayoutError where
 // something was laid out otherwise. A table that is new in desc, and counters that are for people only and have other
 // names now, are left out, and start afresh.
-func (p *pins) maps(desc *Desc, spec *ebpf.CollectionSpec) (_ map[string]*ebpf.Map, err error) {
+func (p *pins) maps(desc *abi.Desc, spec *ebpf.CollectionSpec) (_ map[string]*ebpf.Map, err error) {
 	if _, err := os.Stat(filepath.Join(p.path, "live")); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -159,7 +124,7 @@ func (p *pins) maps(desc *Desc, spec *ebpf.CollectionSpec) (_ map[string]*ebpf.M
 	}
 	found := map[string]*ebpf.Map{}
 	for name, ms := range spec.Maps {
-		if !pinned(name) || !p.keeps(name, desc) {
+		if !abi.Pinned(name) || !p.keeps(name, desc) {
 			continue
 		}
 		m, err := ebpf.LoadPinnedMap(p.live(name), nil)
@@ -178,66 +143,47 @@ func (p *pins) maps(desc *Desc, spec *ebpf.CollectionSpec) (_ map[string]*ebpf.M
 }
 
 // keeps says whether the pinned map of that name serves desc as well.
-func (p *pins) keeps(name string, desc *Desc) bool {
+func (p *pins) keeps(name string, desc *abi.Desc) bool {
 	switch {
-	case name == "fr_reasons":
+	case name == abi.MapReasons:
 		return reflect.DeepEqual(reasonNames(p.old.Programs), reasonNames(desc.Programs))
-	case name == "fr_named":
+	case name == abi.MapNamed:
 		return reflect.DeepEqual(p.old.Counters, desc.Counters)
-	case name == "fr_slots" || name == "fr_usage":
-		return p.old.Slots > 0
-	case name == "fr_shared":
-		return p.old.Shared > 0
-	case name == "fr_receivers" || strings.HasPrefix(name, "grp_") || strings.HasPrefix(name, "rcv_"):
-		return p.old.Receivers > 0
-	case name == "fr_credits":
-		return p.old.Credits > 0
-	case name == "fr_translate":
-		return p.old.Translations > 0
-	case name == "fr_events" || name == "fr_lost":
-		return p.old.Ring > 0
-	case strings.HasPrefix(name, "tbl_"):
-		for _, t := range p.old.Tables {
-			if "tbl_"+t.Name == name {
-				return true
-			}
-		}
-		return false
 	}
-	return true
+	return slices.ContainsFunc(p.old.Maps(), func(m abi.Map) bool { return m.Name == name })
 }
 
-func reasonNames(programs []ProgramDesc) []string {
+func reasonNames(programs []abi.Program) []string {
 	var names []string
 	for _, p := range programs {
 		for _, r := range p.Reasons {
-			names = append(names, p.Name+" "+r.Kind+" "+r.Name)
+			names = append(names, fmt.Sprint(p.Name, " ", r.Kind, " ", r.Name))
 		}
 	}
 	return names
 }
 
 // compare finds what can't be adopted.
-func (p *pins) compare(old, now *layout) error {
+func (p *pins) compare(old, now *abi.Layout) error {
 	refuse := func(what string, found, want any) error {
 		return &LayoutError{Path: p.path, What: what, Found: fmt.Sprint(found), Want: fmt.Sprint(want)}
 	}
 	if old.Version != now.Version {
 		return refuse("the contract with the kernel's programs", old.Version, now.Version)
 	}
-	was := map[string]TableDesc{}
+	was := map[string]abi.Table{}
 	for _, t := range old.Tables {
 		was[t.Name] = t
 	}
 	for _, t := range now.Tables {
 		o, ok := was[t.Name]
 		if !ok {
-			if t.Session >= 0 && old.Slots > 0 {
-				return refuse(fmt.Sprintf("table %q", t.Name), "none", t.summary()) // sessions that are open have no row in it
+			if t.Session != "" && old.Slots > 0 {
+				return refuse(fmt.Sprintf("table %q", t.Name), "none", tableSummary(&t)) // sessions that are open have no row in it
 			}
 			continue
 		}
-		if found, want := o.summary()+sessionName(old.Sessions, o.Session), t.summary()+sessionName(now.Sessions, t.Session); found != want {
+		if found, want := tableSummary(&o)+sessionSummary(&old.Desc, &o), tableSummary(&t)+sessionSummary(&now.Desc, &t); found != want {
 			return refuse(fmt.Sprintf("table %q", t.Name), found, want)
 		}
 	}
@@ -256,13 +202,13 @@ func (p *pins) compare(old, now *layout) error {
 }
 
 // compareFanOut finds what can't be adopted of groups, credits, translations and events. What the old relay had none of starts afresh.
-func (p *pins) compareFanOut(old, now *layout, refuse func(what string, found, want any) error) error {
+func (p *pins) compareFanOut(old, now *abi.Layout, refuse func(what string, found, want any) error) error {
 	if old.Receivers > 0 {
-		summaries := func(l *layout) (names []string, text map[string]string) {
+		summaries := func(l *abi.Layout) (names []string, text map[string]string) {
 			text = map[string]string{}
 			for _, g := range l.Groups {
 				names = append(names, g.Name)
-				text[g.Name] = g.summary()
+				text[g.Name] = groupSummary(&g)
 			}
 			return names, text
 		}
@@ -276,7 +222,7 @@ func (p *pins) compareFanOut(old, now *layout, refuse func(what string, found, w
 	}
 	if old.Ring > 0 {
 		for i := range max(len(old.Events), len(now.Events)) {
-			found, want := old.event(i), now.event(i)
+			found, want := eventSummary(old, i), eventSummary(now, i)
 			if found != want {
 				return refuse("the ring's events", orNone(found), orNone(want))
 			}
@@ -309,7 +255,7 @@ func orNone(s string) string {
 	return s
 }
 
-func (l *layout) event(i int) string {
+func eventSummary(l *abi.Layout, i int) string {
 	if i >= len(l.Events) {
 		return ""
 	}
@@ -318,27 +264,27 @@ func (l *layout) event(i int) string {
 }
 
 // summary names everything that matters about a group's layout.
-func (g *GroupDesc) summary() string {
+func groupSummary(g *abi.Group) string {
 	return fmt.Sprintf("%d groups of %d, %d receivers from %d on:%s (%d bytes) ->%s (%d bytes)",
 		g.Size, g.Max, g.Rows, g.Base, summarize(g.Key), g.KeySize, summarize(g.Receiver), g.ReceiverSize)
 }
 
-func summarize(members []MemberDesc) string {
+func summarize(members []abi.Member) string {
 	var b strings.Builder
 	for _, m := range members {
 		fmt.Fprintf(&b, " %s %s@%d+%d", m.Name, m.Kind, m.Off, m.Size)
-		if m.Kind == KindCredit || m.Kind == KindBucket {
+		if m.Kind == abi.KindCredit || m.Kind == abi.KindBucket {
 			fmt.Fprintf(&b, "*%d", m.Bits)
 		}
 	}
 	return b.String()
 }
 
-func sessionName(sessions []SessionDesc, i int) string {
-	if i < 0 {
+func sessionSummary(d *abi.Desc, t *abi.Table) string {
+	s := d.SessionOf(t)
+	if s == nil {
 		return ""
 	}
-	s := sessions[i]
 	var fields []string
 	for _, f := range s.Fields {
 		fields = append(fields, fmt.Sprint(f.Name, ":", f.Kind, ":", f.Size))
@@ -347,9 +293,9 @@ func sessionName(sessions []SessionDesc, i int) string {
 }
 
 // summary names everything that matters about a table's layout.
-func (t *TableDesc) summary() string {
+func tableSummary(t *abi.Table) string {
 	var b strings.Builder
-	b.WriteString(t.Kind)
+	b.WriteString(t.Kind.String())
 	if t.PerCPU {
 		b.WriteString(" per processor")
 	}
@@ -358,17 +304,8 @@ func (t *TableDesc) summary() string {
 	return b.String()
 }
 
-// String names the kind as specs do.
-func (k Kind) String() string {
-	names := [...]string{"uint", "bool", "bytes", "mac", "ip", "endpoint", "prefix", "next_hop", "hop", "counter", "credit", "bucket", "translation"}
-	if int(k) < len(names) {
-		return names[k]
-	}
-	return fmt.Sprintf("Kind(%d)", uint8(k))
-}
-
-func (p *pins) readLayout() (*layout, error) {
-	m, err := ebpf.LoadPinnedMap(p.live("layout"), nil)
+func (p *pins) readLayout() (*abi.Layout, error) {
+	m, err := ebpf.LoadPinnedMap(p.live(abi.PinnedLayout), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -377,16 +314,12 @@ func (p *pins) readLayout() (*layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &layout{}
-	if err := json.Unmarshal(text, l); err != nil {
-		return nil, fmt.Errorf("understand its layout: %w", err)
-	}
-	return l, nil
+	return abi.ReadLayout(text)
 }
 
 // writeLayout pins the layout of desc at path.
-func writeLayout(desc *Desc, path string) error {
-	text, err := json.Marshal(layoutOf(desc))
+func writeLayout(desc *abi.Desc, path string) error {
+	text, err := desc.Marshal()
 	if err != nil {
 		return err
 	}
@@ -402,19 +335,19 @@ func writeLayout(desc *Desc, path string) error {
 }
 
 // create pins a new relay's maps, all at once.
-func (p *pins) create(desc *Desc, maps map[string]*ebpf.Map) error {
+func (p *pins) create(desc *abi.Desc, maps map[string]*ebpf.Map) error {
 	fresh := filepath.Join(p.path, "new")
 	if err := os.Mkdir(fresh, 0o700); err != nil {
 		return err
 	}
 	for name, m := range maps {
-		if pinned(name) {
+		if abi.Pinned(name) {
 			if err := pinCopy(m, filepath.Join(fresh, name)); err != nil {
 				return err
 			}
 		}
 	}
-	if err := writeLayout(desc, filepath.Join(fresh, "layout")); err != nil {
+	if err := writeLayout(desc, filepath.Join(fresh, abi.PinnedLayout)); err != nil {
 		return err
 	}
 	if err := os.Rename(fresh, filepath.Join(p.path, "live")); err != nil {
@@ -435,9 +368,9 @@ func pinCopy(m *ebpf.Map, path string) error {
 }
 
 // renew pins what is new in desc among the adopted maps, each by one rename.
-func (p *pins) renew(desc *Desc, maps map[string]*ebpf.Map) error {
+func (p *pins) renew(desc *abi.Desc, maps map[string]*ebpf.Map) error {
 	for name, m := range maps {
-		if !pinned(name) || p.keeps(name, desc) {
+		if !abi.Pinned(name) || p.keeps(name, desc) {
 			continue
 		}
 		if err := os.RemoveAll(p.live("next_" + name)); err != nil {
@@ -454,14 +387,14 @@ func (p *pins) renew(desc *Desc, maps map[string]*ebpf.Map) error {
 }
 
 // settle makes desc the layout of what is pinned, and drops what it has no use for.
-func (p *pins) settle(desc *Desc, maps map[string]*ebpf.Map) error {
-	if err := os.RemoveAll(p.live("next_layout")); err != nil {
+func (p *pins) settle(desc *abi.Desc, maps map[string]*ebpf.Map) error {
+	if err := os.RemoveAll(p.live("next_" + abi.PinnedLayout)); err != nil {
 		return err
 	}
-	if err := writeLayout(desc, p.live("next_layout")); err != nil {
+	if err := writeLayout(desc, p.live("next_"+abi.PinnedLayout)); err != nil {
 		return err
 	}
-	if err := os.Rename(p.live("next_layout"), p.live("layout")); err != nil {
+	if err := os.Rename(p.live("next_"+abi.PinnedLayout), p.live(abi.PinnedLayout)); err != nil {
 		return err
 	}
 	p.old = layoutOf(desc)
@@ -470,7 +403,7 @@ func (p *pins) settle(desc *Desc, maps map[string]*ebpf.Map) error {
 		return err
 	}
 	for _, e := range entries {
-		if maps[e.Name()] == nil && (pinned(e.Name()) || strings.HasPrefix(e.Name(), "next_")) {
+		if maps[e.Name()] == nil && (abi.Pinned(e.Name()) || strings.HasPrefix(e.Name(), "next_")) {
 			if err := os.Remove(p.live(e.Name())); err != nil {
 				return err
 			}

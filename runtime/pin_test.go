@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 var pinCount atomic.Int32
@@ -35,7 +37,7 @@ func pinName(t testing.TB) string {
 // pinnedReasons reads the counters of a relay of another process.
 func pinnedReasons(t testing.TB, pins string) func(reason uint32) uint64 {
 	t.Helper()
-	m, err := ebpf.LoadPinnedMap(filepath.Join(pins, "live", "fr_reasons"), nil)
+	m, err := ebpf.LoadPinnedMap(filepath.Join(pins, "live", abi.MapReasons), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +49,7 @@ func pinnedReasons(t testing.TB, pins string) func(reason uint32) uint64 {
 		}
 		n := uint64(0)
 		for ; len(b) >= 16; b = b[16:] {
-			n += order.Uint64(b)
+			n += abi.Order.Uint64(b)
 		}
 		return n
 	}
@@ -172,13 +174,13 @@ func TestOtherLayout(t *testing.T) {
 	}
 	tests := []struct {
 		name   string
-		change func(d *Desc)
+		change func(d *abi.Desc)
 		define string
 		want   string
 	}{
-		{"a table of another size", func(d *Desc) { d.Tables[2].Size = 5; d.Shared = 11 }, "SOURCES=5", `table "sources" is laid out otherwise`},
-		{"members swapped", func(d *Desc) { v := d.Tables[4].Key; v[0].Name, v[1].Name = v[1].Name, v[0].Name }, "SOURCES=4", `table "things"`},
-		{"a field of sessions renamed", func(d *Desc) { d.Sessions[0].Fields[0].Name = "caller" }, "SOURCES=4", `table "by_client"`},
+		{"a table of another size", func(d *abi.Desc) { d.Tables[2].Size = 5; d.Shared = 11 }, "SOURCES=5", `table "sources" is laid out otherwise`},
+		{"members swapped", func(d *abi.Desc) { v := d.Tables[4].Key; v[0].Name, v[1].Name = v[1].Name, v[0].Name }, "SOURCES=4", `table "things"`},
+		{"a field of sessions renamed", func(d *abi.Desc) { d.Sessions[0].Fields[0].Name = "caller" }, "SOURCES=4", `table "by_client"`},
 	}
 	for _, tt := range tests {
 		d := flowDesc()
@@ -345,15 +347,15 @@ func TestRepairs(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	r := load(t, Options{PinPath: pins, Linger: time.Second})
 	keep, unopened, closing, lonely := open(t, r, 1), open(t, r, 2), open(t, r, 3), open(t, r, 4)
-	r.slots.mem.store32(unopened.slot, slotGen, 0)
-	r.slots.mem.store32(closing.slot, slotGen, 0)
+	r.slots.mem.store32(unopened.slot, abi.SlotGen, 0)
+	r.slots.mem.store32(closing.slot, abi.SlotGen, 0)
 	if err := closing.rows[0].table.m.Delete(closing.rows[0].key); err != nil {
 		t.Fatal(err)
 	}
 	if err := lonely.rows[1].table.m.Delete(lonely.rows[1].key); err != nil { // the slot is open, a row is missing
 		t.Fatal(err)
 	}
-	r.slots.mem.store32(7, slotGen, 9) // a slot without rows
+	r.slots.mem.store32(7, abi.SlotGen, 9) // a slot without rows
 	gen := unopened.gen
 	r.Close()
 	if err := os.Mkdir(filepath.Join(pins, "new"), 0o700); err != nil {
@@ -370,7 +372,7 @@ func TestRepairs(t *testing.T) {
 	if a, b := rows(next, "by_client"), rows(next, "by_peer"); n != 1 || a != 1 || b != 1 {
 		t.Errorf("%d sessions, %d and %d rows", n, a, b)
 	}
-	if next.slots.mem.load32(7, slotGen) != 0 || next.slots.mem.load32(lonely.slot, slotGen) != 0 {
+	if next.slots.mem.load32(7, abi.SlotGen) != 0 || next.slots.mem.load32(lonely.slot, abi.SlotGen) != 0 {
 		t.Error("a slot without a whole session is open")
 	}
 	for range 7 {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Path MTUs. A route's MTU is that of its first link. A router further on whose next link is smaller drops packets
@@ -484,14 +486,15 @@ func (qs quoted) match(e *hop) int {
 func (row *tableRow) ports(off int) (ports, bool) {
 	members := row.members()
 	for _, m := range members {
-		if m.Kind != KindHop || m.Off != off {
+		if m.Kind != abi.KindHop || m.Off != off {
 			continue
 		}
-		port := func(i int) int32 {
-			if i < 0 || members[i].Kind != KindEndpoint {
+		port := func(name string) int32 {
+			m := abi.Find(members, name)
+			if m == nil || m.Kind != abi.KindEndpoint {
 				return anyPort
 			}
-			return int32(order.Uint16(row.value[members[i].Off+16:]))
+			return int32(abi.Order.Uint16(row.value[m.Off+abi.EndpointPort:]))
 		}
 		return ports{port(m.From), port(m.To)}, true
 	}

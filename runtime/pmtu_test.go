@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // tooBig is an ICMP error about a UDP datagram of 1,300 bytes, in an IP packet from a router to the datagram's source.
@@ -482,7 +484,7 @@ func TestPathMTUWithoutSource(t *testing.T) {
 	b := network(t)
 	r := b.load(t, Options{})
 	to := netip.MustParseAddrPort("203.0.113.9:7000")
-	hop := MemberDesc{Name: "hop_to", Kind: KindHop, Size: 20, Off: 36, Hidden: true, To: 1, From: -1}
+	hop := abi.Member{Name: "hop_to", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "to"}
 	row := way(t, r, hop, netip.AddrPort{}, to)
 	gateway := netip.MustParseAddr("192.0.2.254")
 	if err := r.Table("routes").Put([]any{netip.MustParsePrefix("10.0.0.0/8")}, []any{gateway}); err != nil {
@@ -508,18 +510,18 @@ func TestPathMTUWithoutSource(t *testing.T) {
 }
 
 // way makes the relay follow a hop between two endpoints, as a row with that member would. The kernel has no such row.
-func way(t testing.TB, r *Relay, hop MemberDesc, from, to netip.AddrPort) *tableRow {
+func way(t testing.TB, r *Relay, hop abi.Member, from, to netip.AddrPort) *tableRow {
 	t.Helper()
-	members := []MemberDesc{
-		{Name: "from", Kind: KindEndpoint, Size: 18}, {Name: "to", Kind: KindEndpoint, Size: 18, Off: 18}, hop,
+	members := []abi.Member{
+		{Name: "from", Kind: abi.KindEndpoint, Size: 18}, {Name: "to", Kind: abi.KindEndpoint, Size: 18, Off: 18}, hop,
 	}
-	table := &Table{relay: r, desc: &TableDesc{Name: "ways", Value: members, ValueSize: 56}, m: r.Table("by_client").m}
+	table := &Table{relay: r, desc: &abi.Table{Name: "ways", Value: members, ValueSize: 56}, m: r.Table("by_client").m}
 	row := &tableRow{table: table, key: make([]byte, 40), value: make([]byte, 56)}
 	for off, e := range map[int]netip.AddrPort{0: from, 18: to} {
 		if e.IsValid() {
 			addr := e.Addr().As16()
 			copy(row.value[off:], addr[:])
-			order.PutUint16(row.value[off+16:], e.Port())
+			abi.Order.PutUint16(row.value[off+16:], e.Port())
 		}
 	}
 	if err := row.findHops(); err != nil {
@@ -535,7 +537,7 @@ func way(t testing.TB, r *Relay, hop MemberDesc, from, to netip.AddrPort) *table
 // ways makes the relay follow n hops, as sessions with n peers do.
 func ways(t testing.TB, r *Relay, n int) (keys []hopKey) {
 	t.Helper()
-	hop := MemberDesc{Name: "hop_to", Kind: KindHop, Size: 20, Off: 36, Hidden: true, To: 1}
+	hop := abi.Member{Name: "hop_to", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "to", From: "from"}
 	for i := range n {
 		to := netip.AddrFrom4([4]byte{203, 0, byte(113 + i>>8), byte(i)})
 		from := netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(10000+i))
@@ -679,14 +681,14 @@ func TestPathMTUTooMany(t *testing.T) {
 
 // What a row sends, as its members say it.
 func TestPathMTUOfRows(t *testing.T) {
-	ep := MemberDesc{Kind: KindEndpoint, Size: 18}
-	addr := MemberDesc{Kind: KindAddr, Size: 16}
+	ep := abi.Member{Kind: abi.KindEndpoint, Size: 18}
+	addr := abi.Member{Kind: abi.KindAddr, Size: 16}
 	from := netip.MustParseAddrPort("192.0.2.1:5000")
 	to := netip.MustParseAddrPort("203.0.113.9:7000")
 	exact, none := ports{5000, 7000}, ports{anyPort, anyPort}
 	for _, tt := range []struct {
 		name     string
-		from, to *MemberDesc
+		from, to *abi.Member
 		sends    []ports
 		not      []ports
 	}{
@@ -703,23 +705,24 @@ func TestPathMTUOfRows(t *testing.T) {
 			a, b := from.Addr().As16(), to.Addr().As16()
 			copy(value, a[:])
 			copy(value[18:], b[:])
-			order.PutUint16(value[16:], from.Port())
-			order.PutUint16(value[34:], to.Port())
-			var members []MemberDesc
-			way := MemberDesc{Kind: KindHop, Size: 20, Off: 36, Hidden: true, From: -1}
+			abi.Order.PutUint16(value[16:], from.Port())
+			abi.Order.PutUint16(value[34:], to.Port())
+			var members []abi.Member
+			way := abi.Member{Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true}
 			if tt.from != nil {
-				way.From = len(members)
-				members = append(members, *tt.from)
+				m := *tt.from
+				m.Name, way.From = "from", "from"
+				members = append(members, m)
 			}
 			if tt.to != nil {
 				m := *tt.to
 				m.Off = 18
-				way.To = len(members)
+				m.Name, way.To = "to", "to"
 				members = append(members, m, way)
 			} else {
-				members = append(members, MemberDesc{Kind: KindNextHop, Size: 36, Off: 36})
+				members = append(members, abi.Member{Kind: abi.KindNextHop, Size: 36, Off: 36})
 			}
-			row := &tableRow{table: &Table{desc: &TableDesc{Value: members}}, value: value}
+			row := &tableRow{table: &Table{desc: &abi.Table{Value: members}}, value: value}
 			e := &hop{rows: map[*tableRow]struct{}{row: {}}}
 			row.hops = []rowHop{{off: 36, hop: e}}
 			for want, list := range map[int][]ports{1000: tt.sends, 0: tt.not} {

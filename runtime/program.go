@@ -6,6 +6,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Count is a number of packets and of their bytes. Bytes are those of whole frames as they came.
@@ -17,23 +19,23 @@ type Count struct {
 // A Program is one program of a relay.
 type Program struct {
 	relay *Relay
-	desc  *ProgramDesc
+	desc  *abi.Program
 	prog  *ebpf.Program
 }
 
 // Name returns the program's name in the spec.
 func (p *Program) Name() string { return p.desc.Name }
 
-// Desc returns the program's description.
-func (p *Program) Desc() *ProgramDesc { return p.desc }
+// abi.Desc returns the program's description.
+func (p *Program) Desc() *abi.Program { return p.desc }
 
 // Kernel returns the loaded program, for tools that measure and test. It is closed with the relay.
 func (p *Program) Kernel() *ebpf.Program { return p.prog }
 
 // Reasons iterates over what became of the packets that the program saw, summed over all processors: every reason, in the
 // order of the plan, those that never happened included.
-func (p *Program) Reasons() iter.Seq2[ReasonDesc, Count] {
-	return func(yield func(ReasonDesc, Count) bool) {
+func (p *Program) Reasons() iter.Seq2[abi.Reason, Count] {
+	return func(yield func(abi.Reason, Count) bool) {
 		for i, reason := range p.desc.Reasons {
 			if !yield(reason, p.count(p.desc.Base+i)) {
 				return
@@ -65,9 +67,9 @@ func (p *Program) CountAt(i int) Count {
 
 func (p *Program) count(index int) Count {
 	var c Count
-	p.relay.eachCPU("fr_reasons", index, func(b []byte) {
-		c.Packets += order.Uint64(b)
-		c.Bytes += order.Uint64(b[8:])
+	p.relay.eachCPU(abi.MapReasons, index, func(b []byte) {
+		c.Packets += abi.Order.Uint64(b)
+		c.Bytes += abi.Order.Uint64(b[8:])
 	})
 	return c
 }
@@ -87,7 +89,7 @@ func (r *Relay) Counters() iter.Seq2[string, uint64] {
 func (r *Relay) CounterAt(i int) uint64 {
 	var n uint64
 	if i >= 0 && i < len(r.desc.Counters) {
-		r.eachCPU("fr_named", i, func(b []byte) { n += order.Uint64(b) })
+		r.eachCPU(abi.MapNamed, i, func(b []byte) { n += abi.Order.Uint64(b) })
 	}
 	return n
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netns"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Options say how a relay is loaded. The zero value is good for a relay whose settings all have defaults.
@@ -42,7 +44,7 @@ const defaultLease = time.Second
 
 // Relay is a relay in the kernel. Its methods may be called from any goroutine.
 type Relay struct {
-	desc  *Desc
+	desc  *abi.Desc
 	opt   Options
 	log   *slog.Logger
 	ns    netns.NsHandle
@@ -96,7 +98,7 @@ type Relay struct {
 //
 // Errors are an [*ObjectError], a [*KernelError] (an [*ebpf.VerifierError] can be reached through it), a [*ValueError] for
 // a setting, a [*LayoutError], a [*FolderError], or [ErrLocked].
-func Load(desc *Desc, object []byte, opt Options) (_ *Relay, err error) {
+func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 	if opt.Lease == 0 {
 		opt.Lease = defaultLease
 	}
@@ -146,7 +148,7 @@ func Load(desc *Desc, object []byte, opt Options) (_ *Relay, err error) {
 		defer closeMaps(found)
 	}
 	if len(found) > 0 {
-		if err := r.takeLease(spec, found["fr_lease"]); err != nil {
+		if err := r.takeLease(spec, found[abi.MapLease]); err != nil {
 			return nil, fmt.Errorf("relay %q: take over its lease: %w", desc.Name, err)
 		}
 	}
@@ -181,49 +183,49 @@ func Load(desc *Desc, object []byte, opt Options) (_ *Relay, err error) {
 func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 	maps := r.coll.Maps
 	if r.clock == nil {
-		if r.lease, err = mapArray(maps["fr_lease"]); err != nil {
+		if r.lease, err = mapArray(maps[abi.MapLease]); err != nil {
 			return err
 		}
-		if r.clock, err = newClock(r.coll.Programs["fr_clock"], r.lease); err != nil {
+		if r.clock, err = newClock(r.coll.Programs[abi.ClockProgram], r.lease); err != nil {
 			return err
 		}
 	}
 	if r.desc.Shared > 0 {
-		if r.counters, err = newCounters(maps["fr_shared"]); err != nil {
+		if r.counters, err = newCounters(maps[abi.MapShared]); err != nil {
 			return err
 		}
 	}
 	if r.desc.Credits > 0 {
-		if r.credits, err = newCredits(maps["fr_credits"], r.desc.Levels); err != nil {
+		if r.credits, err = newCredits(maps[abi.MapCredits], r.desc.Levels); err != nil {
 			return err
 		}
 	}
 	if r.desc.Translations > 0 {
-		r.spaces = newSpaces(r, maps["fr_translate"])
+		r.spaces = newSpaces(r, maps[abi.MapTranslate])
 	}
 	if r.desc.Ring > 0 {
-		if r.events, err = newEvents(r, maps["fr_events"], maps["fr_lost"]); err != nil {
+		if r.events, err = newEvents(r, maps[abi.MapEvents], maps[abi.MapLost]); err != nil {
 			return err
 		}
 	}
 	tableCredits, groupCredits := layCredits(r.credits, r.desc)
 	if r.desc.Slots > 0 {
-		if r.slots, err = newSlots(maps["fr_slots"], maps["fr_usage"]); err != nil {
+		if r.slots, err = newSlots(maps[abi.MapSlots], maps[abi.MapUsage]); err != nil {
 			return err
 		}
 	}
-	if r.desc.hasHops() {
+	if r.desc.HasHops() {
 		if r.hops, err = newHops(r); err != nil {
 			return err
 		}
 	}
 	for i := range r.desc.Programs {
 		d := &r.desc.Programs[i]
-		r.programs = append(r.programs, &Program{relay: r, desc: d, prog: r.coll.Programs["prog_"+d.Name]})
+		r.programs = append(r.programs, &Program{relay: r, desc: d, prog: r.coll.Programs[abi.ProgramPrefix+d.Name]})
 	}
 	for i := range r.desc.Tables {
 		d := &r.desc.Tables[i]
-		r.tables = append(r.tables, newTable(r, d, maps["tbl_"+d.Name], tableCredits[i]))
+		r.tables = append(r.tables, newTable(r, d, maps[abi.TablePrefix+d.Name], tableCredits[i]))
 	}
 	r.fan = newFan(r)
 	for i := range r.desc.Groups {
@@ -335,8 +337,8 @@ func (r *Relay) using(f func() error) error {
 	return f()
 }
 
-// Desc returns the description that the relay was loaded with.
-func (r *Relay) Desc() *Desc { return r.desc }
+// abi.Desc returns the description that the relay was loaded with.
+func (r *Relay) Desc() *abi.Desc { return r.desc }
 
 // Program returns the program of that name; nil where the relay has none.
 func (r *Relay) Program(name string) *Program {
@@ -363,24 +365,6 @@ func (r *Relay) Table(name string) *Table {
 
 // Tables returns all tables, those of sessions included, in the order of the spec.
 func (r *Relay) Tables() []*Table { return append([]*Table(nil), r.tables...) }
-
-func (d *Desc) hasHops() bool {
-	for _, t := range d.Tables {
-		for _, m := range t.Value {
-			if m.Kind == KindHop || m.Kind == KindNextHop {
-				return true
-			}
-		}
-	}
-	for _, g := range d.Groups {
-		for _, m := range g.Receiver {
-			if m.Kind == KindHop || m.Kind == KindNextHop {
-				return true
-			}
-		}
-	}
-	return false
-}
 
 func closeMaps(maps map[string]*ebpf.Map) {
 	for _, m := range maps {

@@ -8,6 +8,8 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // scanRows is how many rows are read by one system call.
@@ -24,7 +26,7 @@ func (t *Table) scan() iter.Seq2[[]byte, []byte] {
 	return func(yield func(k, v []byte) bool) {
 		zero := make([]byte, t.m.ValueSize())
 		for _, row := range rows {
-			if t.desc.Kind == "array" && bytes.Equal(row.value, zero) {
+			if t.desc.Kind == abi.TableArray && bytes.Equal(row.value, zero) {
 				continue
 			}
 			if !yield(row.key, row.value) {

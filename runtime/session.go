@@ -11,14 +11,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
-)
 
-// Layout of an entry of fr_slots (docs/abi.md). The word behind the generation is ours: the kernel doesn't read it. It
-// holds the last generation that the slot had, so that no two sessions ever share one, whichever process opened them.
-const (
-	slotDeadline = 0  // u64, jiffies
-	slotGen      = 8  // u32, 0: closed
-	slotLast     = 12 // u32
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // idleGrace is how much later than a session's idle time the kernel's deadline stands: user space, which alone knows the
@@ -59,11 +53,11 @@ func (s *slots) take() (slot, gen uint32, ok bool) {
 	}
 	slot = s.free[0]
 	s.free = s.free[1:]
-	gen = s.mem.load32(slot, slotLast) + 1
+	gen = s.mem.load32(slot, abi.SlotLast) + 1
 	if gen == 0 {
 		gen = 1
 	}
-	s.mem.store32(slot, slotLast, gen)
+	s.mem.store32(slot, abi.SlotLast, gen)
 	return slot, gen, true
 }
 
@@ -73,7 +67,7 @@ func (s *slots) put(slot uint32) { s.free = append(s.free, slot) }
 // until Close, or until its lifetime or idle time has passed.
 type Session struct {
 	relay  *Relay
-	desc   *SessionDesc
+	desc   *abi.Session
 	kind   int
 	slot   uint32
 	gen    uint32
@@ -97,7 +91,7 @@ type Session struct {
 // must be of one IP family. An error is a [*ValueError], a [*CollisionError] where another session has one of the keys, a
 // [*FullError], or [ErrClosed].
 func (r *Relay) Open(kind string, values ...any) (*Session, error) {
-	k := slices.IndexFunc(r.desc.Sessions, func(d SessionDesc) bool { return d.Name == kind })
+	k := slices.IndexFunc(r.desc.Sessions, func(d abi.Session) bool { return d.Name == kind })
 	if k < 0 {
 		return nil, fmt.Errorf("relay %q has no sessions of kind %q", r.desc.Name, kind)
 	}
@@ -141,11 +135,11 @@ func (s *Session) encode(values []any) error {
 			return bad("%s", err)
 		}
 		switch f.Kind {
-		case KindAddr, KindEndpoint:
+		case abi.KindAddr, abi.KindEndpoint:
 			if why := notCarried(getAddr(buf)); why != "" {
 				return bad("%s", why)
 			}
-		case KindUint:
+		case abi.KindUint:
 			n := getUint(buf)
 			if len(f.Ranges) > 0 && !slices.ContainsFunc(f.Ranges, func(r [2]uint64) bool { return r[0] <= n && n <= r[1] }) {
 				return bad("is out of range: %s", formatRanges(f.Ranges))
@@ -183,7 +177,7 @@ func (s *Session) makeRows() error {
 	return nil
 }
 
-func (s *Session) fill(buf []byte, members []MemberDesc, fields []int) {
+func (s *Session) fill(buf []byte, members []abi.Member, fields []int) {
 	i := 0
 	for _, m := range members {
 		if m.Hidden {
@@ -192,7 +186,7 @@ func (s *Session) fill(buf []byte, members []MemberDesc, fields []int) {
 		f := fields[i]
 		i++
 		at := buf[m.Off : m.Off+m.Size]
-		if m.Kind == KindUint && s.desc.Fields[f].Kind == KindUint {
+		if m.Kind == abi.KindUint && s.desc.Fields[f].Kind == abi.KindUint {
 			putUint(at, getUint(s.fields[f])) // the member may be wider than the field
 			continue
 		}
@@ -237,14 +231,14 @@ func (r *Relay) register(s *Session) (err error) {
 		return err
 	}
 	now := time.Now()
-	if d := time.Duration(s.desc.Lifetime); d > 0 {
+	if d := s.desc.Lifetime; d > 0 {
 		s.expires = now.Add(d)
 	}
-	if d := time.Duration(s.desc.Idle); d > 0 {
+	if d := s.desc.Idle; d > 0 {
 		s.idle = now.Add(d)
 	}
-	r.slots.mem.store64(s.slot, slotDeadline, s.deadline())
-	r.slots.mem.store32(s.slot, slotGen, s.gen)
+	r.slots.mem.store64(s.slot, abi.SlotDeadline, s.deadline())
+	r.slots.mem.store32(s.slot, abi.SlotGen, s.gen)
 	r.enter(s)
 	return nil
 }
@@ -343,8 +337,8 @@ func (r *Relay) end(s *Session, cause error) error {
 	if s.over {
 		return nil
 	}
-	r.slots.mem.store32(s.slot, slotGen, 0)
-	r.slots.mem.store64(s.slot, slotDeadline, 0)
+	r.slots.mem.store32(s.slot, abi.SlotGen, 0)
+	r.slots.mem.store64(s.slot, abi.SlotDeadline, 0)
 	var err error
 	for _, row := range s.rows {
 		err = errors.Join(err, r.remove(row))
@@ -409,8 +403,8 @@ func (s *Session) Counters() []Count {
 	out := make([]Count, len(s.rows))
 	s.eachUsage(func(b []byte) {
 		for i := range out {
-			out[i].Packets += order.Uint64(b[8+16*i:])
-			out[i].Bytes += order.Uint64(b[16+16*i:])
+			out[i].Packets += abi.Order.Uint64(b[8+16*i:])
+			out[i].Bytes += abi.Order.Uint64(b[16+16*i:])
 		}
 	})
 	return out
@@ -428,7 +422,7 @@ func (s *Session) LastUsed() time.Time {
 
 func (s *Session) lastUsed() uint64 {
 	var last uint64
-	s.eachUsage(func(b []byte) { last = max(last, order.Uint64(b)) })
+	s.eachUsage(func(b []byte) { last = max(last, abi.Order.Uint64(b)) })
 	return last
 }
 
@@ -453,7 +447,7 @@ func (s *Session) eachUsageLocked(visit func([]byte)) {
 	}
 }
 
-// Sessions returns the open sessions, adopted ones included, in a stable order.
+// Sessions returns the open sessions, adopted ones included, in a stable abi.Order.
 func (r *Relay) Sessions() iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
 		r.mu.Lock()

@@ -4,16 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // This file has what rows refer to by an index: counters, credits and translations, for rows of tables and of receivers alike.
 
 // state returns what a row's index stands for.
-func (r *Relay) state(m MemberDesc, index uint32) any {
+func (r *Relay) state(m abi.Member, index uint32) any {
 	switch m.Kind {
-	case KindCounter:
+	case abi.KindCounter:
 		return r.counters.get(index)
-	case KindTranslation:
+	case abi.KindTranslation:
 		return r.spaces.get(index)
 	}
 	return r.credits.get(m, index)
@@ -21,14 +23,14 @@ func (r *Relay) state(m MemberDesc, index uint32) any {
 
 // allocState writes new indices into a row: a counter that reads first(i) for the i-th member, a credit of the block, an empty
 // translation. After an error, all of it is free again, the block as well. r.mu is held.
-func (r *Relay) allocState(members []MemberDesc, row []byte, blocks *creditBlocks, block uint32, first func(member int) uint64) error {
+func (r *Relay) allocState(members []abi.Member, row []byte, blocks *creditBlocks, block uint32, first func(member int) uint64) error {
 	for i, m := range members {
-		if !m.Kind.isState() {
+		if !m.Kind.IsState() {
 			continue
 		}
 		var index uint32
 		switch m.Kind {
-		case KindCounter:
+		case abi.KindCounter:
 			c := r.newCounter(first(i), members[:i], row)
 			if c == nil {
 				r.releaseIndices(members[:i], row)
@@ -36,13 +38,13 @@ func (r *Relay) allocState(members []MemberDesc, row []byte, blocks *creditBlock
 				return &FullError{What: "the array of shared counters", Size: r.desc.Shared - 1}
 			}
 			index = c.index
-		case KindTranslation:
+		case abi.KindTranslation:
 			index = r.spaces.alloc()
 		default:
 			index = blocks.index(block, i)
 			r.credits.make(m, index)
 		}
-		order.PutUint32(row[m.Off:], index)
+		abi.Order.PutUint32(row[m.Off:], index)
 	}
 	if blocks.size > 0 {
 		blocks.clear(block)
@@ -51,13 +53,13 @@ func (r *Relay) allocState(members []MemberDesc, row []byte, blocks *creditBlock
 }
 
 // releaseState frees what a row refers to. r.mu is held, and no program sees the row any more.
-func (r *Relay) releaseState(members []MemberDesc, row []byte, blocks *creditBlocks) {
+func (r *Relay) releaseState(members []abi.Member, row []byte, blocks *creditBlocks) {
 	r.releaseIndices(members, row)
 	for i, m := range members {
-		if m.Kind != KindCredit && m.Kind != KindBucket {
+		if m.Kind != abi.KindCredit && m.Kind != abi.KindBucket {
 			continue
 		}
-		if block, ok := blocks.block(order.Uint32(row[m.Off:]), i); ok {
+		if block, ok := blocks.block(abi.Order.Uint32(row[m.Off:]), i); ok {
 			blocks.release(block)
 			return
 		}
@@ -65,20 +67,20 @@ func (r *Relay) releaseState(members []MemberDesc, row []byte, blocks *creditBlo
 }
 
 // releaseIndices frees counters and translations.
-func (r *Relay) releaseIndices(members []MemberDesc, row []byte) {
+func (r *Relay) releaseIndices(members []abi.Member, row []byte) {
 	for _, m := range members {
 		switch index := row[m.Off:]; m.Kind {
-		case KindCounter:
-			r.counters.release(order.Uint32(index))
-		case KindTranslation:
-			r.spaces.release(order.Uint32(index))
+		case abi.KindCounter:
+			r.counters.release(abi.Order.Uint32(index))
+		case abi.KindTranslation:
+			r.spaces.release(abi.Order.Uint32(index))
 		}
 	}
 }
 
 // newCounter allocates a counter, if need be after finding those of rows that the kernel has evicted. The row is not in the kernel
 // yet; its members have theirs. r.mu is held.
-func (r *Relay) newCounter(first uint64, members []MemberDesc, row []byte) *Counter {
+func (r *Relay) newCounter(first uint64, members []abi.Member, row []byte) *Counter {
 	if c := r.counters.alloc(first); c != nil {
 		return c
 	}
@@ -105,10 +107,10 @@ func (r *Relay) countersInUse() map[uint32]bool {
 	return used
 }
 
-func noteCounters(used map[uint32]bool, members []MemberDesc, row []byte) {
+func noteCounters(used map[uint32]bool, members []abi.Member, row []byte) {
 	for _, m := range members {
-		if m.Kind == KindCounter {
-			used[order.Uint32(row[m.Off:])] = true
+		if m.Kind == abi.KindCounter {
+			used[abi.Order.Uint32(row[m.Off:])] = true
 		}
 	}
 }
@@ -137,13 +139,13 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 	firsts := make([]uint64, len(t.desc.Value))
 	fresh := old == nil
 	for i, m := range t.desc.Value {
-		if !m.Kind.isState() {
+		if !m.Kind.IsState() {
 			continue
 		}
 		var have any
 		if old != nil {
-			index := order.Uint32(old[m.Off:])
-			order.PutUint32(row.value[m.Off:], index)
+			index := abi.Order.Uint32(old[m.Off:])
+			abi.Order.PutUint32(row.value[m.Off:], index)
 			have = r.state(m, index)
 			fresh = fresh || index == 0 // a row of an array that nobody has written yet
 		}
@@ -151,11 +153,11 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 		if err != nil {
 			return nil, &ValueError{Where: fmt.Sprintf("%s, value, %q", t.where(), m.Name), Value: given[i], Reason: err.Error()}
 		}
-		if n, ok := v.(uint64); ok && m.Kind == KindCounter {
+		if n, ok := v.(uint64); ok && m.Kind == abi.KindCounter {
 			firsts[i] = n
 		}
 		if v != nil {
-			set = append(set, func() { setState(r.state(m, order.Uint32(row.value[m.Off:])), v) })
+			set = append(set, func() { setState(r.state(m, abi.Order.Uint32(row.value[m.Off:])), v) })
 		}
 	}
 	if fresh {
@@ -176,7 +178,7 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 
 // checkState reads what a caller gave for a member that refers to state: a uint64, a Rate, or nil for what it is. What the row has
 // already means that as well.
-func checkState(m MemberDesc, v, have any) (any, error) {
+func checkState(m abi.Member, v, have any) (any, error) {
 	switch rv := reflect.ValueOf(v); rv.Kind() {
 	case reflect.Invalid:
 		return nil, nil
@@ -187,13 +189,13 @@ func checkState(m MemberDesc, v, have any) (any, error) {
 		return nil, fmt.Errorf("is the %v of another row; give its first value", m.Kind)
 	}
 	switch m.Kind {
-	case KindBucket:
+	case abi.KindBucket:
 		rate, ok := v.(Rate)
 		if !ok {
 			return nil, typeError(v, "runtime.Rate")
 		}
 		return rate, nil
-	case KindTranslation:
+	case abi.KindTranslation:
 		return nil, errors.New("can't be given a value")
 	}
 	return toUint(v, 64)

@@ -18,6 +18,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // manyFlows is how many sessions the relay has that is taken over under load.
@@ -27,7 +29,7 @@ const manyFlows = 64_000
 // came from.
 var manyDefines = []string{"FLOWS=65536", "REFLECT"}
 
-func manyDesc() *Desc {
+func manyDesc() *abi.Desc {
 	d := flowDesc()
 	d.Tables[0].Size, d.Tables[1].Size, d.Sessions[0].Size, d.Slots = 65536, 65536, 65536, 65536
 	return d
@@ -337,7 +339,7 @@ func TestSuccessorLosesNothing(t *testing.T) {
 
 func pinnedLease(t *testing.T, pins string) *mapping {
 	t.Helper()
-	m, err := ebpf.LoadPinnedMap(filepath.Join(pins, "live", "fr_lease"), nil)
+	m, err := ebpf.LoadPinnedMap(filepath.Join(pins, "live", abi.MapLease), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -358,7 +360,7 @@ func TestFailedAdoption(t *testing.T) {
 		t.Fatal(err)
 	}
 	lease := pinnedLease(t, pins)
-	was := lease.load64(0, leaseDeadline)
+	was := lease.load64(0, abi.LeaseDeadline)
 	bad := filepath.Join(pins, "live", linkPrefix+"fwd_1")
 	if err := os.Mkdir(bad, 0o700); err != nil { // what isn't a link can't be adopted, and that comes last
 		t.Fatal(err)
@@ -367,7 +369,7 @@ func TestFailedAdoption(t *testing.T) {
 	if _, err := Load(flowDesc(), build(t), opt); err == nil || !strings.Contains(err.Error(), "adopt "+pins) {
 		t.Fatalf("adopted: %v", err)
 	}
-	if now := lease.load64(0, leaseDeadline); now != was {
+	if now := lease.load64(0, abi.LeaseDeadline); now != was {
 		t.Errorf("the lease ends at %d, and ended at %d before", now, was)
 	}
 	// One with another layout never took it.
@@ -377,20 +379,20 @@ func TestFailedAdoption(t *testing.T) {
 	if _, err := Load(other, build(t), opt); !errors.As(err, &le) {
 		t.Fatalf("adopted: %v", err)
 	}
-	if now := lease.load64(0, leaseDeadline); now != was {
+	if now := lease.load64(0, abi.LeaseDeadline); now != was {
 		t.Errorf("the lease ends at %d, and ended at %d before", now, was)
 	}
 	if err := os.Remove(bad); err != nil {
 		t.Fatal(err)
 	}
 	next := load(t, Options{PinPath: pins})
-	if run(t, next, packet(1)) != forwarded || next.lease.load64(0, leaseDeadline) == was {
+	if run(t, next, packet(1)) != forwarded || next.lease.load64(0, abi.LeaseDeadline) == was {
 		t.Error("the session is gone, or its lease")
 	}
 	// A lease that somebody else has renewed meanwhile is theirs.
 	failed := &Relay{lease: next.lease, leaseTaken: true, leaseMine: 1, leaseWas: 0}
 	failed.returnLease()
-	if next.lease.load64(0, leaseDeadline) == 0 {
+	if next.lease.load64(0, abi.LeaseDeadline) == 0 {
 		t.Error("the lease of a living relay was taken away")
 	}
 }
@@ -419,7 +421,7 @@ func TestAdoptedHops(t *testing.T) {
 			t.Fatal(err)
 		}
 		if long {
-			pinnedLease(t, pins).store64(0, leaseDeadline, 1)
+			pinnedLease(t, pins).store64(0, abi.LeaseDeadline, 1)
 		}
 		next := b.load(t, Options{PinPath: pins})
 		follows := func() bool {
@@ -428,7 +430,7 @@ func TestAdoptedHops(t *testing.T) {
 				table := next.Table(name)
 				for _, value := range table.each() {
 					for _, m := range table.desc.Value {
-						if m.Kind != KindHop && m.Kind != KindNextHop {
+						if m.Kind != abi.KindHop && m.Kind != abi.KindNextHop {
 							continue
 						}
 						n++

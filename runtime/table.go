@@ -8,6 +8,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // A Table is kernel state that user space reads and, unless it holds the rows of sessions, writes. Keys and values are
@@ -22,7 +24,7 @@ import (
 // 0, and other members are the same on all.
 type Table struct {
 	relay   *Relay
-	desc    *TableDesc
+	desc    *abi.Table
 	m       *ebpf.Map
 	cpus    int  // per-CPU tables: how many values a row has; else 1
 	state   bool // values hold counters, credits or translations
@@ -31,19 +33,19 @@ type Table struct {
 	rows map[string]*tableRow // rows that hold hops, by key; guarded by relay.mu
 }
 
-func newTable(r *Relay, d *TableDesc, m *ebpf.Map, credits *creditBlocks) *Table {
+func newTable(r *Relay, d *abi.Table, m *ebpf.Map, credits *creditBlocks) *Table {
 	t := &Table{relay: r, credits: credits, desc: d, m: m, cpus: 1, rows: map[string]*tableRow{}}
 	if d.PerCPU {
 		t.cpus = ebpf.MustPossibleCPU()
 	}
 	for _, m := range d.Value {
-		t.state = t.state || m.Kind.isState()
+		t.state = t.state || m.Kind.IsState()
 	}
 	return t
 }
 
-// Desc returns the table's description.
-func (t *Table) Desc() *TableDesc { return t.desc }
+// abi.Desc returns the table's description.
+func (t *Table) Desc() *abi.Table { return t.desc }
 
 // Map returns the kernel's map, for tools that measure. It is closed with the relay.
 func (t *Table) Map() *ebpf.Map { return t.m }
@@ -167,7 +169,7 @@ func (t *Table) Delete(key []any) error {
 			return t.explain(err)
 		}
 	}
-	if t.desc.Kind == "array" {
+	if t.desc.Kind == abi.TableArray {
 		err = t.update(k, make([]byte, t.desc.ValueSize), ebpf.UpdateAny)
 	} else {
 		err = t.remove(k)
@@ -189,7 +191,7 @@ func (t *Table) Delete(key []any) error {
 	return nil
 }
 
-// All iterates over the rows: keys and values, in the kernel's order. Rows that come or go meanwhile may be seen or not; none
+// All iterates over the rows: keys and values, in the kernel's abi.Order. Rows that come or go meanwhile may be seen or not; none
 // is seen twice. Of an array, rows that are all zero are left out. The iteration ends early where the relay is closed.
 func (t *Table) All() iter.Seq2[[]any, []any] {
 	return func(yield func([]any, []any) bool) {
@@ -229,7 +231,7 @@ func (t *Table) each() iter.Seq2[[]byte, []byte] {
 		}
 		for _, k := range keys {
 			v, err := t.find(k)
-			if err != nil || t.desc.Kind == "array" && strings.Trim(string(v), "\x00") == "" {
+			if err != nil || t.desc.Kind == abi.TableArray && strings.Trim(string(v), "\x00") == "" {
 				continue
 			}
 			if !yield(k, v) {
@@ -240,8 +242,8 @@ func (t *Table) each() iter.Seq2[[]byte, []byte] {
 }
 
 func (t *Table) writable() error {
-	if t.desc.Session >= 0 {
-		return fmt.Errorf("%s holds the rows of sessions; open and close sessions of kind %q instead", t.where(), t.relay.desc.Sessions[t.desc.Session].Name)
+	if t.desc.Session != "" {
+		return fmt.Errorf("%s holds the rows of sessions; open and close sessions of kind %q instead", t.where(), t.desc.Session)
 	}
 	return nil
 }
@@ -251,7 +253,7 @@ func (t *Table) encodeKey(key []any) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.desc.Kind == "array" && int(order.Uint32(k)) >= t.desc.Size {
+	if t.desc.Kind == abi.TableArray && int(abi.Order.Uint32(k)) >= t.desc.Size {
 		return nil, &ValueError{Where: t.where(), Value: key[0], Reason: fmt.Sprintf("is no index of it: it has %d entries", t.desc.Size)}
 	}
 	return k, nil
@@ -264,7 +266,7 @@ func (t *Table) decodeValue(b []byte) []any {
 		stride := align8(t.desc.ValueSize)
 		for cpu := 1; cpu < t.cpus; cpu++ {
 			for _, m := range t.desc.Value {
-				if m.Kind == KindUint && !m.Hidden {
+				if m.Kind == abi.KindUint && !m.Hidden {
 					at := sum[m.Off : m.Off+m.Size]
 					putUint(at, getUint(at)+getUint(b[cpu*stride+m.Off:][:m.Size]))
 				}
@@ -279,12 +281,12 @@ func (t *Table) decodeValue(b []byte) []any {
 // may change. Whoever writes rows does it through update and remove, one at a time: relay.mu is held.
 func (t *Table) changing() (done func()) {
 	lease := t.relay.lease
-	if t.desc.Kind != "array" {
-		lease.add64(0, leaseChanges, 1)
+	if t.desc.Kind != abi.TableArray {
+		lease.add64(0, abi.LeaseChanges, 1)
 		return func() {}
 	}
-	lease.add64(0, leaseStoring, 1)
-	return func() { lease.add64(0, leaseStoring, 1) }
+	lease.add64(0, abi.LeaseStoring, 1)
+	return func() { lease.add64(0, abi.LeaseStoring, 1) }
 }
 
 // remove deletes a row.
@@ -303,7 +305,7 @@ func (t *Table) update(key, value []byte, flags ebpf.MapUpdateFlags) error {
 	for i := range values {
 		values[i] = append([]byte(nil), value...)
 		for _, m := range t.desc.Value {
-			if i > 0 && m.Kind == KindUint {
+			if i > 0 && m.Kind == abi.KindUint {
 				clear(values[i][m.Off : m.Off+m.Size])
 			}
 		}
@@ -336,10 +338,10 @@ func (t *Table) slotOf(value []byte) (slot, gen uint32) {
 	for _, m := range t.desc.Value {
 		switch {
 		case !m.Hidden:
-		case m.Name == "slot":
-			slot = order.Uint32(value[m.Off:])
-		case m.Name == "gen":
-			gen = order.Uint32(value[m.Off:])
+		case m.Name == abi.MemberSlot:
+			slot = abi.Order.Uint32(value[m.Off:])
+		case m.Name == abi.MemberGen:
+			gen = abi.Order.Uint32(value[m.Off:])
 		}
 	}
 	return slot, gen

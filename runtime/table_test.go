@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 func TestTableValues(t *testing.T) {
@@ -222,11 +224,11 @@ func TestPrefixesAndNextHops(t *testing.T) {
 		t.Errorf("rows %v", found)
 	}
 	b, err := routes.Map().LookupBytes(mustKey(t, routes, netip.MustParsePrefix("203.0.113.0/24")))
-	if err != nil || order.Uint32(b) != 7 || order.Uint16(b[4:]) != 65535 || HopState(b[6]) != HopDirect || b[8] != 1 || b[14] != 2 {
+	if err != nil || abi.Order.Uint32(b) != 7 || abi.Order.Uint16(b[4:]) != 65535 || HopState(b[6]) != HopDirect || b[8] != 1 || b[14] != 2 {
 		t.Errorf("hop % x, %v", b, err)
 	}
-	if k := mustKey(t, routes, netip.MustParsePrefix("203.0.113.0/24")); order.Uint32(k) != 120 {
-		t.Errorf("prefix length %d", order.Uint32(k))
+	if k := mustKey(t, routes, netip.MustParsePrefix("203.0.113.0/24")); abi.Order.Uint32(k) != 120 {
+		t.Errorf("prefix length %d", abi.Order.Uint32(k))
 	}
 	if err := put("203.0.113.1/24", "192.0.2.9"); err == nil || !strings.Contains(err.Error(), "did you mean 203.0.113.0/24?") {
 		t.Errorf("bits behind the prefix: %v", err)
@@ -314,27 +316,27 @@ func TestArray(t *testing.T) {
 
 func TestParseValue(t *testing.T) {
 	for _, tt := range []struct {
-		kind Kind
+		kind abi.Kind
 		text string
 		want any
 	}{
-		{KindUint, "0x4001", uint64(0x4001)},
-		{KindCounter, " 4 ", uint64(4)},
-		{KindBool, "true", true},
-		{KindBytes, "0a0b", []byte{10, 11}},
-		{KindMac, "02:00:00:00:00:01", net.HardwareAddr{2, 0, 0, 0, 0, 1}},
-		{KindNextHop, "2001:db8::1", netip.MustParseAddr("2001:db8::1")},
-		{KindEndpoint, "[2001:db8::1]:5", netip.MustParseAddrPort("[2001:db8::1]:5")},
-		{KindPrefix, "10.0.0.0/8", netip.MustParsePrefix("10.0.0.0/8")},
-		{KindCredit, "1000", uint64(1000)},
-		{KindBucket, "125000/0x7530", Rate{125000, 30000}},
-		{KindBucket, "125000", nil},
-		{KindBucket, "1/2/3", nil},
-		{KindTranslation, "1", nil},
-		{KindUint, "-1", nil},
-		{KindEndpoint, "192.0.2.1", nil},
-		{KindAddr, "example.com", nil},
-		{KindHop, "1", nil},
+		{abi.KindUint, "0x4001", uint64(0x4001)},
+		{abi.KindCounter, " 4 ", uint64(4)},
+		{abi.KindBool, "true", true},
+		{abi.KindBytes, "0a0b", []byte{10, 11}},
+		{abi.KindMAC, "02:00:00:00:00:01", net.HardwareAddr{2, 0, 0, 0, 0, 1}},
+		{abi.KindNextHop, "2001:db8::1", netip.MustParseAddr("2001:db8::1")},
+		{abi.KindEndpoint, "[2001:db8::1]:5", netip.MustParseAddrPort("[2001:db8::1]:5")},
+		{abi.KindPrefix, "10.0.0.0/8", netip.MustParsePrefix("10.0.0.0/8")},
+		{abi.KindCredit, "1000", uint64(1000)},
+		{abi.KindBucket, "125000/0x7530", Rate{125000, 30000}},
+		{abi.KindBucket, "125000", nil},
+		{abi.KindBucket, "1/2/3", nil},
+		{abi.KindTranslation, "1", nil},
+		{abi.KindUint, "-1", nil},
+		{abi.KindEndpoint, "192.0.2.1", nil},
+		{abi.KindAddr, "example.com", nil},
+		{abi.KindHop, "1", nil},
 	} {
 		got, err := ParseValue(tt.kind, tt.text)
 		if (err != nil) != (tt.want == nil) || err == nil && !reflect.DeepEqual(got, tt.want) {

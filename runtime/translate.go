@@ -10,16 +10,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
-)
 
-// Layout of fr_translate (docs/abi.md).
-const (
-	translateKeySize = 16 // u64 key; u32 namespace; u32 pad
-	translateKey     = 0
-	translateSpace   = 8
-	translateSize    = 16 // u64 value; u64 done
-	translateValue   = 0
-	translateDone    = 8
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // A Translation maps numbers to numbers for one row or receiver. The kernel's programs make a value where there is none for a
@@ -44,7 +36,7 @@ func (t *Translation) find(key uint64) (value uint64, done, found bool, err erro
 			return fmt.Errorf("translations: %w", err)
 		}
 		if b != nil {
-			value, done, found = order.Uint64(b[translateValue:]), order.Uint64(b[translateDone:]) != 0, true
+			value, done, found = abi.Order.Uint64(b[abi.TranslationValue:]), abi.Order.Uint64(b[abi.TranslationDone:]) != 0, true
 		}
 		return nil
 	})
@@ -54,10 +46,10 @@ func (t *Translation) find(key uint64) (value uint64, done, found bool, err erro
 // Put gives a key a value unless it has one, and returns the one that it has now. Errors: a [*FullError]; [ErrContended] where a
 // program has begun to make a value and doesn't finish; [ErrClosed].
 func (t *Translation) Put(key, value uint64) (now uint64, stored bool, err error) {
-	row := make([]byte, translateSize)
-	order.PutUint64(row[translateValue:], value)
-	order.PutUint64(row[translateDone:], 1)
-	for range spendTries {
+	row := make([]byte, abi.TranslationSize)
+	abi.Order.PutUint64(row[abi.TranslationValue:], value)
+	abi.Order.PutUint64(row[abi.TranslationDone:], 1)
+	for range abi.CreditTries {
 		err := t.using(func() error { return t.spaces.m.Update(t.key(key), row, ebpf.UpdateNoExist) })
 		if err == nil {
 			return value, true, nil
@@ -87,25 +79,25 @@ func (t *Translation) Delete(key uint64) error {
 	return err
 }
 
-// All iterates over keys and values, in no order. It reads the whole table of translations, those of other rows included.
+// All iterates over keys and values, in no abi.Order. It reads the whole table of translations, those of other rows included.
 func (t *Translation) All() iter.Seq2[uint64, uint64] {
 	return func(yield func(uint64, uint64) bool) {
 		if t == nil || t.gone.Load() {
 			return
 		}
 		t.spaces.each(func(key, value []byte) bool {
-			if order.Uint32(key[translateSpace:]) != t.space || order.Uint64(value[translateDone:]) == 0 {
+			if abi.Order.Uint32(key[abi.TranslationKeySpace:]) != t.space || abi.Order.Uint64(value[abi.TranslationDone:]) == 0 {
 				return true
 			}
-			return yield(order.Uint64(key[translateKey:]), order.Uint64(value[translateValue:]))
+			return yield(abi.Order.Uint64(key[abi.TranslationKeyNumber:]), abi.Order.Uint64(value[abi.TranslationValue:]))
 		})
 	}
 }
 
 func (t *Translation) key(key uint64) []byte {
-	b := make([]byte, translateKeySize)
-	order.PutUint64(b[translateKey:], key)
-	order.PutUint32(b[translateSpace:], t.space)
+	b := make([]byte, abi.TranslationKeySize)
+	abi.Order.PutUint64(b[abi.TranslationKeyNumber:], key)
+	abi.Order.PutUint32(b[abi.TranslationKeySpace:], t.space)
 	return b
 }
 
@@ -192,7 +184,7 @@ func (s *spaces) sweep(wait func() error) error {
 	}
 	var keys [][]byte
 	s.each(func(key, _ []byte) bool {
-		space := order.Uint32(key[translateSpace:])
+		space := abi.Order.Uint32(key[abi.TranslationKeySpace:])
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.all[space] == nil {
@@ -235,11 +227,11 @@ func gracePeriod() error {
 	return nil
 }
 
-// each visits all rows, in the kernel's order.
+// each visits all rows, in the kernel's abi.Order.
 func (s *spaces) each(visit func(key, value []byte) bool) {
 	const chunk = 1024
 	var cursor ebpf.MapBatchCursor
-	keys, values := make([][translateKeySize]byte, chunk), make([][translateSize]byte, chunk)
+	keys, values := make([][abi.TranslationKeySize]byte, chunk), make([][abi.TranslationSize]byte, chunk)
 	for {
 		var n int
 		err := s.relay.using(func() (err error) {

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // spent is what was taken from a credit.
@@ -97,7 +98,7 @@ func (r *run) emit(s *ir.Emit) {
 	if s.Row != nil {
 		e.Receiver = identity(s.Row.Table, r.row(s.Row).value)
 	}
-	if len(e.Record) < ir.EventHeader || len(e.Record) != s.Event.Fields.Size {
+	if len(e.Record) < abi.EventHeader || len(e.Record) != s.Event.Fields.Size {
 		r.fail("event %q: a record of %d bytes", s.Event.Name, len(e.Record))
 		return
 	}

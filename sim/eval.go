@@ -8,6 +8,7 @@ import (
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // mapped is the prefix of IPv4 addresses in their 16-byte form.
@@ -285,7 +286,7 @@ func (r *run) member(row *ir.Row, m *ir.Member, part ir.Part) []byte {
 	case ir.PartAddr:
 		size = 16
 		if m.Type.Kind == ir.NextHop {
-			off += HopSize
+			off += abi.NextHopAddr
 		}
 	case ir.PartPort:
 		off, size = off+16, 2

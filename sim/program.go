@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // program is a plan's program, prepared to run: variables and rows are numbered, and every statement has the point that
@@ -104,7 +105,7 @@ func (b *builder) node(s ir.Stmt) *node {
 		n.ran = b.point(s.Pos, "hop")
 		for state, reason := range s.Reasons {
 			name := ""
-			if !leaves(state, b.each) {
+			if !leaves(abi.HopState(state), b.each) {
 				name = b.stop(reason)
 			}
 			n.outcomes = append(n.outcomes, b.outcome(s.Pos, fmt.Sprintf("hop: %s %s", stateNames[state], name)))
@@ -188,7 +189,7 @@ func (b *builder) stop(reason int) string {
 }
 
 // leaves reports whether a packet can leave through a hop of a state. The kernel doesn't resolve neighbours for clones.
-func leaves(state int, clone bool) bool {
+func leaves(state abi.HopState, clone bool) bool {
 	return state == ir.HopDirect || state == ir.HopNeighbour && !clone
 }
 

@@ -1,12 +1,12 @@
 package sim
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // World is what a run takes from its surroundings.
@@ -202,32 +202,25 @@ func (r *Relay) Plan() *ir.Plan { return r.plan }
 type Hop struct {
 	Ifindex  uint32
 	MTU      uint16
-	State    uint8 // ir.HopDirect, …
+	State    abi.HopState // ir.HopDirect, …
 	Dst, Src [6]byte
 	NextHop  netip.Addr // 16-byte form; invalid where the plan names none
 }
 
-// HopSize is the size of struct fr_hop.
-const HopSize = 20
-
 // Bytes returns the layout of struct fr_hop: integers in host order (little endian).
 func (h Hop) Bytes() []byte {
-	b := make([]byte, HopSize)
-	binary.LittleEndian.PutUint32(b, h.Ifindex)
-	binary.LittleEndian.PutUint16(b[4:], h.MTU)
-	b[6] = h.State
-	copy(b[8:14], h.Dst[:])
-	copy(b[14:20], h.Src[:])
+	b := make([]byte, abi.HopSize)
+	abi.Order.PutUint32(b[abi.HopIfindex:], h.Ifindex)
+	abi.Order.PutUint16(b[abi.HopMTU:], h.MTU)
+	b[abi.HopAt] = byte(h.State)
+	copy(b[abi.HopDst:], h.Dst[:])
+	copy(b[abi.HopSrc:], h.Src[:])
 	return b
 }
 
 func parseHop(b []byte) Hop {
-	h := Hop{
-		Ifindex: binary.LittleEndian.Uint32(b),
-		MTU:     binary.LittleEndian.Uint16(b[4:]),
-		State:   b[6],
-	}
-	copy(h.Dst[:], b[8:14])
-	copy(h.Src[:], b[14:20])
+	h := Hop{Ifindex: abi.Order.Uint32(b[abi.HopIfindex:]), MTU: abi.Order.Uint16(b[abi.HopMTU:]), State: abi.HopState(b[abi.HopAt])}
+	copy(h.Dst[:], b[abi.HopDst:])
+	copy(h.Src[:], b[abi.HopSrc:])
 	return h
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Tag is a VLAN tag in the packet's metadata.
@@ -453,14 +454,14 @@ func (r *run) hop(h *ir.HopRef) Hop {
 		return r.relay.World.Route(from, to)
 	}
 	b := r.member(h.Row, h.Member, ir.Whole)
-	if r.err != nil || len(b) < HopSize {
+	if r.err != nil || len(b) < abi.HopSize {
 		r.fail("member %q of row %q is no hop", h.Member.Name, h.Row.Name)
 		return Hop{}
 	}
 	hop := parseHop(b)
 	switch {
 	case h.Member.Type.Kind == ir.NextHop:
-		hop.NextHop = netip.AddrFrom16([16]byte(b[HopSize:]))
+		hop.NextHop = netip.AddrFrom16([16]byte(b[abi.NextHopAddr:]))
 	case h.Member.To != nil:
 		hop.NextHop = netip.AddrFrom16([16]byte(r.member(h.Row, h.Member.To, ir.PartAddr)))
 	}
@@ -476,7 +477,7 @@ func (r *run) checkHop(n *node, s *ir.CheckHop) bool {
 	if r.err != nil {
 		return true
 	}
-	state := int(hop.State)
+	state := hop.State
 	if state >= ir.HopStates {
 		state = ir.HopNone
 	}

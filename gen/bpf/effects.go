@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // The changes of state that go with what leaves stand around its way out: before reserves, spends and draws, undo gives back
@@ -183,7 +184,7 @@ func (e *effects) fill(i int, s *ir.Emit) {
 	}
 	e.stmt(s.Pos, "fr_head(&%s->head, %s, %d, sizeof(*%s));", event(i), receiver, s.Event.ID, event(i))
 	p := inMemory{access: event(i) + "->", address: "(void *)" + event(i), dirty: true}
-	end := ir.EventHeader
+	end := abi.EventHeader
 	for _, m := range s.Event.Fields.Members {
 		e.zero(p, end, m.Off-end, s.Pos)
 		end = m.Off + m.Type.Size

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Expressions become C expressions. Integers are of type __u64 wherever the width of the arithmetic shows; comparisons are
@@ -50,7 +51,7 @@ func (f *function) expr(e ir.Expr) string {
 	case *ir.Meta:
 		return f.meta(e.Kind)
 	case *ir.SettingRef:
-		return "set_" + ident(e.Setting.Name)
+		return abi.SettingPrefix + ident(e.Setting.Name)
 	case *ir.RowHas:
 		return "fr_has(" + f.row(e.Row) + ")"
 	case *ir.RowMember:
@@ -346,7 +347,7 @@ func (f *function) bytes(e ir.Expr) byteString {
 	case *ir.VarRef:
 		return byteString{size: e.Var.Type.Size, mem: "(void *)" + f.variable(e.Var)}
 	case *ir.SettingRef:
-		return byteString{size: e.Setting.Type.Size, mem: "set_" + ident(e.Setting.Name), ro: true}
+		return byteString{size: e.Setting.Type.Size, mem: abi.SettingPrefix + ident(e.Setting.Name), ro: true}
 	case *ir.RowMember:
 		s := f.row(e.Row) + "->" + member(e.Member)
 		size := e.Type().Size

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Groups of receivers and events, as structures and maps. A group is a list of rows, in a map of its own, which user space
@@ -16,11 +17,11 @@ func (r *renderer) group(g *ir.Group, d *fileData) {
 		r.structure("group_"+name, "the key of a group, and a receiver's row: "+g.Name, &g.Key, ""),
 		r.structure("receiver_"+name, "", &g.Receivers.Value, ""),
 		structData{
-			Name: "list_" + name, Doc: "receivers of a group, in the order of sending", Align: 4, Size: 4 + 4*g.Max,
+			Name: "list_" + name, Doc: "receivers of a group, in the order of sending", Align: 4, Size: abi.ListSize(g.Max),
 			Members: []string{"__u32 count;", fmt.Sprintf("__u32 rows[%d];", g.Max)},
 		})
 	d.Maps = append(d.Maps, mapData{
-		Name: "grp_" + name,
+		Name: abi.GroupPrefix + name,
 		Attrs: []string{
 			"__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS)", fmt.Sprintf("__uint(max_entries, %d)", g.Size), "__type(key, struct group_" + name + ")",
 			"__uint(value_size, sizeof(__u32))", "__array(values, FR_LIST(struct list_" + name + "))",
@@ -32,7 +33,7 @@ func (r *renderer) group(g *ir.Group, d *fileData) {
 			"",
 			"\treturn list ? bpf_map_lookup_elem(list, &zero) : NULL;", "}"},
 	}, mapData{
-		Name: "rcv_" + name,
+		Name: abi.RowsPrefix + name,
 		Attrs: []string{
 			"__uint(type, BPF_MAP_TYPE_ARRAY)", fmt.Sprintf("__uint(max_entries, %d)", g.Receivers.Size), "__type(key, __u32)",
 			"__type(value, struct receiver_" + name + ")",

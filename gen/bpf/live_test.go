@@ -16,6 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Packets of real sockets on real devices have pending checksums, which no BPF_PROG_TEST_RUN can show. Here they go through the
@@ -34,10 +35,10 @@ func endpoint(a netip.AddrPort) []byte {
 }
 
 // hop is how packets leave through a device.
-func hop(state byte, from, to *testnet.Dev) []byte {
+func hop(state abi.HopState, from, to *testnet.Dev) []byte {
 	b := binary.LittleEndian.AppendUint32(nil, uint32(from.Index))
 	b = binary.LittleEndian.AppendUint16(b, 1500)
-	b = append(b, state, 0)
+	b = append(b, byte(state), 0)
 	return append(append(b, to.MAC...), from.MAC...)
 }
 
@@ -129,7 +130,7 @@ func TestPendingChecksums(t *testing.T) {
 	u := compile(t, "../../examples/turn/spec.cue")
 	for _, families := range [][2]int{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
 		for _, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {
-			for state, name := range map[byte]string{ir.HopDirect: "direct", ir.HopNeighbour: "neighbour"} {
+			for state, name := range map[abi.HopState]string{ir.HopDirect: "direct", ir.HopNeighbour: "neighbour"} {
 				t.Run(fmt.Sprintf("IPv%d to IPv%d, sender %v, relay %v, %s", families[0], families[1], offload[0], offload[1], name), func(t *testing.T) {
 					pendingChecksums(t, u, families, offload, state)
 				})
@@ -138,7 +139,7 @@ func TestPendingChecksums(t *testing.T) {
 	}
 }
 
-func pendingChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, state byte) {
+func pendingChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, state abi.HopState) {
 	line, err := testnet.Start(t).Line()
 	if err != nil {
 		t.Fatal(err)

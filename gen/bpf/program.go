@@ -9,6 +9,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // program is what the functions of one program share.
@@ -87,7 +88,7 @@ func (k known) both(l known) known {
 }
 
 func (r *renderer) program(p *ir.Program) programData {
-	prog := &program{renderer: r, ir: p, name: "prog_" + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body)}
+	prog := &program{renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body)}
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {
 		d.Paths = append(d.Paths, comment(s))

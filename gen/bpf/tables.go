@@ -6,13 +6,14 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Layouts come from the plan, byte by byte: structures are packed, padding is a member, and an assertion compares sizes.
 
 // setting declares a setting with its default.
 func (r *renderer) setting(s *ir.Setting) settingData {
-	name := "set_" + ident(s.Name)
+	name := abi.SettingPrefix + ident(s.Name)
 	d := settingData{Doc: comment(s.Doc)}
 	switch s.Type.Kind {
 	case ir.Uint, ir.Bool:
@@ -34,13 +35,6 @@ func (r *renderer) setting(s *ir.Setting) settingData {
 	return d
 }
 
-var mapTypes = map[string][2]string{
-	"hash":  {"BPF_MAP_TYPE_HASH", "BPF_MAP_TYPE_PERCPU_HASH"},
-	"lru":   {"BPF_MAP_TYPE_LRU_HASH", "BPF_MAP_TYPE_LRU_PERCPU_HASH"},
-	"array": {"BPF_MAP_TYPE_ARRAY", "BPF_MAP_TYPE_PERCPU_ARRAY"},
-	"lpm":   {"BPF_MAP_TYPE_LPM_TRIE", ""},
-}
-
 // table declares a table's key, value and map, and the function that looks a row of a session up.
 func (r *renderer) table(t *ir.Table, d *fileData) {
 	name := ident(t.Name)
@@ -52,18 +46,15 @@ func (r *renderer) table(t *ir.Table, d *fileData) {
 		d.Structs = append(d.Structs, r.structure("key_"+name, "table "+t.Name, &t.Key, ""))
 	}
 	d.Structs = append(d.Structs, r.structure("val_"+name, "", &t.Value, ""))
-	kinds, ok := mapTypes[t.Kind]
-	if !ok {
-		r.fail("table %q: no kind %q", t.Name, t.Kind)
+	var kind abi.TableKind
+	if err := kind.UnmarshalText([]byte(t.Kind)); err != nil {
+		r.fail("table %q: %v", t.Name, err)
 	}
-	kind := kinds[0]
-	if t.PerCPU {
-		kind = kinds[1]
-	}
-	if kind == "" {
+	typ := kind.MapType(t.PerCPU)
+	if typ == 0 {
 		r.fail("table %q: kind %s can't be per CPU", t.Name, t.Kind)
 	}
-	m := mapData{Name: "tbl_" + name, Attrs: []string{"__uint(type, " + kind + ")"}}
+	m := mapData{Name: abi.TablePrefix + name, Attrs: []string{"__uint(type, " + typ.C() + ")"}}
 	if t.Kind == "lpm" {
 		m.Attrs = append(m.Attrs, "__uint(map_flags, BPF_F_NO_PREALLOC)")
 	}
@@ -189,7 +180,7 @@ func (r *renderer) structure(name, doc string, s *ir.Struct, head string) struct
 	}
 	off, pads := 0, 0
 	if head != "" {
-		d.Members, off = append(d.Members, head), ir.EventHeader
+		d.Members, off = append(d.Members, head), abi.EventHeader
 	}
 	pad := func(to int) {
 		if to > off {

@@ -1,18 +1,20 @@
 package glue
 
 import (
+	"encoding"
 	"encoding/binary"
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Desc describes a plan to the runtime.
-func Desc(p *ir.Plan) runtime.Desc {
-	d := runtime.Desc{
+func Desc(p *ir.Plan) abi.Desc {
+	d := abi.Desc{
 		Name:   p.Name,
 		Kernel: [2]int{p.Kernel.Major, p.Kernel.Minor},
 		Slots:  p.Slots,
@@ -26,7 +28,7 @@ func Desc(p *ir.Plan) runtime.Desc {
 		Ring:         p.Ring,
 	}
 	for _, s := range p.Settings {
-		sd := runtime.SettingDesc{Name: s.Name, Kind: kind(s.Type), Size: s.Type.Size, Bits: s.Type.Bits, Required: s.Default == nil, Min: s.Min, Max: s.Max}
+		sd := abi.Setting{Name: s.Name, Kind: kind(s.Type), Size: s.Type.Size, Bits: s.Type.Bits, Required: s.Default == nil, Min: s.Min, Max: s.Max}
 		if s.Default != nil {
 			sd.Default = value(s.Type, s.Default)
 		}
@@ -37,70 +39,73 @@ func Desc(p *ir.Plan) runtime.Desc {
 		tables[t] = i
 	}
 	for _, t := range p.Tables {
-		td := runtime.TableDesc{
-			Name: t.Name, Kind: t.Kind, PerCPU: t.PerCPU, Size: t.Size,
-			Key: members(t.Key), KeySize: t.Key.Size, Value: members(t.Value), ValueSize: t.Value.Size, Session: -1,
+		td := abi.Table{
+			Name: t.Name, PerCPU: t.PerCPU, Size: t.Size,
+			Key: members(t.Key), KeySize: t.Key.Size, Value: members(t.Value), ValueSize: t.Value.Size,
 		}
-		for i, s := range p.Sessions {
-			if t.Session == s {
-				td.Session = i
-			}
+		parse(&td.Kind, t.Kind)
+		if t.Session != nil {
+			td.Session = t.Session.Name
 		}
 		d.Tables = append(d.Tables, td)
 	}
 	for _, s := range p.Sessions {
-		sd := runtime.SessionDesc{Name: s.Name, Size: s.Size, Lifetime: s.Lifetime, Idle: s.Idle}
+		sd := abi.Session{Name: s.Name, Size: s.Size, Lifetime: time.Duration(s.Lifetime), Idle: time.Duration(s.Idle)}
 		for _, f := range s.Fields {
-			fd := runtime.FieldDesc{Name: f.Name, Kind: kind(f.Type), Bits: f.Type.Bits, Size: f.Type.Size}
+			fd := abi.Field{Name: f.Name, Kind: kind(f.Type), Bits: f.Type.Bits, Size: f.Type.Size}
 			for _, r := range f.Is {
 				fd.Ranges = append(fd.Ranges, [2]uint64{r.Min, r.Max})
 			}
 			sd.Fields = append(sd.Fields, fd)
 		}
 		for _, r := range s.Rows {
-			sd.Rows = append(sd.Rows, runtime.RowDesc{Table: tables[r.Table], Key: r.Key, Value: r.Value})
+			sd.Rows = append(sd.Rows, abi.Row{Table: tables[r.Table], Key: r.Key, Value: r.Value})
 		}
 		d.Sessions = append(d.Sessions, sd)
 	}
 	for _, g := range p.Groups {
-		d.Groups = append(d.Groups, runtime.GroupDesc{
+		d.Groups = append(d.Groups, abi.Group{
 			Name: g.Name, Max: g.Max, Rows: g.Rows, Size: g.Size, Base: g.Base,
 			Key: members(g.Key), KeySize: g.Key.Size, Receiver: members(g.Receivers.Value), ReceiverSize: g.Receivers.Value.Size,
 		})
 	}
 	for _, e := range p.Events {
-		d.Events = append(d.Events, runtime.EventDesc{Name: e.Name, Fields: members(e.Fields), Size: e.Fields.Size, Required: e.Required})
+		d.Events = append(d.Events, abi.Event{Name: e.Name, Fields: members(e.Fields), Size: e.Fields.Size, Required: e.Required})
 	}
 	for _, c := range p.Counters {
 		d.Counters = append(d.Counters, c.Name)
 	}
 	for _, prog := range p.Programs {
-		pd := runtime.ProgramDesc{Name: prog.Name, Hook: prog.Hook, L2: prog.L2, Base: prog.Base}
+		pd := abi.Program{Name: prog.Name, L2: prog.L2, Base: prog.Base}
+		parse(&pd.Hook, prog.Hook)
 		for _, r := range prog.Reasons {
-			pd.Reasons = append(pd.Reasons, runtime.ReasonDesc{Name: r.Name, Kind: reasonKinds[r.Kind], Doc: r.Doc})
+			pd.Reasons = append(pd.Reasons, abi.Reason{Name: r.Name, Kind: reasonKinds[r.Kind], Doc: r.Doc})
 		}
 		d.Programs = append(d.Programs, pd)
 	}
 	return d
 }
 
-var reasonKinds = map[ir.ReasonKind]string{
-	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Punted: "up", ir.Fault: "fault",
-	ir.Copied: "copy", ir.Declined: "declined",
+// parse takes a word of the plan, which has no others.
+func parse(to encoding.TextUnmarshaler, word string) {
+	if err := to.UnmarshalText([]byte(word)); err != nil {
+		panic("glue: " + err.Error())
+	}
 }
 
-func members(s ir.Struct) []runtime.MemberDesc {
-	index := map[*ir.Member]int{}
-	for i, m := range s.Members {
-		index[m] = i
-	}
-	var out []runtime.MemberDesc
+var reasonKinds = map[ir.ReasonKind]abi.ReasonKind{
+	ir.Sent: abi.ReasonSent, ir.Passed: abi.ReasonPassed, ir.Dropped: abi.ReasonDropped, ir.Punted: abi.ReasonPunted,
+	ir.Fault: abi.ReasonFault, ir.Copied: abi.ReasonCopied, ir.Declined: abi.ReasonDeclined,
+}
+
+func members(s ir.Struct) []abi.Member {
+	var out []abi.Member
 	for _, m := range s.Members {
-		md := runtime.MemberDesc{Name: m.Name, Kind: kind(m.Type), Bits: m.Type.Bits, Size: m.Type.Size, Off: m.Off, Hidden: m.Hidden}
+		md := abi.Member{Name: m.Name, Kind: kind(m.Type), Bits: m.Type.Bits, Size: m.Type.Size, Off: m.Off, Hidden: m.Hidden}
 		if m.Type.Kind == ir.Hop {
-			md.To, md.From = index[m.To], -1
+			md.To = m.To.Name
 			if m.From != nil {
-				md.From = index[m.From]
+				md.From = m.From.Name
 			}
 		}
 		out = append(out, md)
@@ -108,34 +113,34 @@ func members(s ir.Struct) []runtime.MemberDesc {
 	return out
 }
 
-func kind(t ir.Type) runtime.Kind {
+func kind(t ir.Type) abi.Kind {
 	switch t.Kind {
 	case ir.Uint:
-		return runtime.KindUint
+		return abi.KindUint
 	case ir.Bool:
-		return runtime.KindBool
+		return abi.KindBool
 	case ir.Bytes:
-		return runtime.KindBytes
+		return abi.KindBytes
 	case ir.Mac:
-		return runtime.KindMac
+		return abi.KindMAC
 	case ir.Addr:
-		return runtime.KindAddr
+		return abi.KindAddr
 	case ir.Endpoint:
-		return runtime.KindEndpoint
+		return abi.KindEndpoint
 	case ir.Prefix:
-		return runtime.KindPrefix
+		return abi.KindPrefix
 	case ir.NextHop:
-		return runtime.KindNextHop
+		return abi.KindNextHop
 	case ir.Hop:
-		return runtime.KindHop
+		return abi.KindHop
 	case ir.Ctr:
-		return runtime.KindCounter
+		return abi.KindCounter
 	case ir.Credit:
-		return runtime.KindCredit
+		return abi.KindCredit
 	case ir.Bucket:
-		return runtime.KindBucket
+		return abi.KindBucket
 	case ir.Translation:
-		return runtime.KindTranslation
+		return abi.KindTranslation
 	}
 	panic(fmt.Sprintf("glue: type of kind %d", t.Kind))
 }

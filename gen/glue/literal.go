@@ -7,29 +7,37 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
-	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // literal writes a description as a Go literal, without fields that are zero.
-func literal(d runtime.Desc) string {
+func literal(d abi.Desc) string {
 	var b strings.Builder
 	writeLiteral(&b, reflect.ValueOf(d), true)
 	return b.String()
 }
 
-var kindNames = map[runtime.Kind]string{
-	runtime.KindUint: "KindUint", runtime.KindBool: "KindBool", runtime.KindBytes: "KindBytes", runtime.KindMac: "KindMac",
-	runtime.KindAddr: "KindAddr", runtime.KindEndpoint: "KindEndpoint", runtime.KindPrefix: "KindPrefix",
-	runtime.KindNextHop: "KindNextHop", runtime.KindHop: "KindHop", runtime.KindCounter: "KindCounter",
-	runtime.KindCredit: "KindCredit", runtime.KindBucket: "KindBucket", runtime.KindTranslation: "KindTranslation",
+// constants are the names of kinds in Go.
+var constants = map[any]string{
+	abi.KindUint: "KindUint", abi.KindBool: "KindBool", abi.KindBytes: "KindBytes", abi.KindMAC: "KindMAC", abi.KindAddr: "KindAddr",
+	abi.KindEndpoint: "KindEndpoint", abi.KindPrefix: "KindPrefix", abi.KindNextHop: "KindNextHop", abi.KindHop: "KindHop",
+	abi.KindCounter: "KindCounter", abi.KindCredit: "KindCredit", abi.KindBucket: "KindBucket", abi.KindTranslation: "KindTranslation",
+	abi.TableHash: "TableHash", abi.TableLRU: "TableLRU", abi.TableArray: "TableArray", abi.TableLPM: "TableLPM",
+	abi.ReasonSent: "ReasonSent", abi.ReasonPassed: "ReasonPassed", abi.ReasonDropped: "ReasonDropped", abi.ReasonPunted: "ReasonPunted",
+	abi.ReasonFault: "ReasonFault", abi.ReasonCopied: "ReasonCopied", abi.ReasonDeclined: "ReasonDeclined",
+	abi.HookIngress: "HookIngress", abi.HookEgress: "HookEgress",
 }
 
 // writeLiteral writes a value; typed says whether a struct or slice has to name its type, which it needn't within a slice.
 func writeLiteral(b *strings.Builder, v reflect.Value, typed bool) {
 	switch x := v.Interface().(type) {
-	case runtime.Kind:
-		b.WriteString("runtime." + kindNames[x])
+	case abi.Kind, abi.TableKind, abi.ReasonKind, abi.Hook:
+		b.WriteString("abi." + constants[x])
+		return
+	case time.Duration:
+		fmt.Fprintf(b, "%d", x)
 		return
 	case net.HardwareAddr:
 		fmt.Fprintf(b, "net.HardwareAddr{%s}", byteList(x))
@@ -45,10 +53,10 @@ func writeLiteral(b *strings.Builder, v reflect.Value, typed bool) {
 	switch v.Kind() {
 	case reflect.Struct:
 		b.WriteString(typ + "{")
-		lines := v.Type() == reflect.TypeFor[runtime.Desc]()
+		lines := v.Type() == reflect.TypeFor[abi.Desc]()
 		for i := range v.NumField() {
 			f, name := v.Field(i), v.Type().Field(i).Name
-			if f.IsZero() && name != "Kind" { // a kind is always said, though the first is zero
+			if f.IsZero() {
 				continue
 			}
 			if lines {

@@ -22,6 +22,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // fan writes into each copy which version of its receiver's row it was made with, and how many the receiver got before.
@@ -129,7 +130,7 @@ func (h *host) frame(number uint32) []byte {
 // seen returns how many packets the program has seen.
 func (h *host) seen() (n uint64) {
 	for reason, count := range h.relay.Program("forward").Reasons() {
-		if reason.Kind != "copy" && reason.Kind != "declined" {
+		if reason.Kind != abi.ReasonCopied && reason.Kind != abi.ReasonDeclined {
 			n += count.Packets
 		}
 	}

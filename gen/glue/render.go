@@ -13,7 +13,7 @@ import (
 	"unicode"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/templates"
 )
 
@@ -170,7 +170,7 @@ type session struct {
 func newFile(p *ir.Plan, opt RenderOptions) *file {
 	d := Desc(p)
 	f := &file{
-		Package: opt.Package, Relay: p.Name, Object: opt.Object, Version: runtime.Version,
+		Package: opt.Package, Relay: p.Name, Object: opt.Object, Version: abi.Version,
 		Kernel: fmt.Sprintf("%d.%d", p.Kernel.Major, p.Kernel.Minor), Desc: literal(d),
 	}
 	types := newScope("Settings", "Options", "Relay", "Load", "Counters")
@@ -232,7 +232,7 @@ func constant(r *ir.Reason) string {
 	return name
 }
 
-func newSetting(s *ir.Setting, d runtime.SettingDesc) setting {
+func newSetting(s *ir.Setting, d abi.Setting) setting {
 	out := setting{Field: exported(s.Name), Name: s.Name, Type: goType(s.Type)}
 	if doc := oneLine(s.Doc); doc != "" {
 		out.Doc = append(out.Doc, doc)

@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // nasty is a plan with one of everything, and with every name that Go could stumble over.
@@ -232,16 +232,16 @@ func TestRenderRefuses(t *testing.T) {
 func TestDescIsTheSame(t *testing.T) {
 	text := literal(Desc(nasty()))
 	for _, want := range []string{`Default: uint64(3478)`, `Default: netip.MustParseAddr("192.0.2.1")`, `Default: net.HardwareAddr{0x02, 0x00, 0x00, 0x00, 0x00, 0x01}`,
-		`Required: true`, `To: 1,`, `Session: -1`, `Lifetime: 90000000000`, `Kind: runtime.KindBucket`, `Ring: 4096`, `Base: 9`, `Ranges: [][2]uint64{{0x1,0x4,},}`} {
+		`Required: true`, `To: "to",From: "from"`, `Session: "type"`, `Lifetime: 90000000000`, `Kind: abi.KindBucket`, `Ring: 4096`, `Base: 9`, `Ranges: [][2]uint64{{0x1,0x4,},}`} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s in %s", want, text)
 		}
 	}
 	d := Desc(nasty())
-	if hop := d.Tables[1].Value[2]; hop.To != 1 || hop.From != 0 || hop.Kind != runtime.KindHop {
+	if hop := d.Tables[1].Value[2]; hop.To == "" || hop.From == "" || hop.Kind != abi.KindHop {
 		t.Errorf("hop %+v", hop)
 	}
-	if d.Tables[3].Session != 0 || d.Sessions[0].Rows[0].Table != 3 {
+	if d.Tables[3].Session == "" || d.Sessions[0].Rows[0].Table != 3 {
 		t.Errorf("table %+v, session %+v", d.Tables[3], d.Sessions[0])
 	}
 }

@@ -32,9 +32,6 @@ type Event struct {
 	Pos      diag.Pos
 }
 
-// EventHeader is the size of an event's header in bytes.
-const EventHeader = 16
-
 // Effects are the changes of state that go with a packet, or with one copy of it, that is about to leave. Their order is: every
 // record of Emits that is required is reserved (or the packet doesn't leave), all of Admits are spent (or none, and the packet
 // doesn't leave), Draws, Lets, the rewrite and the way out, records, Counts; what a record holds is known before Counts. What

@@ -24,6 +24,7 @@ import (
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Plan is a compiled spec.
@@ -319,14 +320,14 @@ type CheckHop struct {
 
 // States of a hop (struct fr_hop's state). Only HopDirect and HopNeighbour let a packet leave.
 const (
-	HopNone        = iota // not resolved
-	HopDirect             // the link-layer addresses are known: bpf_redirect
-	HopNeighbour          // the kernel has to resolve the neighbour: bpf_redirect_neigh
-	HopLocal              // the destination is this host
-	HopUnreachable        // the route says unreachable, or there is none
-	HopBlackhole
-	HopProhibit
-	HopStates
+	HopNone        = abi.HopNone        // not resolved
+	HopDirect      = abi.HopDirect      // the link-layer addresses are known: bpf_redirect
+	HopNeighbour   = abi.HopNeighbour   // the kernel has to resolve the neighbour: bpf_redirect_neigh
+	HopLocal       = abi.HopLocal       // the destination is this host
+	HopUnreachable = abi.HopUnreachable // the route says unreachable, or there is no route
+	HopBlackhole   = abi.HopBlackhole
+	HopProhibit    = abi.HopProhibit
+	HopStates      = abi.HopStates
 )
 
 // HopRef says where the hop of a packet comes from: a member of a row (Kind Hop, or NextHop), or (Row nil) a route lookup

@@ -32,9 +32,6 @@ const (
 	PackageName = "relay.go"
 )
 
-// programPrefix stands in front of a program's name in the object (docs/abi.md).
-const programPrefix = "prog_"
-
 // Options of a build.
 type Options struct {
 	Dir     string // where to write; empty: a folder beside the spec with the package's name

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Verified is what the running kernel's verifier says of a program.
@@ -67,7 +68,7 @@ func Verify(r *Result) (map[string]*Verified, error) {
 	defer loaded.Close()
 	out := map[string]*Verified{}
 	for name, prog := range loaded.Programs {
-		if program, ok := strings.CutPrefix(name, programPrefix); ok {
+		if program, ok := strings.CutPrefix(name, abi.ProgramPrefix); ok {
 			out[program] = parseStats(prog.VerifierLog)
 		}
 	}
@@ -106,7 +107,7 @@ func (r *Result) Instructions() (map[string]int, error) {
 	}
 	out := map[string]int{}
 	for name, prog := range collection.Programs {
-		if program, ok := strings.CutPrefix(name, programPrefix); ok {
+		if program, ok := strings.CutPrefix(name, abi.ProgramPrefix); ok {
 			out[program] = len(prog.Instructions)
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Unit is a program on its way into the kernel: all that is needed to say what a refusal is about, and to report it.
@@ -71,7 +72,7 @@ func (u *Unit) Verifier(err error, parent string) *diag.Diagnostic {
 	log := strings.Join(refused.Log, "\n")
 	why := reason(refused.Log)
 	d := &diag.Diagnostic{Code: codeVerifier, Pos: u.locate(program, refused.Log)}
-	d.Message = fmt.Sprintf("the kernel's verifier rejects program %q: %s", strings.TrimPrefix(program, "prog_"), why)
+	d.Message = fmt.Sprintf("the kernel's verifier rejects program %q: %s", strings.TrimPrefix(program, abi.ProgramPrefix), why)
 	var hint []string
 	if words := inWords(why); words != "" {
 		hint = append(hint, "in words: "+words)

@@ -20,6 +20,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/disasm"
 	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -204,7 +205,7 @@ func (a *app) instructions(r *build.Result, program string, l lines, part bool) 
 	if err != nil {
 		return fmt.Errorf("read the object: %w", err)
 	}
-	prog := collection.Programs["prog_"+program]
+	prog := collection.Programs[abi.ProgramPrefix+program]
 	if prog == nil {
 		return fmt.Errorf("the object has no program %q", program)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 type runOptions struct {
@@ -364,7 +365,7 @@ func (w *watcher) look(now time.Time) []rate {
 			all = append(all, t)
 		}
 		for reason, n := range p.Reasons() {
-			all = append(all, tally{program: p.Name(), kind: reason.Kind, reason: reason.Name, doc: reason.Doc, packets: n.Packets, bytes: n.Bytes})
+			all = append(all, tally{program: p.Name(), kind: reason.Kind.String(), reason: reason.Name, doc: reason.Doc, packets: n.Packets, bytes: n.Bytes})
 		}
 	}
 	all = append(all, receiverTallies(w.receivers, w.relay.Desc().Levels)...)
@@ -384,7 +385,7 @@ func counters(relay *runtime.Relay) string {
 		var lines []string
 		for key, value := range t.All() {
 			for i, m := range values {
-				if m.kind == runtime.KindCounter {
+				if m.kind == abi.KindCounter {
 					lines = append(lines, fmt.Sprintf("%s %s: %s %v\n", d.Name, join(key), m.name, value[i]))
 				} else if r := refusalOf(m.name, value[i]); r != nil {
 					lines = append(lines, fmt.Sprintf("%s %s: %s %v%s\n", d.Name, join(key), m.name, value[i], r.text(relay.Desc().Levels)))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // What `run` takes on the command line, in the values of package runtime.
@@ -33,7 +34,7 @@ type rowInput struct {
 }
 
 // parseRun reads the flags against the relay's description. All names and values are checked before anything is loaded.
-func parseRun(desc *runtime.Desc, opt runOptions) (*runInput, error) {
+func parseRun(desc *abi.Desc, opt runOptions) (*runInput, error) {
 	in := &runInput{settings: map[string]any{}}
 	for _, text := range opt.attach {
 		program, iface, ok := strings.Cut(text, "=")
@@ -73,7 +74,7 @@ func parseRun(desc *runtime.Desc, opt runOptions) (*runInput, error) {
 	return in, nil
 }
 
-func findProgram(desc *runtime.Desc, name string) *runtime.ProgramDesc {
+func findProgram(desc *abi.Desc, name string) *abi.Program {
 	for i := range desc.Programs {
 		if desc.Programs[i].Name == name {
 			return &desc.Programs[i]
@@ -82,7 +83,7 @@ func findProgram(desc *runtime.Desc, name string) *runtime.ProgramDesc {
 	return nil
 }
 
-func programNames(desc *runtime.Desc) []string {
+func programNames(desc *abi.Desc) []string {
 	var names []string
 	for _, p := range desc.Programs {
 		names = append(names, p.Name)
@@ -90,7 +91,7 @@ func programNames(desc *runtime.Desc) []string {
 	return names
 }
 
-func (in *runInput) setting(desc *runtime.Desc, text string) error {
+func (in *runInput) setting(desc *abi.Desc, text string) error {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok {
 		return usage("--set %q isn't SETTING=VALUE", text)
@@ -113,13 +114,13 @@ func (in *runInput) setting(desc *runtime.Desc, text string) error {
 // member is a name with a kind: a field of a session, a member of a row.
 type member struct {
 	name string
-	kind runtime.Kind
+	kind abi.Kind
 }
 
 // isState says whether the member refers to something that changes while packets flow.
 func (m member) isState() bool {
 	switch m.kind {
-	case runtime.KindCounter, runtime.KindCredit, runtime.KindBucket, runtime.KindTranslation:
+	case abi.KindCounter, abi.KindCredit, abi.KindBucket, abi.KindTranslation:
 		return true
 	}
 	return false
@@ -128,10 +129,10 @@ func (m member) isState() bool {
 // mayBeLeftOut: a counter begins at 0, and a translation takes no value. A credit that nobody gives admits nothing, which
 // nobody means.
 func (m member) mayBeLeftOut() bool {
-	return m.kind == runtime.KindCounter || m.kind == runtime.KindTranslation
+	return m.kind == abi.KindCounter || m.kind == abi.KindTranslation
 }
 
-func (in *runInput) session(desc *runtime.Desc, text string) error {
+func (in *runInput) session(desc *abi.Desc, text string) error {
 	kind, rest, ok := strings.Cut(text, "=")
 	if !ok {
 		return usage("--session %q isn't KIND=FIELD=VALUE…", text).hint("for example --session 'flow=client=198.51.100.7:40001 id=7'")
@@ -161,16 +162,16 @@ func (in *runInput) session(desc *runtime.Desc, text string) error {
 	return unknown("session", kind, names)
 }
 
-func (in *runInput) row(desc *runtime.Desc, text string) error {
+func (in *runInput) row(desc *abi.Desc, text string) error {
 	table, rest, ok := strings.Cut(text, "=")
 	if !ok {
 		return usage("--row %q isn't TABLE=MEMBER=VALUE…", text).hint("for example --row 'routes=dst=203.0.113.0/24 fast=192.0.2.1'")
 	}
 	var names []string
 	for _, t := range desc.Tables {
-		if t.Session >= 0 {
+		if t.Session != "" {
 			if t.Name == table {
-				return usage("the rows of %q belong to the session %q", table, desc.Sessions[t.Session].Name).hint("open one with --session")
+				return usage("the rows of %q belong to the session %q", table, t.Session).hint("open one with --session")
 			}
 			continue
 		}
@@ -199,7 +200,7 @@ func (in *runInput) row(desc *runtime.Desc, text string) error {
 	return unknown("table", table, names)
 }
 
-func visible(members []runtime.MemberDesc) []member {
+func visible(members []abi.Member) []member {
 	var out []member
 	for _, m := range members {
 		if !m.Hidden {
@@ -246,7 +247,7 @@ func parseMembers(where string, members []member, words []string) ([]any, error)
 	return out, nil
 }
 
-func parseValue(where string, kind runtime.Kind, text string) (any, error) {
+func parseValue(where string, kind abi.Kind, text string) (any, error) {
 	v, err := runtime.ParseValue(kind, text)
 	if err != nil {
 		return nil, &diag.Diagnostic{Code: codeValue, Message: fmt.Sprintf("%s: %v", where, err)}

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // receiver is a receiver that `run` has put into a group.
@@ -84,18 +85,18 @@ func begin(state, first any) {
 }
 
 // destination returns the value of the member that copies are sent to.
-func destination(g *runtime.GroupDesc, values []any) string {
-	target := map[int]bool{}
+func destination(g *abi.Group, values []any) string {
+	target := map[string]bool{}
 	for _, m := range g.Receiver {
-		if m.Kind == runtime.KindHop {
+		if m.Kind == abi.KindHop {
 			target[m.To] = true
 		}
 	}
-	for i, m := range g.Receiver {
+	for _, m := range g.Receiver {
 		switch {
 		case m.Hidden, (member{kind: m.Kind}).isState():
 			continue
-		case target[i], m.Kind == runtime.KindNextHop:
+		case target[m.Name], m.Kind == abi.KindNextHop:
 			return fmt.Sprint(values[0])
 		}
 		values = values[1:]
@@ -104,7 +105,7 @@ func destination(g *runtime.GroupDesc, values []any) string {
 }
 
 // refusals lists what can refuse a copy to a receiver.
-func refusals(g *runtime.GroupDesc, v *runtime.Receiver) []refusal {
+func refusals(g *abi.Group, v *runtime.Receiver) []refusal {
 	var out []refusal
 	i := 0
 	for _, m := range visible(g.Receiver) {

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // groupInput is a group that `run` opens, with its receivers in the order of the command line.
@@ -28,7 +28,7 @@ const receiverForm = "for example --receiver 'subscribers=publisher=192.0.2.2:50
 
 // receiver reads 'GROUP=KEY=V KEY=V / FIELD=V FIELD=V'. The key stands in front of the slash, since a key and a receiver may have
 // members of one name. Receivers with one key are one group.
-func (in *runInput) receiver(desc *runtime.Desc, text string) error {
+func (in *runInput) receiver(desc *abi.Desc, text string) error {
 	kind, rest, ok := strings.Cut(text, "=")
 	words := strings.Fields(rest)
 	slash := slices.Index(words, "/")
@@ -63,7 +63,7 @@ func (in *runInput) receiver(desc *runtime.Desc, text string) error {
 	return unknown("group", kind, names)
 }
 
-func receiverKey(g *runtime.GroupDesc, words []string) ([]any, error) {
+func receiverKey(g *abi.Group, words []string) ([]any, error) {
 	members := visible(g.Key)
 	key, err := parseMembers("the key of group "+g.Name, members, words)
 	if err != nil {
@@ -77,7 +77,7 @@ func receiverKey(g *runtime.GroupDesc, words []string) ([]any, error) {
 	return key, nil
 }
 
-func receiverValues(g *runtime.GroupDesc, words []string) (*receiverInput, error) {
+func receiverValues(g *abi.Group, words []string) (*receiverInput, error) {
 	members := visible(g.Receiver)
 	all, err := parseMembers("receiver of "+g.Name, members, words)
 	if err != nil {

@@ -68,7 +68,7 @@ func (w *watcher) snapshot(now time.Time) error {
 			out.Attachments = append(out.Attachments, v)
 		}
 		for reason, n := range p.Reasons() {
-			out.Reasons = append(out.Reasons, reasonSnapshot{reason.Name, reason.Kind, n.Packets, n.Bytes})
+			out.Reasons = append(out.Reasons, reasonSnapshot{reason.Name, reason.Kind.String(), n.Packets, n.Bytes})
 		}
 		s.Programs = append(s.Programs, out)
 	}

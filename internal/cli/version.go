@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fastrelay/fastrelay-gen/internal/doctor"
-	fr "github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // versions is what `version` prints.
@@ -55,7 +55,7 @@ func (a *app) version(ctx context.Context, format string) error {
 	if err := a.setFormat(format); err != nil {
 		return err
 	}
-	v := versions{Module: release, Runtime: fr.Version, Clang: doctor.Clang(ctx)}
+	v := versions{Module: release, Runtime: abi.Version, Clang: doctor.Clang(ctx)}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		v.Go = info.GoVersion
 		if v.Module == "" {

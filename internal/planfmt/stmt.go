@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 func (w *writer) block(p *ir.Program, body []ir.Stmt) {
@@ -38,9 +39,10 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 	case *ir.CheckHop:
 		w.line(s.Pos, "check hop %s for %s bytes", hop(s.Hop), expr(s.Length))
 		w.nested(func() {
-			for state, r := range s.Reasons {
+			for i, r := range s.Reasons {
+				state := abi.HopState(i)
 				if state != ir.HopDirect && (state != ir.HopNeighbour || w.each) {
-					w.line(none, "%s: %s", hopStates[state], stop(p, r))
+					w.line(none, "%s: %s", hopStates[i], stop(p, r))
 				}
 			}
 			w.line(none, "over the MTU: %s", stop(p, s.TooBig))

@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Ways are ways to learn something, as bits of the object's variable fr_facts.
@@ -24,7 +26,7 @@ const (
 	All       = Cast | Read
 )
 
-const variable = "fr_facts"
+const variable = abi.FactsVariable
 
 // Allowed are the ways that are used where the kernel has them. Tests take some away, as on older kernels.
 var Allowed = All

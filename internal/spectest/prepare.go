@@ -11,6 +11,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -113,7 +114,7 @@ func (p *preparer) all() {
 	p.t.program = program
 	p.hop = sim.Hop{Ifindex: 1, MTU: 1500, State: ir.HopDirect, Src: packet.DefaultSource, Dst: packet.DefaultDestination}
 	if src.Route != nil {
-		p.hop.State = uint8(slices.Index(states[:], src.Route.State))
+		p.hop.State = abi.HopState(slices.Index(states[:], src.Route.State))
 		if src.Route.MTU > 0 {
 			p.hop.MTU = uint16(min(src.Route.MTU, math.MaxUint16))
 		}

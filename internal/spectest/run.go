@@ -16,6 +16,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -347,7 +348,7 @@ func (r *row) judge(state *sim.Relay) []string {
 		}
 		want := g.bytes
 		if typ.Kind == ir.NextHop { // the way to it is not the test's business
-			got, want = got[sim.HopSize:], want[sim.HopSize:]
+			got, want = got[abi.NextHopAddr:], want[abi.NextHopAddr:]
 			typ = ir.AddrType
 		}
 		if !bytes.Equal(got, want) {

@@ -58,7 +58,7 @@ func TestSpecs(t *testing.T) {
 		t.Fatal("this test runs programs in the kernel and needs root")
 	}
 	var files []string
-	for _, pattern := range []string{"../../examples/*/spec.cue", "../../golden/*/spec.cue", "../fuzz/testdata/specs/echo/spec.cue", "testdata/*/spec.cue"} {
+	for _, pattern := range []string{"../../examples/*/spec.cue", "../../golden/*/spec.cue", "../test/fuzz/testdata/specs/echo/spec.cue", "testdata/*/spec.cue"} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: no specs (%v)", pattern, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -70,7 +71,7 @@ func (l *list) write(rows []uint32) error {
 
 // group makes the groups of a kind, and their receivers' rows, those of want.
 func (r *Relay) group(g *ir.Group, want *sim.Group) error {
-	outer, l := r.coll.Maps["grp_"+g.Name], r.lists[g.Name]
+	outer, l := r.coll.Maps[abi.GroupPrefix+g.Name], r.lists[g.Name]
 	if outer == nil || l == nil {
 		return fmt.Errorf("the object has no map grp_%s", g.Name)
 	}
@@ -93,10 +94,10 @@ func (r *Relay) group(g *ir.Group, want *sim.Group) error {
 		receivers, _ := want.Get([]byte(k))
 		rows := make([]uint32, len(receivers))
 		for i, row := range receivers {
-			r.mark("fr_receivers", int(want.Identity(row)))
+			r.mark(abi.MapReceivers, int(want.Identity(row)))
 			r.markMembers(&g.Receivers.Value, row)
 			rows[i] = next
-			if err := r.put("rcv_"+g.Name, int(next), row); err != nil {
+			if err := r.put(abi.RowsPrefix+g.Name, int(next), row); err != nil {
 				return err
 			}
 			next++
@@ -166,11 +167,11 @@ func (r *Relay) markMembers(s *ir.Struct, row []byte) {
 		switch m.Type.Kind {
 		case ir.Ctr:
 			if i := index(m, row); i > 0 && i < r.plan.Shared {
-				r.mark("fr_shared", i)
+				r.mark(abi.MapShared, i)
 			}
 		case ir.Credit, ir.Bucket:
 			for i := index(m, row); i > 0 && i < r.plan.Credits && i < index(m, row)+m.Type.Bits; i++ {
-				r.mark("fr_credits", i)
+				r.mark(abi.MapCredits, i)
 			}
 		}
 	}
@@ -214,7 +215,7 @@ const translateValue = 16 // bytes of a row of fr_translate: docs/abi.md
 
 // translations makes the kernel's table of translations that of s.
 func (r *Relay) translations(s *sim.Relay) error {
-	m := r.coll.Maps["fr_translate"]
+	m := r.coll.Maps[abi.MapTranslate]
 	if m == nil {
 		return nil
 	}
@@ -243,7 +244,7 @@ func (r *Relay) translations(s *sim.Relay) error {
 }
 
 func (r *Relay) readTranslations(s *sim.Relay) error {
-	m := r.coll.Maps["fr_translate"]
+	m := r.coll.Maps[abi.MapTranslate]
 	if m == nil {
 		return nil
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -549,7 +550,7 @@ func (l *Live) parse(record []byte) Seen {
 
 // Counted is how many packets the programs have counted under a reason, by its place in the relay's array.
 func (r *Relay) Counted(reason int) (uint64, error) {
-	words, err := r.sum("fr_reasons", reason)
+	words, err := r.sum(abi.MapReasons, reason)
 	if err != nil {
 		return 0, err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -40,7 +41,7 @@ var (
 	unknown     = []netip.Addr{netip.MustParseAddr("10.254.0.3"), netip.MustParseAddr("fd00:fe::3")} // no neighbour entry
 	ends        = []struct {
 		to    netip.Prefix
-		state uint8
+		state abi.HopState
 		kind  int
 	}{
 		{netip.MustParsePrefix("203.0.113.0/25"), ir.HopUnreachable, syscall.RTN_UNREACHABLE},

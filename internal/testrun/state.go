@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -41,7 +42,7 @@ func (r *Relay) Sync(s *sim.Relay) error {
 		value := binary.LittleEndian.AppendUint64(nil, u.Packets)
 		value = binary.LittleEndian.AppendUint64(value, u.Bytes)
 		value = binary.LittleEndian.AppendUint64(value, u.Declined)
-		if err := r.put("fr_receivers", i, binary.LittleEndian.AppendUint64(value, u.Failed)); err != nil {
+		if err := r.put(abi.MapReceivers, i, binary.LittleEndian.AppendUint64(value, u.Failed)); err != nil {
 			return err
 		}
 	}
@@ -52,13 +53,13 @@ func (r *Relay) Sync(s *sim.Relay) error {
 		for _, n := range c.Refused {
 			value = binary.LittleEndian.AppendUint64(value, n)
 		}
-		if err := r.put("fr_credits", i, value); err != nil {
+		if err := r.put(abi.MapCredits, i, value); err != nil {
 			return err
 		}
 	}
 	for i, n := range s.Lost[1:] {
-		r.mark("fr_lost", 1+i)
-		if err := r.put("fr_lost", 1+i, binary.LittleEndian.AppendUint64(nil, n)); err != nil {
+		r.mark(abi.MapLost, 1+i)
+		if err := r.put(abi.MapLost, 1+i, binary.LittleEndian.AppendUint64(nil, n)); err != nil {
 			return err
 		}
 	}
@@ -66,7 +67,7 @@ func (r *Relay) Sync(s *sim.Relay) error {
 	for i, slot := range s.Slots {
 		value := binary.LittleEndian.AppendUint64(nil, slot.Deadline)
 		value = binary.LittleEndian.AppendUint32(value, slot.Gen)
-		if err := r.put("fr_slots", i, append(value, 0, 0, 0, 0)); err != nil {
+		if err := r.put(abi.MapSlots, i, append(value, 0, 0, 0, 0)); err != nil {
 			return err
 		}
 	}
@@ -76,26 +77,26 @@ func (r *Relay) Sync(s *sim.Relay) error {
 			value = appendTally(value, t)
 		}
 		if s.Slots[i].Gen != 0 {
-			r.mark("fr_usage", i)
+			r.mark(abi.MapUsage, i)
 		}
-		if err := r.put("fr_usage", i, value); err != nil {
+		if err := r.put(abi.MapUsage, i, value); err != nil {
 			return err
 		}
 	}
 	for i, v := range s.Shared {
-		if err := r.put("fr_shared", i, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
+		if err := r.put(abi.MapShared, i, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
 			return err
 		}
 	}
 	for i, v := range s.Named {
-		r.mark("fr_named", i)
-		if err := r.put("fr_named", i, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
+		r.mark(abi.MapNamed, i)
+		if err := r.put(abi.MapNamed, i, binary.LittleEndian.AppendUint64(nil, v)); err != nil {
 			return err
 		}
 	}
 	for i, t := range s.Reasons {
-		r.mark("fr_reasons", i)
-		if err := r.put("fr_reasons", i, appendTally(nil, t)); err != nil {
+		r.mark(abi.MapReasons, i)
+		if err := r.put(abi.MapReasons, i, appendTally(nil, t)); err != nil {
 			return err
 		}
 	}
@@ -103,7 +104,7 @@ func (r *Relay) Sync(s *sim.Relay) error {
 }
 
 // Watch says that a run may change a shared counter, although it is 0 before.
-func (r *Relay) Watch(counter int) { r.mark("fr_shared", counter) }
+func (r *Relay) Watch(counter int) { r.mark(abi.MapShared, counter) }
 
 // mark says that an entry of an array may hold something other than zeros: it is written and read from now on. Large arrays
 // are mostly empty, and each entry takes a system call.
@@ -157,9 +158,9 @@ func perCPU(m *ebpf.Map) bool {
 
 // fill makes a table's content that of t. Rows of a per-CPU table are the same on all processors.
 func (r *Relay) fill(t *ir.Table, want *sim.Table) error {
-	m := r.coll.Maps["tbl_"+t.Name]
+	m := r.coll.Maps[abi.TablePrefix+t.Name]
 	if m == nil {
-		return fmt.Errorf("the object has no map tbl_%s", t.Name)
+		return fmt.Errorf("the object has no map %s%s", abi.TablePrefix, t.Name)
 	}
 	keys, err := r.keys(t, m)
 	if err != nil {
@@ -180,7 +181,7 @@ func (r *Relay) fill(t *ir.Table, want *sim.Table) error {
 		v := want.Get([]byte(k))
 		r.markMembers(&t.Value, v)
 		if t.Kind == "array" {
-			r.mark("tbl_"+t.Name, int(binary.LittleEndian.Uint32([]byte(k))))
+			r.mark(abi.TablePrefix+t.Name, int(binary.LittleEndian.Uint32([]byte(k))))
 		}
 		if err := r.row(m, []byte(k), append(slices.Clone(v), make([]byte, int(m.ValueSize())-len(v))...)); err != nil {
 			return fmt.Errorf("put a row: %w", err)
@@ -200,7 +201,7 @@ func (r *Relay) row(m *ebpf.Map, key, value []byte) error {
 func (r *Relay) keys(t *ir.Table, m *ebpf.Map) ([][]byte, error) {
 	var keys [][]byte
 	if t.Kind == "array" {
-		for _, i := range slices.Sorted(maps.Keys(r.live["tbl_"+t.Name])) {
+		for _, i := range slices.Sorted(maps.Keys(r.live[abi.TablePrefix+t.Name])) {
 			keys = append(keys, binary.LittleEndian.AppendUint32(nil, uint32(i)))
 		}
 		return keys, nil
@@ -250,7 +251,7 @@ func (r *Relay) Read(s *sim.Relay, all bool) error {
 		return nil
 	}
 	return errors.Join(
-		each("fr_usage", len(s.Usage), func(i int, words []uint64) {
+		each(abi.MapUsage, len(s.Usage), func(i int, words []uint64) {
 			s.Usage[i].Last = 0
 			if words[0] != 0 {
 				s.Usage[i].Last = s.World.Now
@@ -259,18 +260,18 @@ func (r *Relay) Read(s *sim.Relay, all bool) error {
 				s.Usage[i].Rows[j] = sim.Tally{Packets: words[1+2*j], Bytes: words[2+2*j]}
 			}
 		}),
-		each("fr_receivers", len(s.Receivers), func(i int, words []uint64) {
+		each(abi.MapReceivers, len(s.Receivers), func(i int, words []uint64) {
 			s.Receivers[i] = sim.ReceiverUsage{Packets: words[0], Bytes: words[1], Declined: words[2], Failed: words[3]}
 		}),
-		each("fr_credits", len(s.Credits), func(i int, words []uint64) {
+		each(abi.MapCredits, len(s.Credits), func(i int, words []uint64) {
 			c := &s.Credits[i]
 			c.Limit, c.Spent, c.Burst = words[0], words[1], words[2]
 			copy(c.Refused, words[3:])
 		}),
-		each("fr_lost", len(s.Lost), func(i int, words []uint64) { s.Lost[i] = words[0] }),
-		each("fr_shared", len(s.Shared), func(i int, words []uint64) { s.Shared[i] = words[0] }),
-		each("fr_named", len(s.Named), func(i int, words []uint64) { s.Named[i] = words[0] }),
-		each("fr_reasons", len(s.Reasons), func(i int, words []uint64) { s.Reasons[i] = sim.Tally{Packets: words[0], Bytes: words[1]} }),
+		each(abi.MapLost, len(s.Lost), func(i int, words []uint64) { s.Lost[i] = words[0] }),
+		each(abi.MapShared, len(s.Shared), func(i int, words []uint64) { s.Shared[i] = words[0] }),
+		each(abi.MapNamed, len(s.Named), func(i int, words []uint64) { s.Named[i] = words[0] }),
+		each(abi.MapReasons, len(s.Reasons), func(i int, words []uint64) { s.Reasons[i] = sim.Tally{Packets: words[0], Bytes: words[1]} }),
 	)
 }
 
@@ -301,7 +302,7 @@ func (r *Relay) sum(name string, index int) ([]uint64, error) {
 }
 
 func (r *Relay) dump(t *ir.Table, into *sim.Table) error {
-	m := r.coll.Maps["tbl_"+t.Name]
+	m := r.coll.Maps[abi.TablePrefix+t.Name]
 	keys, err := r.keys(t, m)
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -73,7 +74,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 		if v, ok := settings[s.Name]; ok {
 			value = v
 		}
-		v := spec.Variables["set_"+s.Name]
+		v := spec.Variables[abi.SettingPrefix+s.Name]
 		if v == nil || len(value) != s.Type.Size {
 			return nil, fmt.Errorf("setting %q: the object has no variable of %d bytes for it", s.Name, len(value))
 		}
@@ -82,12 +83,12 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 		}
 	}
 	for _, t := range plan.Tables {
-		if m := spec.Maps["tbl_"+t.Name]; m != nil && t.Kind == "lru" {
+		if m := spec.Maps[abi.TablePrefix+t.Name]; m != nil && t.Kind == "lru" {
 			m.MaxEntries = max(m.MaxEntries, 4096) // evictions are the kernel's choice, and nothing compares with them
 		}
 	}
 	// A plan may ask for less room than the one that the object was made of.
-	for name, n := range map[string]int{"fr_events": plan.Ring, "fr_translate": plan.Translations} {
+	for name, n := range map[string]int{abi.MapEvents: plan.Ring, abi.MapTranslate: plan.Translations} {
 		if m := spec.Maps[name]; m != nil && n > 0 {
 			m.MaxEntries = uint32(n)
 		}
@@ -101,15 +102,15 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 		return nil, refused(fmt.Errorf("load the object: %w", err))
 	}
 	r := &Relay{
-		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{}, lease: coll.Maps["fr_lease"],
+		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{}, lease: coll.Maps[abi.MapLease],
 		ctx: make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*MaxFrame), lists: map[string]*lists{},
 	}
 	for _, g := range plan.Groups {
-		if m := spec.Maps["grp_"+g.Name]; m != nil {
+		if m := spec.Maps[abi.GroupPrefix+g.Name]; m != nil {
 			r.lists[g.Name] = &lists{inner: m.InnerMap, byKey: map[string]*list{}}
 		}
 	}
-	if m := coll.Maps["fr_events"]; m != nil {
+	if m := coll.Maps[abi.MapEvents]; m != nil {
 		if r.ring, err = openRing(m); err != nil {
 			coll.Close()
 			return nil, err
@@ -120,7 +121,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 		return nil, fmt.Errorf("count the processors: %w", err)
 	}
 	for _, p := range plan.Programs {
-		if r.progs[p.Name] = coll.Programs["prog_"+p.Name]; r.progs[p.Name] == nil {
+		if r.progs[p.Name] = coll.Programs[abi.ProgramPrefix+p.Name]; r.progs[p.Name] == nil {
 			r.Close()
 			return nil, fmt.Errorf("the object has no program %q", p.Name)
 		}
@@ -302,7 +303,7 @@ func (r *Relay) Events() []Event {
 	}
 	r.events, r.told = r.events[:0], r.told[:0]
 	r.ring.drain(func(record []byte) {
-		if len(record) < ir.EventHeader {
+		if len(record) < abi.EventHeader {
 			return
 		}
 		at := len(r.told)

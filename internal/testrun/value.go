@@ -9,6 +9,7 @@ import (
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -100,7 +101,7 @@ func Show(b []byte, t ir.Type) string {
 	case ir.Addr:
 		return addr(b).String()
 	case ir.NextHop:
-		return addr(b[sim.HopSize:]).String()
+		return addr(b[abi.HopSize:]).String()
 	case ir.Endpoint:
 		return netip.AddrPortFrom(addr(b), binary.LittleEndian.Uint16(b[16:])).String()
 	case ir.Prefix:

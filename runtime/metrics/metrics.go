@@ -40,6 +40,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // Handler serves the metrics of relays. Relays that are closed show zeros.
@@ -67,7 +68,7 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 		groups.add(r)
 		for _, p := range r.Programs() {
 			for reason, n := range p.Reasons() {
-				labels := []string{"relay", d.Name, "program", p.Name(), "reason", reason.Name, "kind", reason.Kind}
+				labels := []string{"relay", d.Name, "program", p.Name(), "reason", reason.Name, "kind", reason.Kind.String()}
 				packets.add(n.Packets, labels...)
 				volume.add(n.Bytes, labels...)
 			}
@@ -178,7 +179,7 @@ func (f *groupFamilies) add(r *runtime.Relay) {
 	}
 }
 
-func (f *groupFamilies) addReceiver(v *runtime.Receiver, d *runtime.Desc, labels []string) {
+func (f *groupFamilies) addReceiver(v *runtime.Receiver, d *abi.Desc, labels []string) {
 	u := v.Usage()
 	f.packets.add(u.Packets, labels...)
 	f.volume.add(u.Bytes, labels...)

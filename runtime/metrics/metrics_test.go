@@ -15,6 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // object compiles a relay that counts every packet under its only reason.
@@ -60,9 +61,9 @@ func TestHandler(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test loads a program into the kernel: run it as root")
 	}
-	desc := &runtime.Desc{
+	desc := &abi.Desc{
 		Name:     `odd "name\`,
-		Programs: []runtime.ProgramDesc{{Name: "p", Hook: "tc/ingress", Reasons: []runtime.ReasonDesc{{Name: "seen", Kind: "up"}}}},
+		Programs: []abi.Program{{Name: "p", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "seen", Kind: abi.ReasonPunted}}}},
 		Counters: []string{"hits"},
 	}
 	r, err := runtime.Load(desc, object(t), runtime.Options{Routes: func(from, to netip.Addr) runtime.Hop { return runtime.Hop{} }})
@@ -104,19 +105,19 @@ func TestReceivers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("this test loads a program into the kernel: run it as root")
 	}
-	endpoint := runtime.MemberDesc{Kind: runtime.KindEndpoint, Size: 18}
+	endpoint := abi.Member{Kind: abi.KindEndpoint, Size: 18}
 	local, remote := endpoint, endpoint
 	local.Name, remote.Name, remote.Off = "local", "remote", 18
-	desc := &runtime.Desc{
+	desc := &abi.Desc{
 		Name: "fan",
-		Groups: []runtime.GroupDesc{{
-			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1, Key: []runtime.MemberDesc{{Name: "id", Kind: runtime.KindUint, Bits: 32, Size: 4}}, KeySize: 4,
-			Receiver: []runtime.MemberDesc{local, remote, {Name: "hop_remote", Kind: runtime.KindHop, Size: 20, Off: 36, Hidden: true, To: 1},
-				{Name: "credit", Kind: runtime.KindCredit, Bits: 2, Size: 4, Off: 64}, {Name: "receiver", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true}},
+		Groups: []abi.Group{{
+			Name: "subs", Max: 64, Rows: 128, Size: 4, Base: 1, Key: []abi.Member{{Name: "id", Kind: abi.KindUint, Bits: 32, Size: 4}}, KeySize: 4,
+			Receiver: []abi.Member{local, remote, {Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "remote", From: "local"},
+				{Name: "credit", Kind: abi.KindCredit, Bits: 2, Size: 4, Off: 64}, {Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 76, Hidden: true}},
 			ReceiverSize: 80,
 		}},
-		Events:   []runtime.EventDesc{{Name: "sent", Size: 40}, {Name: "made", Size: 16}},
-		Programs: []runtime.ProgramDesc{{Name: "fan", Hook: "tc/ingress", Reasons: []runtime.ReasonDesc{{Name: "fanned", Kind: "pass"}, {Name: "none", Kind: "up"}, {Name: "full", Kind: "up"}}}},
+		Events:   []abi.Event{{Name: "sent", Size: 40}, {Name: "made", Size: 16}},
+		Programs: []abi.Program{{Name: "fan", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "fanned", Kind: abi.ReasonPassed}, {Name: "none", Kind: abi.ReasonPunted}, {Name: "full", Kind: abi.ReasonPunted}}}},
 		Levels:   2, Receivers: 129, Credits: 397, Ring: 65536,
 	}
 	object, err := bpftest.Compile("../testdata/fan.bpf.c")
@@ -178,9 +179,9 @@ func TestLostInterface(t *testing.T) {
 		}
 	}
 	add()
-	desc := &runtime.Desc{
+	desc := &abi.Desc{
 		Name:     "relay",
-		Programs: []runtime.ProgramDesc{{Name: "p", Hook: "tc/ingress", Reasons: []runtime.ReasonDesc{{Name: "seen", Kind: "up"}}}},
+		Programs: []abi.Program{{Name: "p", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "seen", Kind: abi.ReasonPunted}}}},
 		Counters: []string{"hits"},
 	}
 	var r *runtime.Relay

@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = runtime.Version2
+const _ = abi.Version3
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -135,7 +136,7 @@ const (
 )
 
 // Desc says what the reason means.
-func (r GateReason) Desc() runtime.ReasonDesc { return desc.Programs[0].Reason(int(r)) }
+func (r GateReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
 
 // String names the reason as the spec and the command line do.
 func (r GateReason) String() string { return r.Desc().Name }
@@ -271,66 +272,66 @@ func (s *ConnectionSession) Close() error { return s.s.Close() }
 // String names the session by its fields.
 func (s *ConnectionSession) String() string { return s.s.String() }
 
-var desc = runtime.Desc{
+var desc = abi.Desc{
 	Name:   "gate",
 	Kernel: [2]int{5, 10},
-	Settings: []runtime.SettingDesc{
-		{Name: "port", Kind: runtime.KindUint, Size: 2, Bits: 16, Default: uint64(4433), Max: 0xffff},
-		{Name: "quota", Kind: runtime.KindUint, Size: 4, Bits: 32, Default: uint64(4), Max: 0xffffffff},
+	Settings: []abi.Setting{
+		{Name: "port", Kind: abi.KindUint, Size: 2, Bits: 16, Default: uint64(4433), Max: 0xffff},
+		{Name: "quota", Kind: abi.KindUint, Size: 4, Bits: 32, Default: uint64(4), Max: 0xffffffff},
 	},
-	Tables: []runtime.TableDesc{
-		{Name: "sources", Kind: "hash", Size: 65536, Key: []runtime.MemberDesc{
-			{Name: "addr", Kind: runtime.KindAddr, Size: 16},
-		}, KeySize: 16, Value: []runtime.MemberDesc{
-			{Name: "connections", Kind: runtime.KindCounter, Size: 4},
-			{Name: "refused", Kind: runtime.KindCounter, Size: 4, Off: 4},
-		}, ValueSize: 8, Session: -1},
-		{Name: "connections", Kind: "hash", Size: 65536, Key: []runtime.MemberDesc{
-			{Name: "client", Kind: runtime.KindEndpoint, Size: 18},
-			{Name: "server", Kind: runtime.KindEndpoint, Size: 18, Off: 18},
-		}, KeySize: 36, Value: []runtime.MemberDesc{
-			{Name: "slot", Kind: runtime.KindUint, Bits: 32, Size: 4, Hidden: true},
-			{Name: "gen", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 4, Hidden: true},
+	Tables: []abi.Table{
+		{Name: "sources", Kind: abi.TableHash, Size: 65536, Key: []abi.Member{
+			{Name: "addr", Kind: abi.KindAddr, Size: 16},
+		}, KeySize: 16, Value: []abi.Member{
+			{Name: "connections", Kind: abi.KindCounter, Size: 4},
+			{Name: "refused", Kind: abi.KindCounter, Size: 4, Off: 4},
 		}, ValueSize: 8},
+		{Name: "connections", Kind: abi.TableHash, Size: 65536, Key: []abi.Member{
+			{Name: "client", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "server", Kind: abi.KindEndpoint, Size: 18, Off: 18},
+		}, KeySize: 36, Value: []abi.Member{
+			{Name: "slot", Kind: abi.KindUint, Bits: 32, Size: 4, Hidden: true},
+			{Name: "gen", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 4, Hidden: true},
+		}, ValueSize: 8, Session: "connection"},
 	},
-	Sessions: []runtime.SessionDesc{
-		{Name: "connection", Fields: []runtime.FieldDesc{
-			{Name: "client", Kind: runtime.KindEndpoint, Size: 18},
-			{Name: "server", Kind: runtime.KindEndpoint, Size: 18},
-		}, Rows: []runtime.RowDesc{
+	Sessions: []abi.Session{
+		{Name: "connection", Fields: []abi.Field{
+			{Name: "client", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "server", Kind: abi.KindEndpoint, Size: 18},
+		}, Rows: []abi.Row{
 			{Table: 1, Key: []int{0, 1}},
 		}, Size: 65536},
 	},
-	Programs: []runtime.ProgramDesc{
-		{Name: "gate", Hook: "tc/ingress", L2: true, Reasons: []runtime.ReasonDesc{
-			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
-			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
-			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
-			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
-			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
-			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
-			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
-			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
-			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
-			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
-			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
-			{Name: "no_match", Kind: "up", Doc: "not what the program is for"},
-			{Name: "no_sources", Kind: "up", Doc: "no row in sources"},
-			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
-			{Name: "over_quota", Kind: "drop", Doc: "dropped, as the spec says"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
+	Programs: []abi.Program{
+		{Name: "gate", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
+			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "not what the program is for"},
+			{Name: "no_sources", Kind: abi.ReasonPunted, Doc: "no row in sources"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "over_quota", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},
 	Slots:  65536,

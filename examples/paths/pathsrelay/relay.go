@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = runtime.Version2
+const _ = abi.Version3
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -135,7 +136,7 @@ const (
 )
 
 // Desc says what the reason means.
-func (r ForwardReason) Desc() runtime.ReasonDesc { return desc.Programs[0].Reason(int(r)) }
+func (r ForwardReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
 
 // String names the reason as the spec and the command line do.
 func (r ForwardReason) String() string { return r.Desc().Name }
@@ -204,57 +205,57 @@ func (t *RoutesTable) All() iter.Seq2[netip.Prefix, RoutesRow] {
 	}
 }
 
-var desc = runtime.Desc{
+var desc = abi.Desc{
 	Name:   "paths",
 	Kernel: [2]int{5, 10},
-	Tables: []runtime.TableDesc{
-		{Name: "routes", Kind: "lpm", Size: 1024, Key: []runtime.MemberDesc{
-			{Name: "dst", Kind: runtime.KindPrefix, Size: 20},
-		}, KeySize: 20, Value: []runtime.MemberDesc{
-			{Name: "fast", Kind: runtime.KindNextHop, Size: 36},
-			{Name: "slow", Kind: runtime.KindNextHop, Size: 36, Off: 36},
-		}, ValueSize: 72, Session: -1},
+	Tables: []abi.Table{
+		{Name: "routes", Kind: abi.TableLPM, Size: 1024, Key: []abi.Member{
+			{Name: "dst", Kind: abi.KindPrefix, Size: 20},
+		}, KeySize: 20, Value: []abi.Member{
+			{Name: "fast", Kind: abi.KindNextHop, Size: 36},
+			{Name: "slow", Kind: abi.KindNextHop, Size: 36, Off: 36},
+		}, ValueSize: 72},
 	},
-	Programs: []runtime.ProgramDesc{
-		{Name: "forward", Hook: "tc/ingress", L2: true, Reasons: []runtime.ReasonDesc{
-			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
-			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
-			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
-			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
-			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
-			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
-			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
-			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
-			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
-			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
-			{Name: "no_routes", Kind: "up", Doc: "no row in routes"},
-			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
-			{Name: "hop_limit", Kind: "up", Doc: "the hop limit is used up"},
-			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
-			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: "up", Doc: "larger than the MTU of the way out"},
-			{Name: "no_route", Kind: "up", Doc: "no route to the destination"},
-			{Name: "local", Kind: "up", Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: "up", Doc: "the route says unreachable"},
-			{Name: "blackhole", Kind: "up", Doc: "the route says blackhole"},
-			{Name: "prohibit", Kind: "up", Doc: "the route says prohibit"},
-			{Name: "tcp_data_offset", Kind: "up", Doc: "tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet"},
-			{Name: "tcp_options", Kind: "up", Doc: "tcp.options is longer than the spec allows"},
-			{Name: "not_l4", Kind: "up", Doc: "no l4 header here"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
+	Programs: []abi.Program{
+		{Name: "forward", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "no_routes", Kind: abi.ReasonPunted, Doc: "no row in routes"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU of the way out"},
+			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route says unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route says blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route says prohibit"},
+			{Name: "tcp_data_offset", Kind: abi.ReasonPunted, Doc: "tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet"},
+			{Name: "tcp_options", Kind: abi.ReasonPunted, Doc: "tcp.options is longer than the spec allows"},
+			{Name: "not_l4", Kind: abi.ReasonPunted, Doc: "no l4 header here"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},
 }

@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = runtime.Version2
+const _ = abi.Version3
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -135,7 +136,7 @@ const (
 )
 
 // Desc says what the reason means.
-func (r ToPeerReason) Desc() runtime.ReasonDesc { return desc.Programs[0].Reason(int(r)) }
+func (r ToPeerReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
 
 // String names the reason as the spec and the command line do.
 func (r ToPeerReason) String() string { return r.Desc().Name }
@@ -203,7 +204,7 @@ const (
 )
 
 // Desc says what the reason means.
-func (r ToClientReason) Desc() runtime.ReasonDesc { return desc.Programs[1].Reason(int(r)) }
+func (r ToClientReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r)) }
 
 // String names the reason as the spec and the command line do.
 func (r ToClientReason) String() string { return r.Desc().Name }
@@ -297,126 +298,126 @@ func (s *ChannelSession) Close() error { return s.s.Close() }
 // String names the session by its fields.
 func (s *ChannelSession) String() string { return s.s.String() }
 
-var desc = runtime.Desc{
+var desc = abi.Desc{
 	Name:   "turn",
 	Kernel: [2]int{5, 10},
-	Tables: []runtime.TableDesc{
-		{Name: "by_channel", Kind: "hash", Size: 4096, Key: []runtime.MemberDesc{
-			{Name: "client", Kind: runtime.KindEndpoint, Size: 18},
-			{Name: "server", Kind: runtime.KindEndpoint, Size: 18, Off: 18},
-			{Name: "number", Kind: runtime.KindUint, Bits: 16, Size: 2, Off: 36},
-		}, KeySize: 40, Value: []runtime.MemberDesc{
-			{Name: "relayed", Kind: runtime.KindEndpoint, Size: 18},
-			{Name: "peer", Kind: runtime.KindEndpoint, Size: 18, Off: 18},
-			{Name: "hop_peer", Kind: runtime.KindHop, Size: 20, Off: 36, Hidden: true, To: 1},
-			{Name: "slot", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 56, Hidden: true},
-			{Name: "gen", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 60, Hidden: true},
-		}, ValueSize: 64},
-		{Name: "by_peer", Kind: "hash", Size: 4096, Key: []runtime.MemberDesc{
-			{Name: "peer", Kind: runtime.KindEndpoint, Size: 18},
-			{Name: "relayed", Kind: runtime.KindEndpoint, Size: 18, Off: 18},
-		}, KeySize: 36, Value: []runtime.MemberDesc{
-			{Name: "client", Kind: runtime.KindEndpoint, Size: 18},
-			{Name: "server", Kind: runtime.KindEndpoint, Size: 18, Off: 18},
-			{Name: "number", Kind: runtime.KindUint, Bits: 16, Size: 2, Off: 36},
-			{Name: "hop_client", Kind: runtime.KindHop, Size: 20, Off: 40, Hidden: true, From: 1},
-			{Name: "slot", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 60, Hidden: true},
-			{Name: "gen", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 64, Hidden: true},
-		}, ValueSize: 72},
+	Tables: []abi.Table{
+		{Name: "by_channel", Kind: abi.TableHash, Size: 4096, Key: []abi.Member{
+			{Name: "client", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "server", Kind: abi.KindEndpoint, Size: 18, Off: 18},
+			{Name: "number", Kind: abi.KindUint, Bits: 16, Size: 2, Off: 36},
+		}, KeySize: 40, Value: []abi.Member{
+			{Name: "relayed", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "peer", Kind: abi.KindEndpoint, Size: 18, Off: 18},
+			{Name: "hop_peer", Kind: abi.KindHop, Size: 20, Off: 36, Hidden: true, To: "peer", From: "relayed"},
+			{Name: "slot", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 56, Hidden: true},
+			{Name: "gen", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 60, Hidden: true},
+		}, ValueSize: 64, Session: "channel"},
+		{Name: "by_peer", Kind: abi.TableHash, Size: 4096, Key: []abi.Member{
+			{Name: "peer", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "relayed", Kind: abi.KindEndpoint, Size: 18, Off: 18},
+		}, KeySize: 36, Value: []abi.Member{
+			{Name: "client", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "server", Kind: abi.KindEndpoint, Size: 18, Off: 18},
+			{Name: "number", Kind: abi.KindUint, Bits: 16, Size: 2, Off: 36},
+			{Name: "hop_client", Kind: abi.KindHop, Size: 20, Off: 40, Hidden: true, To: "client", From: "server"},
+			{Name: "slot", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 60, Hidden: true},
+			{Name: "gen", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 64, Hidden: true},
+		}, ValueSize: 72, Session: "channel"},
 	},
-	Sessions: []runtime.SessionDesc{
-		{Name: "channel", Fields: []runtime.FieldDesc{
-			{Name: "client", Kind: runtime.KindEndpoint, Size: 18},
-			{Name: "server", Kind: runtime.KindEndpoint, Size: 18},
-			{Name: "number", Kind: runtime.KindUint, Bits: 16, Size: 2, Ranges: [][2]uint64{{0x4000, 0x7fff}}},
-			{Name: "relayed", Kind: runtime.KindEndpoint, Size: 18},
-			{Name: "peer", Kind: runtime.KindEndpoint, Size: 18},
-		}, Rows: []runtime.RowDesc{
+	Sessions: []abi.Session{
+		{Name: "channel", Fields: []abi.Field{
+			{Name: "client", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "server", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "number", Kind: abi.KindUint, Bits: 16, Size: 2, Ranges: [][2]uint64{{0x4000, 0x7fff}}},
+			{Name: "relayed", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "peer", Kind: abi.KindEndpoint, Size: 18},
+		}, Rows: []abi.Row{
 			{Key: []int{0, 1, 2}, Value: []int{3, 4}},
 			{Table: 1, Key: []int{4, 3}, Value: []int{0, 1, 2}},
 		}, Size: 4096},
 	},
-	Programs: []runtime.ProgramDesc{
-		{Name: "to_peer", Hook: "tc/ingress", L2: true, Reasons: []runtime.ReasonDesc{
-			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
-			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
-			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
-			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
-			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
-			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
-			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
-			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
-			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
-			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
-			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
-			{Name: "channel_data_number", Kind: "up", Doc: "channel_data.number is not 0x4000 to 0x7FFF"},
-			{Name: "channel_data_length", Kind: "up", Doc: "channel_data.length disagrees with the packet"},
-			{Name: "no_by_channel", Kind: "up", Doc: "no row in by_channel"},
-			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
-			{Name: "address_family", Kind: "up", Doc: "an address of the other family"},
-			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
-			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: "up", Doc: "larger than the MTU of the way out"},
-			{Name: "no_route", Kind: "up", Doc: "no route to the destination"},
-			{Name: "local", Kind: "up", Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: "up", Doc: "the route says unreachable"},
-			{Name: "blackhole", Kind: "up", Doc: "the route says blackhole"},
-			{Name: "prohibit", Kind: "up", Doc: "the route says prohibit"},
-			{Name: "udp_checksum", Kind: "up", Doc: "udp.checksum is 0, which stands for none and is not valid here"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
+	Programs: []abi.Program{
+		{Name: "to_peer", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
+			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "channel_data_number", Kind: abi.ReasonPunted, Doc: "channel_data.number is not 0x4000 to 0x7FFF"},
+			{Name: "channel_data_length", Kind: abi.ReasonPunted, Doc: "channel_data.length disagrees with the packet"},
+			{Name: "no_by_channel", Kind: abi.ReasonPunted, Doc: "no row in by_channel"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other family"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU of the way out"},
+			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route says unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route says blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route says prohibit"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp.checksum is 0, which stands for none and is not valid here"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
-		{Name: "to_client", Hook: "tc/ingress", L2: true, Base: 39, Reasons: []runtime.ReasonDesc{
-			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
-			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
-			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
-			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
-			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
-			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
-			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
-			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
-			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
-			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
-			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
-			{Name: "no_by_peer", Kind: "up", Doc: "no row in by_peer"},
-			{Name: "changing", Kind: "up", Doc: "user space changed rows at each attempt to read one"},
-			{Name: "unfit_channel_data_number", Kind: "up", Doc: "channel_data.number would get a value that it can't have"},
-			{Name: "address_family", Kind: "up", Doc: "an address of the other family"},
-			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
-			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: "up", Doc: "larger than the MTU of the way out"},
-			{Name: "no_route", Kind: "up", Doc: "no route to the destination"},
-			{Name: "local", Kind: "up", Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: "up", Doc: "the route says unreachable"},
-			{Name: "blackhole", Kind: "up", Doc: "the route says blackhole"},
-			{Name: "prohibit", Kind: "up", Doc: "the route says prohibit"},
-			{Name: "udp_checksum", Kind: "up", Doc: "udp.checksum is 0, which stands for none and is not valid here"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
+		{Name: "to_client", Hook: abi.HookIngress, L2: true, Base: 39, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
+			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "no_by_peer", Kind: abi.ReasonPunted, Doc: "no row in by_peer"},
+			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
+			{Name: "unfit_channel_data_number", Kind: abi.ReasonPunted, Doc: "channel_data.number would get a value that it can't have"},
+			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other family"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU of the way out"},
+			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route says unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route says blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route says prohibit"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp.checksum is 0, which stands for none and is not valid here"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},
 	Slots:  4096,

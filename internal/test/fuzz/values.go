@@ -7,6 +7,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -167,7 +168,7 @@ func (s source) hop() sim.Hop {
 	h := sim.Hop{Ifindex: max(s.wire, testrun.Wire), MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))}}
 	switch s.IntN(10) {
 	case 0, 4, 5, 6:
-		h.State = uint8(s.IntN(ir.HopStates))
+		h.State = abi.HopState(s.IntN(ir.HopStates))
 	case 1:
 		h.State = ir.HopNeighbour
 	case 2:

@@ -11,10 +11,11 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
 // If this doesn't compile, this package and the runtime are of different versions: build the spec again.
-const _ = runtime.Version2
+const _ = abi.Version3
 
 //go:embed relay_bpfel.o
 var object []byte
@@ -137,7 +138,7 @@ const (
 )
 
 // Desc says what the reason means.
-func (r DeliverReason) Desc() runtime.ReasonDesc { return desc.Programs[0].Reason(int(r)) }
+func (r DeliverReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
 
 // String names the reason as the spec and the command line do.
 func (r DeliverReason) String() string { return r.Desc().Name }
@@ -347,65 +348,65 @@ func (v *ReceiversReceiver) Hops() []runtime.Hop { return v.v.Hops() }
 // String names the receiver by its group and identity.
 func (v *ReceiversReceiver) String() string { return v.v.String() }
 
-var desc = runtime.Desc{
+var desc = abi.Desc{
 	Name:   "rewrite",
 	Kernel: [2]int{5, 17},
-	Programs: []runtime.ProgramDesc{
-		{Name: "deliver", Hook: "tc/ingress", L2: true, Reasons: []runtime.ReasonDesc{
-			{Name: "sent", Kind: "sent", Doc: "rewritten and sent"},
-			{Name: "pass", Kind: "pass", Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: "up", Doc: "the relay's lease has lapsed"},
-			{Name: "vlan_tag", Kind: "up", Doc: "a VLAN tag that the stack doesn't have"},
-			{Name: "other_host", Kind: "up", Doc: "a frame for another host"},
-			{Name: "link_broadcast", Kind: "up", Doc: "a link-layer broadcast"},
-			{Name: "link_multicast", Kind: "up", Doc: "a link-layer multicast"},
-			{Name: "truncated", Kind: "up", Doc: "the packet ends inside a header"},
-			{Name: "ipv4_version", Kind: "up", Doc: "ipv4.version is not 4"},
-			{Name: "ip_options", Kind: "up", Doc: "ipv4.ihl is not 5"},
-			{Name: "ipv4_reserved", Kind: "up", Doc: "ipv4.reserved is not 0"},
-			{Name: "fragment", Kind: "up", Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
-			{Name: "ipv4_total_length", Kind: "up", Doc: "ipv4.total_length disagrees with the packet"},
-			{Name: "ipv4_checksum", Kind: "up", Doc: "ipv4: checksum is wrong"},
-			{Name: "martian_source", Kind: "up", Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
-			{Name: "multicast", Kind: "up", Doc: "a multicast or broadcast destination"},
-			{Name: "martian_destination", Kind: "up", Doc: "a destination that no other host has: unspecified or loopback"},
-			{Name: "not_udp", Kind: "up", Doc: "no udp header here"},
-			{Name: "udp_length", Kind: "up", Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: "up", Doc: "several datagrams in one buffer (GSO, GRO)"},
-			{Name: "partial_checksum", Kind: "up", Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
-			{Name: "no_receivers", Kind: "up", Doc: "no group in receivers"},
-			{Name: "no_memory", Kind: "up", Doc: "the kernel has no memory to change the packet"},
-			{Name: "fault", Kind: "fault", Doc: "dropped: the kernel failed after the first change"},
-			{Name: "delivered", Kind: "drop", Doc: "dropped, as the spec says"},
-			{Name: "address_family", Kind: "declined", Doc: "an address of the other family"},
-			{Name: "too_big", Kind: "declined", Doc: "larger than the MTU of the way out"},
-			{Name: "no_route", Kind: "declined", Doc: "no route to the destination"},
-			{Name: "local", Kind: "declined", Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: "declined", Doc: "the route says unreachable"},
-			{Name: "blackhole", Kind: "declined", Doc: "the route says blackhole"},
-			{Name: "prohibit", Kind: "declined", Doc: "the route says prohibit"},
-			{Name: "no_neighbour", Kind: "declined", Doc: "the neighbour's link-layer address isn't known yet"},
-			{Name: "copy", Kind: "copy", Doc: "a copy was sent"},
-			{Name: "refused_by_device", Kind: "declined", Doc: "the device takes no more"},
-			{Name: "ipv6_version", Kind: "up", Doc: "ipv6.version is not 6"},
-			{Name: "mapped_address", Kind: "up", Doc: "an IPv4-mapped address in an IPv6 header"},
-			{Name: "ipv6_payload_length", Kind: "up", Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: "declined", Doc: "udp.checksum is 0, which stands for none and is not valid here"},
-			{Name: "not_ip", Kind: "up", Doc: "no ip header here"},
+	Programs: []abi.Program{
+		{Name: "deliver", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
+			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
+			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
+			{Name: "link_multicast", Kind: abi.ReasonPunted, Doc: "a link-layer multicast"},
+			{Name: "truncated", Kind: abi.ReasonPunted, Doc: "the packet ends inside a header"},
+			{Name: "ipv4_version", Kind: abi.ReasonPunted, Doc: "ipv4.version is not 4"},
+			{Name: "ip_options", Kind: abi.ReasonPunted, Doc: "ipv4.ihl is not 5"},
+			{Name: "ipv4_reserved", Kind: abi.ReasonPunted, Doc: "ipv4.reserved is not 0"},
+			{Name: "fragment", Kind: abi.ReasonPunted, Doc: "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0"},
+			{Name: "ipv4_total_length", Kind: abi.ReasonPunted, Doc: "ipv4.total_length disagrees with the packet"},
+			{Name: "ipv4_checksum", Kind: abi.ReasonPunted, Doc: "ipv4: checksum is wrong"},
+			{Name: "martian_source", Kind: abi.ReasonPunted, Doc: "a source that no other host has: unspecified, loopback, multicast or broadcast"},
+			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
+			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
+			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
+			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
+			{Name: "no_receivers", Kind: abi.ReasonPunted, Doc: "no group in receivers"},
+			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
+			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
+			{Name: "delivered", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
+			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other family"},
+			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU of the way out"},
+			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
+			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
+			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route says unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route says blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route says prohibit"},
+			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Doc: "the neighbour's link-layer address isn't known yet"},
+			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
+			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device takes no more"},
+			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
+			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
+			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
+			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Doc: "udp.checksum is 0, which stands for none and is not valid here"},
+			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},
-	Groups: []runtime.GroupDesc{
-		{Name: "receivers", Key: []runtime.MemberDesc{
-			{Name: "server", Kind: runtime.KindEndpoint, Size: 18},
-		}, KeySize: 20, Receiver: []runtime.MemberDesc{
-			{Name: "local", Kind: runtime.KindEndpoint, Size: 18},
-			{Name: "remote", Kind: runtime.KindEndpoint, Size: 18, Off: 18},
-			{Name: "ssrc", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 36},
-			{Name: "payload_type", Kind: runtime.KindUint, Bits: 7, Size: 1, Off: 40},
-			{Name: "sequence", Kind: runtime.KindUint, Bits: 16, Size: 2, Off: 42},
-			{Name: "timestamp", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 44},
-			{Name: "hop_remote", Kind: runtime.KindHop, Size: 20, Off: 48, Hidden: true, To: 1},
-			{Name: "receiver", Kind: runtime.KindUint, Bits: 32, Size: 4, Off: 68, Hidden: true},
+	Groups: []abi.Group{
+		{Name: "receivers", Key: []abi.Member{
+			{Name: "server", Kind: abi.KindEndpoint, Size: 18},
+		}, KeySize: 20, Receiver: []abi.Member{
+			{Name: "local", Kind: abi.KindEndpoint, Size: 18},
+			{Name: "remote", Kind: abi.KindEndpoint, Size: 18, Off: 18},
+			{Name: "ssrc", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 36},
+			{Name: "payload_type", Kind: abi.KindUint, Bits: 7, Size: 1, Off: 40},
+			{Name: "sequence", Kind: abi.KindUint, Bits: 16, Size: 2, Off: 42},
+			{Name: "timestamp", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 44},
+			{Name: "hop_remote", Kind: abi.KindHop, Size: 20, Off: 48, Hidden: true, To: "remote", From: "local"},
+			{Name: "receiver", Kind: abi.KindUint, Bits: 32, Size: 4, Off: 68, Hidden: true},
 		}, ReceiverSize: 72, Max: 512, Rows: 512, Size: 1, Base: 1},
 	},
 	Receivers: 513,

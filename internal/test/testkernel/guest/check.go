@@ -27,6 +27,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 	"github.com/fastrelay/fastrelay-gen/runtime"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -129,7 +130,7 @@ func (r *relay) collection() (*ebpf.CollectionSpec, error) {
 		return nil, err
 	}
 	for _, s := range r.plan.Settings {
-		v := collection.Variables["set_"+s.Name]
+		v := collection.Variables[abi.SettingPrefix+s.Name]
 		if v == nil {
 			return nil, fmt.Errorf("the object has no variable for the setting %q", s.Name)
 		}
@@ -183,7 +184,7 @@ func (r *relay) verify(rep *reporter) (string, error) {
 	defer loaded.Close()
 	for _, name := range slices.Sorted(maps.Keys(loaded.Programs)) {
 		program := loaded.Programs[name]
-		name, ours := strings.CutPrefix(name, "prog_")
+		name, ours := strings.CutPrefix(name, abi.ProgramPrefix)
 		if !ours {
 			continue
 		}
@@ -232,20 +233,20 @@ func (r *relay) load() (string, error) {
 }
 
 // settings gives each setting that has no default a value.
-func settings(desc *runtime.Desc) map[string]any {
+func settings(desc *abi.Desc) map[string]any {
 	out := map[string]any{}
 	for _, s := range desc.Settings {
 		if !s.Required {
 			continue
 		}
 		switch s.Kind {
-		case runtime.KindUint:
+		case abi.KindUint:
 			out[s.Name] = max(s.Min, 1)
-		case runtime.KindBool:
+		case abi.KindBool:
 			out[s.Name] = true
-		case runtime.KindAddr:
+		case abi.KindAddr:
 			out[s.Name] = netip.MustParseAddr("192.0.2.1")
-		case runtime.KindMac:
+		case abi.KindMAC:
 			out[s.Name] = net.HardwareAddr{2, 0, 0, 0, 0, 1}
 		}
 	}

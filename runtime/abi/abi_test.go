@@ -1,0 +1,216 @@
+package abi_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/templates"
+)
+
+// The structures in the C templates are those of the table: sizes, and the offset of every member.
+func TestStructsInC(t *testing.T) {
+	var header, source strings.Builder
+	for _, name := range []string{"fastrelay.h", "fanout.h"} {
+		text, err := templates.FS.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		header.Write(text)
+	}
+	for _, define := range []string{
+		"FR_REASONS 1", "FR_NEEDS_SLOTS 1", "FR_USAGES 1", "FR_NEEDS_SHARED 1", "FR_NEEDS_NAMED 1", "FR_NEEDS_RECEIVERS 1", "FR_NEEDS_CREDITS 1",
+		"FR_LEVELS 1", "FR_NEEDS_TRANSLATIONS 1", "FR_NEEDS_RING 4096", "FR_EVENTS 1",
+	} {
+		fmt.Fprintln(&source, "#define", define)
+	}
+	fmt.Fprintln(&source, `#include "fastrelay.h"`)
+	asserts := 0
+	assert := func(format string, args ...any) {
+		text := fmt.Sprintf(format, args...)
+		fmt.Fprintf(&source, "_Static_assert(%s, %q);\n", text, text)
+		asserts++
+	}
+	for _, s := range abi.Structs() {
+		assert("sizeof(struct %s) == %d", s.Name, s.Size)
+		for _, m := range s.Members {
+			assert("__builtin_offsetof(struct %s, %s) == %d", s.Name, m.Name, m.Off)
+		}
+	}
+	for state := range abi.HopState(abi.HopStates) {
+		assert("FR_HOP_%s == %d", strings.ToUpper(state.String()), state)
+	}
+	if _, _, err := clang.Compile(context.Background(), source.String(), header.String(), clang.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if asserts < 60 {
+		t.Errorf("%d assertions only", asserts)
+	}
+}
+
+// Members follow each other without gaps.
+func TestStructsHaveNoGaps(t *testing.T) {
+	sizes := map[string]int{"u8": 1, "u16": 2, "u32": 4, "u64": 8}
+	for _, s := range abi.Structs() {
+		sizes["struct "+s.Name] = s.Size
+		at := 0
+		for _, m := range s.Members {
+			if m.Off != at {
+				t.Errorf("%s.%s is at %d, and the member before it ends at %d", s.Name, m.Name, m.Off, at)
+			}
+			typ, count, array := strings.Cut(strings.TrimSuffix(m.Type, "]"), "[")
+			n := 1
+			if array && count != "" {
+				fmt.Sscan(count, &n)
+			}
+			if sizes[typ] == 0 {
+				t.Fatalf("%s.%s is of type %s", s.Name, m.Name, m.Type)
+			}
+			at += n * sizes[typ]
+		}
+		if at != s.Size {
+			t.Errorf("%s has %d bytes, and its members %d", s.Name, s.Size, at)
+		}
+	}
+}
+
+// full is a description that has one of everything.
+func full() *abi.Desc {
+	id := []abi.Member{{Name: "id", Kind: abi.KindUint, Bits: 32, Size: 4}}
+	return &abi.Desc{
+		Name: "full", Kernel: [2]int{5, 10},
+		Tables: []abi.Table{
+			{Name: "flows", Kind: abi.TableHash, Size: 8, Key: id, KeySize: 4, ValueSize: 48, Session: "flow", Value: []abi.Member{
+				{Name: "to", Kind: abi.KindEndpoint, Size: abi.EndpointSize},
+				{Name: "hop_to", Kind: abi.KindHop, Size: abi.HopSize, Off: 20, Hidden: true, To: "to"},
+				{Name: abi.MemberSlot, Kind: abi.KindUint, Bits: 32, Size: 4, Off: 40, Hidden: true},
+				{Name: abi.MemberGen, Kind: abi.KindUint, Bits: 32, Size: 4, Off: 44, Hidden: true},
+			}},
+			{Name: "seen", Kind: abi.TableLRU, PerCPU: true, Size: 4, Key: id, KeySize: 4},
+		},
+		Sessions: []abi.Session{{
+			Name: "flow", Size: 8, Idle: 90 * time.Second,
+			Fields: []abi.Field{
+				{Name: "id", Kind: abi.KindUint, Bits: 32, Size: 4, Ranges: [][2]uint64{{1, 9}}},
+				{Name: "to", Kind: abi.KindEndpoint, Size: abi.EndpointSize},
+			},
+			Rows: []abi.Row{{Key: []int{0}, Value: []int{1}}},
+		}},
+		Programs: []abi.Program{{Name: "p", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
+			{Name: "sent", Kind: abi.ReasonSent, Doc: "not pinned"}, {Name: "inactive", Kind: abi.ReasonPunted},
+		}}},
+		Counters: []string{"hits"}, Slots: 8, Usages: 1, Shared: 2, Levels: 2,
+		Groups:    []abi.Group{{Name: "all", Key: id, KeySize: 4, Receiver: id, ReceiverSize: 4, Max: 16, Rows: 32, Size: 2, Base: 1}},
+		Events:    []abi.Event{{Name: "sent", Fields: id, Size: 20, Required: true}},
+		Receivers: 33, Credits: 5, Translations: 64, Ring: 4096,
+	}
+}
+
+// What is pinned has a format of its own, which doesn't change with the names in Go.
+func TestLayout(t *testing.T) {
+	text, err := full().Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var indented any
+	if err := json.Unmarshal(text, &indented); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := json.MarshalIndent(indented, "", "\t")
+	const file = "testdata/layout.json"
+	if os.Getenv("FASTRELAY_UPDATE") != "" {
+		if err := os.WriteFile(file, append(got, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.TrimSpace(string(want)), string(got)); diff != "" {
+		t.Errorf("the format of what is pinned is another one (raise abi.Version, then FASTRELAY_UPDATE=1); -%s +now:\n%s", file, diff)
+	}
+	l, err := abi.ReadLayout(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := full()
+	back.Name, back.Kernel = "", [2]int{}
+	back.Programs[0].Reasons[0].Doc = ""
+	if l.Version != abi.Version || !reflect.DeepEqual(l.Desc, *back) {
+		t.Errorf("read back: %s", cmp.Diff(*back, l.Desc))
+	}
+}
+
+// A layout of another version has its version alone, whatever else is in it.
+func TestLayoutOfAnotherVersion(t *testing.T) {
+	l, err := abi.ReadLayout([]byte(`{"Version":2,"Tables":[{"Kind":"hash","Key":[{"Kind":5}]}]}`))
+	if err != nil || l.Version != 2 || l.Tables != nil {
+		t.Errorf("%+v, %v", l, err)
+	}
+	for _, text := range []string{"", "{", `{"version":3,"tables":[{"kind":"heap"}]}`, `{"version":3,"slots":"many"}`} {
+		if l, err := abi.ReadLayout([]byte(text)); err == nil {
+			t.Errorf("%q was read as %+v", text, l)
+		}
+	}
+}
+
+func TestMaps(t *testing.T) {
+	var got []string
+	for _, m := range full().Maps() {
+		text := fmt.Sprintf("%s: %v, %d of %d -> %d", m.Name, m.Type, m.Entries, m.KeySize, m.ValueSize)
+		if m.List > 0 {
+			text += fmt.Sprint(", lists of ", m.List)
+		}
+		if m.Mmap {
+			text += ", mapped"
+		}
+		if m.Pinned != abi.Pinned(m.Name) || !m.Pinned {
+			t.Errorf("%s: pinned %v, %v", m.Name, m.Pinned, abi.Pinned(m.Name))
+		}
+		got = append(got, text)
+	}
+	want := []string{
+		"fr_lease: array, 1 of 4 -> 32, mapped", "fr_reasons: per-CPU array, 2 of 4 -> 16", "fr_slots: array, 8 of 4 -> 16, mapped",
+		"fr_usage: per-CPU array, 8 of 4 -> 24", "fr_shared: array, 2 of 4 -> 8, mapped", "fr_named: per-CPU array, 1 of 4 -> 8",
+		"fr_receivers: per-CPU array, 33 of 4 -> 32", "fr_credits: array, 5 of 4 -> 40, mapped", "fr_translate: hash, 64 of 16 -> 16",
+		"fr_events: ring buffer, 4096 of 0 -> 0", "fr_lost: array, 2 of 4 -> 8, mapped", "grp_all: hash of maps, 2 of 4 -> 4, lists of 68",
+		"rcv_all: array, 48 of 4 -> 4", "tbl_flows: hash, 8 of 4 -> 48", "tbl_seen: per-CPU LRU hash, 4 of 4 -> 1",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if maps := (&abi.Desc{}).Maps(); len(maps) != 1 || maps[0].Name != abi.MapLease {
+		t.Errorf("a relay without anything has %+v", maps)
+	}
+	for _, name := range []string{"fr_scratch", "fr_front", "fr_rows", "fr_learned", ".rodata", "other", "tbl_", ""} {
+		if abi.Pinned(name) {
+			t.Errorf("%q is pinned", name)
+		}
+	}
+}
+
+// Kinds are words where people and files meet them; the zero kind is none.
+func TestKinds(t *testing.T) {
+	var k abi.Kind
+	if err := k.UnmarshalText([]byte("next_hop")); err != nil || k != abi.KindNextHop || k.String() != "next_hop" {
+		t.Errorf("%v, %v", k, err)
+	}
+	if s := abi.Kind(0).String() + " " + abi.Kind(200).String(); s != "Kind(0) Kind(200)" {
+		t.Error(s)
+	}
+	for _, text := range []string{"", "Kind(0)", "hash"} {
+		if err := k.UnmarshalText([]byte(text)); err == nil {
+			t.Errorf("%q is a kind", text)
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package abi
+
+import (
+	"strconv"
+	"time"
+)
+
+// Desc describes a compiled relay: what its object contains and how keys and values are laid out. It is generated from the plan,
+// and never changed.
+//
+// The json tags are the format of what is pinned (docs/abi.md): what has none isn't in it.
+type Desc struct {
+	Name     string    `json:"-"`
+	Kernel   [2]int    `json:"-"` // major, minor: the oldest kernel that can load it
+	Settings []Setting `json:"-"`
+	Tables   []Table   `json:"tables,omitempty"`
+	Sessions []Session `json:"sessions,omitempty"`
+	Programs []Program `json:"programs,omitempty"`
+	Counters []string  `json:"counters,omitempty"` // named counters, by index
+	Slots    int       `json:"slots,omitempty"`    // sessions of all kinds
+	Usages   int       `json:"usages,omitempty"`   // rows of the kind of session that has most
+	Shared   int       `json:"shared,omitempty"`   // counters in tables; the first is never used
+
+	Levels       int     `json:"levels,omitempty"` // of priority; 0: none
+	Groups       []Group `json:"groups,omitempty"`
+	Events       []Event `json:"events,omitempty"`       // by ID, from 1 on
+	Receivers    int     `json:"receivers,omitempty"`    // of all groups; the first is never used
+	Credits      int     `json:"credits,omitempty"`      // the first is never used
+	Translations int     `json:"translations,omitempty"` // rows
+	Ring         int     `json:"ring,omitempty"`         // bytes of the ring of events
+}
+
+// Setting describes a setting.
+type Setting struct {
+	Name     string
+	Kind     Kind
+	Size     int
+	Bits     int
+	Required bool // it has no default
+	Default  any
+	Min, Max uint64 // KindUint
+}
+
+// Member describes a member of a key or value.
+type Member struct {
+	Name   string `json:"name"`
+	Kind   Kind   `json:"kind"`
+	Bits   int    `json:"bits,omitempty"` // KindUint: width; KindCredit, KindBucket: how many of them
+	Size   int    `json:"size"`
+	Off    int    `json:"off"`
+	Hidden bool   `json:"hidden,omitempty"` // the runtime fills it in: "slot", "gen", "receiver" (KindUint of 4 bytes), hops
+	To     string `json:"to,omitempty"`     // KindHop: the member (of the same value) that has the address the hop leads to
+	From   string `json:"from,omitempty"`   // KindHop: the member that has the address packets come from; "": they have none of their own
+}
+
+// Find returns the member of a name that isn't hidden; nil: there is none.
+func Find(members []Member, name string) *Member {
+	for i := range members {
+		if m := &members[i]; m.Name == name && !m.Hidden {
+			return m
+		}
+	}
+	return nil
+}
+
+// Names of members that the runtime fills in.
+const (
+	MemberSlot     = "slot"     // with MemberGen, ties a row to its session
+	MemberGen      = "gen"      // see Slot
+	MemberReceiver = "receiver" // the identity of a receiver
+)
+
+// Table describes a table.
+type Table struct {
+	Name      string    `json:"name"`
+	Kind      TableKind `json:"kind"`
+	PerCPU    bool      `json:"per_cpu,omitempty"`
+	Size      int       `json:"size"`
+	Key       []Member  `json:"key"`
+	KeySize   int       `json:"key_size"`
+	Value     []Member  `json:"value,omitempty"`
+	ValueSize int       `json:"value_size"`
+	Session   string    `json:"session,omitempty"` // the kind of session whose rows these are; "": a table of its own
+}
+
+// Group describes a kind of group.
+type Group struct {
+	Name         string   `json:"name"`
+	Key          []Member `json:"key"`
+	KeySize      int      `json:"key_size"`
+	Receiver     []Member `json:"receiver"` // of a receiver's row
+	ReceiverSize int      `json:"receiver_size"`
+	Max          int      `json:"max"`  // receivers in one group
+	Rows         int      `json:"rows"` // receivers in all groups; the array of rows has Rows + Max
+	Size         int      `json:"size"` // groups
+	Base         int      `json:"base"` // the first identity of a receiver
+}
+
+// Event describes an event.
+type Event struct {
+	Name     string   `json:"name"`
+	Fields   []Member `json:"fields,omitempty"` // offsets count from the first byte of the record
+	Size     int      `json:"size"`             // bytes of the record
+	Required bool     `json:"required,omitempty"`
+}
+
+// Session describes a kind of session.
+type Session struct {
+	Name     string        `json:"name"`
+	Fields   []Field       `json:"fields,omitempty"`
+	Rows     []Row         `json:"rows,omitempty"`
+	Size     int           `json:"size"`
+	Lifetime time.Duration `json:"lifetime_ns,omitempty"` // 0: none
+	Idle     time.Duration `json:"idle_ns,omitempty"`     // 0: none
+}
+
+// Field describes a field of a session.
+type Field struct {
+	Name   string      `json:"name"`
+	Kind   Kind        `json:"kind"`
+	Bits   int         `json:"bits,omitempty"`
+	Size   int         `json:"size"`
+	Ranges [][2]uint64 `json:"ranges,omitempty"` // KindUint: the values allowed, inclusive; empty: any that fit
+}
+
+// Row says which fields of a session make the key and the value of one of its rows, in the order of the table's members
+// that are not hidden.
+type Row struct {
+	Table int   `json:"table"` // index into Desc.Tables
+	Key   []int `json:"key"`
+	Value []int `json:"value,omitempty"`
+}
+
+// Program describes a program.
+type Program struct {
+	Name    string   `json:"name"`
+	Hook    Hook     `json:"hook"`
+	L2      bool     `json:"l2,omitempty"`   // refuse devices without a link-layer header
+	Base    int      `json:"base,omitempty"` // index of the first reason in the relay's array
+	Reasons []Reason `json:"reasons,omitempty"`
+}
+
+// Reason returns the i-th reason, and one without a meaning for an i that is none.
+func (p *Program) Reason(i int) Reason {
+	if i < 0 || i >= len(p.Reasons) {
+		return Reason{Name: "reason(" + strconv.Itoa(i) + ")"}
+	}
+	return p.Reasons[i]
+}
+
+// Reason describes a reason: what becomes of the packets that it counts.
+type Reason struct {
+	Name string     `json:"name"`
+	Kind ReasonKind `json:"kind"`
+	Doc  string     `json:"-"`
+}
+
+// Reasons is how many reasons all programs have together.
+func (d *Desc) Reasons() int {
+	n := 0
+	for _, p := range d.Programs {
+		n = max(n, p.Base+len(p.Reasons))
+	}
+	return n
+}
+
+// SessionOf returns the description of the kind of session whose rows a table holds; nil: it is a table of its own.
+func (d *Desc) SessionOf(t *Table) *Session {
+	for i := range d.Sessions {
+		if t.Session == d.Sessions[i].Name && t.Session != "" {
+			return &d.Sessions[i]
+		}
+	}
+	return nil
+}
+
+// HasHops reports whether a row of the relay holds a hop, which user space keeps up to date.
+func (d *Desc) HasHops() bool {
+	var lists [][]Member
+	for _, t := range d.Tables {
+		lists = append(lists, t.Value)
+	}
+	for _, g := range d.Groups {
+		lists = append(lists, g.Receiver)
+	}
+	for _, members := range lists {
+		for _, m := range members {
+			if m.Kind == KindHop || m.Kind == KindNextHop {
+				return true
+			}
+		}
+	}
+	return false
+}
