@@ -1,16 +1,18 @@
 
 /*
- * fanout.h: what relays are made of that send one packet to many, keep account of what they send, and tell user space about it.
- * It continues fastrelay.h, in the same file.
+ * fanout.h: what relays are made of that send one packet to many, keep account of what they send,
+ * and tell user space about it. It continues fastrelay.h, in the same file.
  *
  * A relay defines these as well:
  *	FR_NEEDS_RECEIVERS	entries of fr_receivers, where it has groups
- *	FR_NEEDS_FRONT		bytes of the saved front, a multiple of 8, where a packet goes to many; with FR_NEEDS_SAME, numbers
- *				that go with it
+ *	FR_NEEDS_FRONT		bytes of the saved front, a multiple of 8, where it has groups
+ *	FR_NEEDS_SAME		numbers that go with the saved front
  *	FR_NEEDS_ELEMENTS	where it searches lists of elements
- *	FR_NEEDS_CREDITS	entries of fr_credits, where it has credits; with FR_LEVELS, levels of priority
+ *	FR_NEEDS_CREDITS	entries of fr_credits, where it has credits
+ *	FR_LEVELS		levels of priority, where it has credits
  *	FR_NEEDS_TRANSLATIONS	rows of fr_translate, where it has translations
- *	FR_NEEDS_RING		bytes of fr_events, where it has events; with FR_EVENTS, entries of fr_lost
+ *	FR_NEEDS_RING		bytes of fr_events, where it has events
+ *	FR_EVENTS		entries of fr_lost, where it has events
  */
 #ifndef FASTRELAY_FANOUT_H
 #define FASTRELAY_FANOUT_H
@@ -34,7 +36,10 @@ static void (*bpf_ringbuf_submit)(void *record, __u64 flags) = (void *)132;
 static void (*bpf_ringbuf_discard)(void *record, __u64 flags) = (void *)133;
 static long (*bpf_loop)(__u32 n, void *callback, void *ctx, __u64 flags) = (void *)181;
 
-/* The type of the values of a map of maps: a list of receivers. BTF has no more than the size of a list. */
+/*
+ * The type of the values of a map of maps: a list of receivers. BTF has no more than the size of a
+ * list.
+ */
 #define __array(name, val) typeof(val) *name[]
 #define FR_LIST(list)                                                                              \
 	struct {                                                                                   \
@@ -47,7 +52,10 @@ static long (*bpf_loop)(__u32 n, void *callback, void *ctx, __u64 flags) = (void
 /* For loops with a fixed bound that usually end at once. */
 #define FR_NO_UNROLL _Pragma("clang loop unroll(disable)")
 
-/* A number that the verifier takes for another one: what it learns about the copy, it doesn't learn about v. */
+/*
+ * A number that the verifier takes for another one: what it learns about the copy, it doesn't
+ * learn about v.
+ */
 static __always_inline __u64 fr_copy(__u64 v)
 {
 	__u64 zero = 0;
@@ -115,8 +123,9 @@ static __always_inline void fr_count_copies(__u32 reason, __u64 copies, __u32 le
 #ifdef FR_NEEDS_FRONT
 
 /*
- * The front of the packet as it came: what is read from it stands here, since copies are made by writing to the packet. A
- * program at ingress isn't interrupted by another one, so that there is one for each processor.
+ * The front of the packet as it came: what is read from it stands here, since copies are made by
+ * writing to the packet. A program at ingress isn't interrupted by another one, so that there is
+ * one for each processor.
  */
 
 struct fr_front {
@@ -135,9 +144,10 @@ static __always_inline void *fr_save_front(struct __sk_buff *skb, __u32 len)
 }
 
 /*
- * What a checksum of the packet is: the same for all copies, so that none has to ask. A pending one holds the pseudo-header's
- * sum; a full one may hold the same number by chance, and the kernel tells: to a pending checksum it adds nothing but changes
- * of the pseudo-header. It can't be asked at odd offsets.
+ * What a checksum of the packet is: the same for all copies, so that none has to ask. A pending
+ * one holds the pseudo-header's sum; a full one may hold the same number by chance, and the kernel
+ * tells: to a pending checksum it adds nothing but changes of the pseudo-header. It can't be asked
+ * at odd offsets.
  */
 enum {
 	FR_SUM_FULL,
@@ -153,7 +163,8 @@ static __noinline __u32 fr_sum_kind(struct __sk_buff *skb, __u32 off, __u16 old,
 
 	if (fr_facts)
 		return (__u16)fr_partial(skb) == off ? FR_SUM_PENDING : FR_SUM_FULL;
-	if (old != pseudo && !skb->gso_size) /* the pseudo-header of a super-packet may have another length */
+	/* the pseudo-header of a super-packet may have another length */
+	if (old != pseudo && !skb->gso_size)
 		return FR_SUM_FULL;
 	if (off & 1)
 		return FR_SUM_ODD;
@@ -185,7 +196,10 @@ static __always_inline __u64 fr_varint_word(__u64 v, __u64 width)
 	}
 }
 
-/* Write the first width bytes of 8, which are in the order that they have in memory. The packet had an integer of that width here. */
+/*
+ * Write the first width bytes of 8, which are in the order that they have in memory. The packet
+ * had an integer of that width here.
+ */
 static __always_inline void fr_put_varint(void *p, const void *data_end, __u64 word, __u64 width)
 {
 	switch (fr_bound(width, 15)) {
@@ -208,11 +222,13 @@ static __always_inline void fr_put_varint(void *p, const void *data_end, __u64 w
 }
 
 /*
- * Lists of elements, each with an identifier and a length in front, in one byte or in two. A form is how that looks; pad and stop are identifiers, 256 where there is none.
+ * Lists of elements, each with an identifier and a length in front, in one byte or in two. A form
+ * is how that looks; pad and stop are identifiers, 256 where there is none.
  */
 #ifdef FR_NEEDS_ELEMENTS
 
-#define FR_FORM(bytes, bias, pad, stop) ((__u64)(bytes) | (bias) << 8 | (__u64)(pad) << 32 | (__u64)(stop) << 48)
+#define FR_FORM(bytes, bias, pad, stop)                                                            \
+	((__u64)(bytes) | (bias) << 8 | (__u64)(pad) << 32 | (__u64)(stop) << 48)
 #define FR_NO_FORM 0
 #define FR_MAX_ELEMENTS 32
 
@@ -225,9 +241,10 @@ static __always_inline __u64 fr_differ(__u64 a, __u64 b)
 }
 
 /*
- * The place of the first element's content in the packet, in the upper half, and its length and 1; 0 where there is none. The
- * function isn't static, so that the verifier looks at it once, and not anew for every list that it knows something about. Each
- * step begins where it knows no more than before the last one, so that it looks at a step once, too.
+ * The place of the first element's content in the packet, in the upper half, and its length and 1;
+ * 0 where there is none. The function isn't static, so that the verifier looks at it once, and not
+ * anew for every list that it knows something about. Each step begins where it knows no more than
+ * before the last one, so that it looks at a step once, too.
  */
 __noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, __u64 form, __u32 id)
 {
@@ -296,8 +313,8 @@ static __always_inline __u64 fr_draw(__u32 index, __u64 step)
 #ifdef FR_NEEDS_CREDITS
 
 /*
- * Credits. User space moves the limit; the kernel spends, and so may user space. Of a credit that refills, limit is the rate, and
- * spent a time.
+ * Credits. User space moves the limit; the kernel spends, and so may user space. Of a credit that
+ * refills, limit is the rate, and spent a time.
  */
 
 struct fr_credit {
@@ -321,7 +338,8 @@ static __always_inline __u32 fr_credit(__u32 first, __u32 level)
 }
 
 /*
- * These functions aren't static, so that the verifier looks at them once, whatever it knows about their arguments.
+ * These functions aren't static, so that the verifier looks at them once, whatever it knows about
+ * their arguments.
  */
 
 /* Spend cost of what is above the floor. */
@@ -349,7 +367,10 @@ __noinline int fr_admit(__u32 credit, __u64 cost, __u64 floor)
 	return FR_CONTENDED;
 }
 
-/* Whether a time is at most units / rate. Where a product tells, it takes a tenth of a division's time. */
+/*
+ * Whether a time is at most units / rate. Where a product tells, it takes a tenth of a division's
+ * time.
+ */
 static __always_inline int fr_refills(__u64 time, __u64 rate, __u64 units)
 {
 	if (likely(!(fr_copy(time | rate) >> 32)))
@@ -358,8 +379,8 @@ static __always_inline int fr_refills(__u64 time, __u64 rate, __u64 units)
 }
 
 /*
- * Likewise of a credit that refills. What is spent is time: the nanoseconds that it takes to refill. They come back behind
- * FR_ADMITTED, for fr_refund.
+ * Likewise of a credit that refills. What is spent is time: the nanoseconds that it takes to
+ * refill. They come back behind FR_ADMITTED, for fr_refund.
  */
 __noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now)
 {
@@ -383,7 +404,8 @@ __noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now
 
 		if (from < spent)
 			from = spent;
-		if (from + takes < from || !fr_refills(from - now + takes, rate, room)) /* a time near the end of all time wraps */
+		/* a time near the end of all time wraps */
+		if (from + takes < from || !fr_refills(from - now + takes, rate, room))
 			return FR_REFUSED;
 		if (likely(__sync_val_compare_and_swap(&c->spent, spent, from + takes) == spent))
 			return FR_ADMITTED + takes;
@@ -415,8 +437,9 @@ __noinline int fr_refused(__u32 credit, __u32 level)
 #ifdef FR_NEEDS_TRANSLATIONS
 
 /*
- * Translations. Whoever inserts the row makes the value; until it is there, others find a row that isn't done. Rows are never
- * replaced: a reader could find another key's value in the old one's memory.
+ * Translations. Whoever inserts the row makes the value; until it is there, others find a row that
+ * isn't done. Rows are never replaced: a reader could find another key's value in the old one's
+ * memory.
  */
 
 struct fr_translation_key {
@@ -442,7 +465,8 @@ enum {
 	FR_TRANSLATIONS_FULL,
 };
 
-static __noinline int fr_translation(const struct fr_translation_key *key, struct fr_translation **row)
+static __noinline int fr_translation(const struct fr_translation_key *key,
+				     struct fr_translation **row)
 {
 	struct fr_translation blank = {};
 	struct fr_translation *t;
@@ -476,9 +500,10 @@ static __always_inline void fr_translated(struct fr_translation *t, __u64 value)
 #ifdef FR_NEEDS_RING
 
 /*
- * Events. To wake the reader costs more than twenty copies (an interrupt of this processor to itself, which a virtual machine
- * leaves for). It is woken where it has read all records before this one, so one that is behind costs nothing; and never while
- * entry 0 of fr_lost says that it is awake.
+ * Events. To wake the reader costs more than twenty copies (an interrupt of this processor to
+ * itself, which a virtual machine leaves for). It is woken where it has read all records before
+ * this one, so one that is behind costs nothing; and never while entry 0 of fr_lost says that it
+ * is awake.
  */
 
 struct fr_event {
@@ -502,8 +527,9 @@ static __always_inline void fr_head(struct fr_event *e, __u32 receiver, __u16 id
 }
 
 /*
- * The reader is awake, or will look once more before it sleeps. It says that it isn't awake any more, and then looks whether the
- * producer has moved on: so the reservation has to be seen by all before this is read, which an atomic operation makes sure of.
+ * The reader is awake, or will look once more before it sleeps. It says that it isn't awake any
+ * more, and then looks whether the producer has moved on: so the reservation has to be seen by all
+ * before this is read, which an atomic operation makes sure of.
  */
 static __always_inline int fr_reader_awake(void)
 {
@@ -520,8 +546,8 @@ static __always_inline void fr_submit(struct fr_event *e, __u64 time)
 }
 
 /*
- * Likewise where more follow: whether the reader fell asleep meanwhile is asked once, behind the last one. Returns whether that is
- * necessary.
+ * Likewise where more follow: whether the reader fell asleep meanwhile is asked once, behind the
+ * last one. Returns whether that is necessary.
  */
 static __always_inline __u64 fr_submit_more(struct fr_event *e, __u64 time)
 {
@@ -534,7 +560,10 @@ static __always_inline __u64 fr_submit_more(struct fr_event *e, __u64 time)
 	return quiet;
 }
 
-/* Wake a reader that fell asleep while records were handed over quietly; it skips what is discarded. */
+/*
+ * Wake a reader that fell asleep while records were handed over quietly; it skips what is
+ * discarded.
+ */
 static __always_inline void fr_wake(void)
 {
 	void *bell;

@@ -30,7 +30,8 @@ type Options struct {
 type Source struct {
 	C      string // relay.bpf.c
 	Header string // fastrelay.h
-	// Lines has the position in the spec for each line of C (the first is Lines[0]); a zero Pos where there is none.
+	// Lines has the position in the spec for each line of C (the first is Lines[0]); a zero Pos where there is none. It is for
+	// clang.Options: with it the object's line information names lines of the spec.
 	Lines []diag.Pos
 }
 

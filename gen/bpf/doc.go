@@ -23,6 +23,7 @@
 //
 // # Lines
 //
-// Each statement is attributed to its line of the spec by #line, which clang keeps in BTF, so that the verifier's log shows the
-// spec. Lines in between belong to the generated file (lines.go).
+// The text follows the kernel's style, in lines of at most 100 columns (wrap.go). Each statement has its line of the spec in
+// Source.Lines; clang reads a copy with #line directives (internal/clang), which it keeps in BTF, so that the verifier's log shows the
+// spec.
 package bpf

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
 // A fan-out becomes these functions:
@@ -191,7 +192,7 @@ func (n *fan) find() {
 	w.line("")
 	w.members(onStack("key"), n.Key, n.Pos)
 	w.stmt(n.Pos, "list = list_of_%s(&key);", name)
-	w.stmt(n.Pos, "if (!list) %s", w.up(n.Miss))
+	w.unless(n.Pos, "!list", n.Miss)
 }
 
 // save renders the copy of the front, and returns its size.
@@ -398,7 +399,7 @@ func (n *fan) restore(size string, places []string) {
 		if n.front.Base != nil {
 			size = fmt.Sprintf("fr_size(same->size, %d)", 1<<bits.Len(uint(n.limit()-1)))
 		}
-		w.line("if (bpf_skb_store_bytes(skb, 0, front, %s, 0)) return fr_drop(len, %s);", size, w.prog.reasonName(n.Fault))
+		w.stopIf(diag.Pos{}, fmt.Sprintf("bpf_skb_store_bytes(skb, 0, front, %s, 0)", size), nil, fmt.Sprintf("return fr_drop(len, %s);", w.prog.reasonName(n.Fault)))
 		w.completes("same->csum", places)
 		for _, name := range []string{"priority", "mark"} {
 			if n.kept[name] {

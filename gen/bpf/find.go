@@ -17,8 +17,8 @@ func (f *function) translate(s *ir.Translate) {
 	f.line("struct fr_translation *translation = NULL;")
 	f.stmt(s.Pos, "int how = fr_translation(&key, &translation);")
 	f.line("")
-	f.stmt(s.Pos, "if (how == FR_TRANSLATING) %s", f.up(s.Pending))
-	f.stmt(s.Pos, "if (how == FR_TRANSLATIONS_FULL || !translation) %s", f.up(s.Full))
+	f.unless(s.Pos, "how == FR_TRANSLATING", s.Pending)
+	f.unless(s.Pos, "how == FR_TRANSLATIONS_FULL || !translation", s.Full)
 	f.stmt(s.Pos, "if (how == FR_TRANSLATE) {")
 	f.indent++
 	for _, d := range s.Draws {

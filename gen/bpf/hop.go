@@ -87,7 +87,7 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	}
 	for state, name := range names {
 		if name != "" && s.Reasons[state] != s.Reasons[ir.HopNone] {
-			f.stmt(s.Pos, "if (%sstate == FR_HOP_%s) %s", hop, name, f.up(s.Reasons[state]))
+			f.unless(s.Pos, fmt.Sprintf("%sstate == FR_HOP_%s", hop, name), s.Reasons[state])
 		}
 	}
 	f.stmt(s.Pos, "%s", f.up(s.Reasons[ir.HopNone]))
@@ -96,7 +96,7 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
 		return // the lookup has compared the length
 	}
-	f.stmt(s.Pos, "if (%s > %smtu) %s", length, hop, f.up(s.TooBig))
+	f.unless(s.Pos, fmt.Sprintf("%s > %smtu", length, hop), s.TooBig)
 }
 
 // headers returns the size of the network-layer packet's headers in the packet that a rewrite makes.
@@ -141,7 +141,7 @@ func (f *function) route(s *ir.CheckHop, length string) {
 			f.stmt(s.Pos, "%s.%s[%d] = %s;", fib, end.name, i, b.load(first+4*i, 4))
 		}
 	}
-	f.stmt(s.Pos, "if (fr_route(skb, &%s, %s, &%s)) %s", fib, length, n.hop(), f.up(s.TooBig))
+	f.unless(s.Pos, fmt.Sprintf("fr_route(skb, &%s, %s, &%s)", fib, length, n.hop()), s.TooBig)
 }
 
 // redirect renders the end of a packet that is sent; direct is the condition for a hop whose link-layer addresses are known, or

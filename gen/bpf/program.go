@@ -99,15 +99,11 @@ func (r *renderer) program(p *ir.Program) programData {
 	for _, row := range p.Rows {
 		prog.rows[row] = true
 	}
-	for i, reason := range p.Reasons {
+	for _, reason := range p.Reasons {
 		name := r.unique("reason_" + ident(p.Name) + "_" + ident(reason.Name))
 		prog.reasons = append(prog.reasons, name)
-		line := fmt.Sprintf("%s = %d,", name, p.Base+i)
-		if reason.Doc != "" {
-			line += " /* " + comment(reason.Doc) + " */"
-		}
-		d.Reasons = append(d.Reasons, line)
 	}
+	d.Reasons = enumerators(prog.reasons, p.Base)
 	f := prog.function()
 	f.reason = fmt.Sprint(p.Base)
 	for i, reason := range p.Reasons {
@@ -119,6 +115,27 @@ func (r *renderer) program(p *ir.Program) programData {
 	f.block(p.Body)
 	d.Functions = append(prog.writes, f.entry())
 	return d
+}
+
+// enumerators puts enumerators into as few lines as they fit; the first is base, and each is one more than the one in front of it.
+func enumerators(names []string, base int) (lines []string) {
+	line := ""
+	for i, name := range names {
+		if i == 0 && base > 0 {
+			name += fmt.Sprintf(" = %d", base)
+		}
+		if line != "" && 8+len(line)+len(name)+2 > maxColumns {
+			lines, line = append(lines, line), ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += name + ","
+	}
+	if line == "" {
+		return lines
+	}
+	return append(lines, line)
 }
 
 func (p *program) function() *function {
@@ -186,22 +203,32 @@ func (f *function) stmt(pos diag.Pos, format string, args ...any) {
 // opens matches a line that opens a block.
 var opens = regexp.MustCompile(`\{( /\*.*)?(\x00.*)?$`)
 
+// gap writes an empty line, unless a block begins here.
+func (f *function) gap() {
+	if n := len(f.lines); n == 0 || f.lines[n-1] != "" && !opens.MatchString(f.lines[n-1]) {
+		f.line("")
+	}
+}
+
 // quote writes a comment with the line of the spec that the next statements come from, where it is another one than before.
 func (f *function) quote(pos diag.Pos) {
 	if !pos.IsValid() || pos.File == f.quoted.File && pos.Line == f.quoted.Line {
 		return
 	}
 	f.quoted = pos
-	text := fmt.Sprintf("%s:%d", fileName(pos.File), pos.Line)
-	if f.opt.Quote != nil {
-		if q := strings.TrimSpace(f.opt.Quote(pos.File, pos.Line)); q != "" {
-			text += ": " + q
-		}
+	if f.opt.Quote == nil {
+		return
 	}
-	if n := len(f.lines); n == 0 || f.lines[n-1] != "" && !opens.MatchString(f.lines[n-1]) {
-		f.line("")
+	q := strings.TrimSpace(f.opt.Quote(pos.File, pos.Line))
+	if q == "" {
+		return
 	}
-	f.line("/* %s */", comment(text))
+	f.gap()
+	text := "/* " + comment(q)
+	if limit := maxColumns - 8*f.indent - len(" */"); width(text) > limit {
+		text = string([]rune(text)[:limit-len("...")]) + "..."
+	}
+	f.stmt(pos, "%s */", text)
 }
 
 // up is the statement by which a packet goes up, or a receiver's turn ends.
@@ -212,10 +239,16 @@ func (f *function) up(reason int) string {
 	return fmt.Sprintf("return fr_up(skb, %s);", f.prog.reasonName(reason))
 }
 
+// unless renders a check: under a condition the packet goes up, or the receiver's turn ends.
+func (f *function) unless(pos diag.Pos, cond string, reason int) {
+	f.stopIf(pos, cond, nil, f.up(reason))
+}
+
 // stopIf renders the end of a packet's way, or of a receiver's turn, under a condition; undo is what has to be given back.
 func (f *function) stopIf(pos diag.Pos, cond string, undo []string, stop string) {
 	if len(undo) == 0 {
-		f.stmt(pos, "if (%s) %s", cond, stop)
+		f.stmt(pos, "if (%s)", cond)
+		f.stmt(pos, "\t%s", stop)
 		return
 	}
 	f.stmt(pos, "if (%s) {", cond)
@@ -296,7 +329,7 @@ func (f *function) need(end ir.Off, reason string, pos diag.Pos) {
 		return
 	}
 	f.usesData()
-	f.stmt(pos, "if (%s > data_end) return fr_up(skb, %s);", f.place(end), reason)
+	f.stopIf(pos, f.place(end)+" > data_end", nil, fmt.Sprintf("return fr_up(skb, %s);", reason))
 	f.known.bytes[end.Base] = max(end.Const, have)
 }
 
@@ -308,7 +341,7 @@ func (f *function) pointer(v *ir.Var, reason string, pos diag.Pos) bool {
 	limit := v.Max
 	if limit == 0 || limit > 0x7FFF {
 		limit = 0x7FFF
-		f.stmt(pos, "if (%s > 0x7fff) return fr_up(skb, %s);", f.variable(v), reason)
+		f.stopIf(pos, f.variable(v)+" > 0x7fff", nil, fmt.Sprintf("return fr_up(skb, %s);", reason))
 	}
 	f.pointerAt(v, limit, pos)
 	return true

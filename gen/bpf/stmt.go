@@ -37,7 +37,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 	case *ir.Guard:
 		f.quote(s.Pos)
 		f.cover(s.Pos, s.Cond)
-		f.stmt(s.Pos, "if (%s) %s%s", f.negated(s.Cond), f.up(s.Reason), fields(s.Cond))
+		f.unless(s.Pos, f.negated(s.Cond), s.Reason)
 		if b, ok := s.Cond.(*ir.Bin); ok && b.Op == ir.Eq && isMeta(b.X, ir.GSOSize) && isZero(b.Y) {
 			f.known.plain = true
 		}
@@ -53,7 +53,7 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 		}
 		f.usesData()
 		f.stmt(s.Pos, "%s = fr_varint(%s, data_end, &%s);", f.variable(s.Size), f.place(s.At), f.variable(s.Value))
-		f.stmt(s.Pos, "if (!%s) %s", f.variable(s.Size), f.up(s.Reason))
+		f.unless(s.Pos, fmt.Sprintf("!%s", f.variable(s.Size)), s.Reason)
 	case *ir.Lookup:
 		f.lookup(s)
 	case *ir.Count:
@@ -316,14 +316,14 @@ func (f *function) lookup(s *ir.Lookup) {
 			args += ", now"
 		}
 		f.stmt(s.Pos, "found = find_%s(%s);", ident(t.Name), args)
-		f.stmt(s.Pos, "if (unlikely(found == FR_CHANGING)) %s", f.up(s.Changing))
+		f.unless(s.Pos, "unlikely(found == FR_CHANGING)", s.Changing)
 		f.stmt(s.Pos, "if (found == FR_MISSING)")
 		f.stmt(s.Pos, "\t%s = NULL;", f.row(s.Row))
 	}
 	f.indent--
 	f.line("}")
 	if !s.Row.Optional {
-		f.stmt(s.Pos, "if (!%s) %s", f.row(s.Row), f.up(s.Miss))
+		f.unless(s.Pos, fmt.Sprintf("!%s", f.row(s.Row)), s.Miss)
 	}
 }
 
@@ -340,7 +340,7 @@ func (f *function) learn(s *ir.Learn) {
 	if i, ok := f.learned[s.Table]; ok {
 		f.stmt(s.Pos, "fr_learning(%d);", i)
 	}
-	f.stmt(s.Pos, "if (bpf_map_update_elem(&tbl_%s, &key, &val, BPF_ANY)) %s", ident(s.Table.Name), f.up(s.Full))
+	f.unless(s.Pos, fmt.Sprintf("bpf_map_update_elem(&tbl_%s, &key, &val, BPF_ANY)", ident(s.Table.Name)), s.Full)
 	f.indent--
 	f.line("}")
 }

@@ -48,7 +48,7 @@ type Result struct {
 	Files    map[string][]byte // by name, without the manifest
 	SpecHash string            // SHA-256 of the spec's text
 	Clang    string            // version
-	Lines    []diag.Pos        // of each line of the C, its place in the spec
+	Lines    []diag.Pos        // of each line of the C, its place in the spec where it has one
 	Warnings *diag.List        // about the spec
 }
 
@@ -137,7 +137,7 @@ func (r *Result) source(text []byte) error {
 
 // compile runs clang on the C.
 func (r *Result) compile(ctx context.Context) error {
-	object, version, err := clang.Compile(ctx, string(r.Files[SourceName]), string(r.Files[HelpersName]), clang.Options{})
+	object, version, err := clang.Compile(ctx, string(r.Files[SourceName]), string(r.Files[HelpersName]), clang.Options{Lines: r.Lines})
 	if err != nil {
 		return r.Explain(err)
 	}

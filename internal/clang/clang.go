@@ -25,6 +25,7 @@ const (
 // Names of the files in the folder that clang runs in.
 const (
 	sourceName = "relay.bpf.c"
+	copyName   = "annotated.c" // the source with #line directives
 	headerName = "fastrelay.h"
 	objectName = "relay.o"
 )
@@ -119,9 +120,10 @@ func probe(ctx context.Context, path string) (*Tool, error) {
 
 // Options choose among objects.
 type Options struct {
-	Tool *Tool  // nil: what Find finds
-	CPU  string // instruction set, "v2" or "v3"; "": v3, which Linux knows from 5.1 on
-	Warn bool   // treat warnings as errors, for tests
+	Tool  *Tool      // nil: what Find finds
+	CPU   string     // instruction set, "v2" or "v3"; "": v3, which Linux knows from 5.1 on
+	Warn  bool       // treat warnings as errors, for tests
+	Lines []diag.Pos // the position in the spec of each line of the source, for the object's line information; nil: none
 }
 
 // Error is clang's refusal of generated C.
@@ -151,7 +153,11 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 		return nil, "", err
 	}
 	defer os.RemoveAll(dir)
-	for name, text := range map[string]string{sourceName: source, headerName: header} {
+	compiled, files := sourceName, map[string]string{sourceName: source, headerName: header}
+	if opt.Lines != nil {
+		compiled, files[copyName] = copyName, annotate(source, opt.Lines)
+	}
+	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return nil, "", err
 		}
@@ -165,7 +171,7 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 		"-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-address-of-packed-member", "-Wno-tautological-compare",
 		// Any folder by another name, and that name taken off: files are called what they are called in #line.
 		"-fdebug-compilation-dir=/fastrelay", "-ffile-prefix-map=/fastrelay=", "-fno-color-diagnostics",
-		"-c", sourceName, "-o", objectName,
+		"-c", compiled, "-o", objectName,
 	}
 	if opt.Warn {
 		args = append(args, "-Werror")

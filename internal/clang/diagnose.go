@@ -24,7 +24,7 @@ import (
 type Unit struct {
 	Source string     // relay.bpf.c
 	Header string     // fastrelay.h
-	Lines  []diag.Pos // the position in the spec of each line of Source
+	Lines  []diag.Pos // the position in the spec of each line of Source that has one
 	Object []byte     // nil before clang has made it
 	Plan   string     // as text
 }
@@ -33,14 +33,25 @@ type Unit struct {
 func (u *Unit) find(file string, line int) diag.Pos {
 	file = path.Base(file)
 	if file == sourceName {
-		if line >= 1 && line <= len(u.Lines) {
-			return u.Lines[line-1]
-		}
-		return diag.Pos{}
+		return u.near(line)
 	}
 	for _, pos := range u.Lines {
 		if pos.Line == line && path.Base(pos.File) == file {
 			return pos
+		}
+	}
+	return diag.Pos{}
+}
+
+// near returns the position of a line of Source, or of the last line in front of it in the same function that has one.
+func (u *Unit) near(line int) diag.Pos {
+	text := strings.Split(u.Source, "\n")
+	for n := min(line, len(u.Lines), len(text)); n >= 1; n-- {
+		if pos := u.Lines[n-1]; pos.IsValid() {
+			return pos
+		}
+		if text[n-1] == "}" && n < line {
+			break
 		}
 	}
 	return diag.Pos{}

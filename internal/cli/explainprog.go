@@ -60,7 +60,7 @@ func (a *app) explainProgram(ctx context.Context, file string, opt explainOption
 		fmt.Fprint(a.out, planfmt.Block(r.Plan.Pos.File, planned, within(planned.Body, r.Plan.Pos.File, piece)))
 	}
 	a.heading("C", filepath.Join(r.Dir, build.SourceName))
-	fmt.Fprint(a.out, sourceOf(string(r.Files[build.SourceName]), filepath.Base(file), piece))
+	fmt.Fprint(a.out, sourceOf(string(r.Files[build.SourceName]), r.Lines, filepath.Base(file), piece))
 	a.heading("instructions", build.ObjectName)
 	return a.instructions(r, planned.Name, piece, opt.rule != "")
 }
@@ -160,23 +160,16 @@ func within(body []ir.Stmt, file string, l lines) []ir.Stmt {
 	return out
 }
 
-var functionHead = regexp.MustCompile(`^\w.*\)$`)
+// functionHead matches the first line of a function.
+var functionHead = regexp.MustCompile(`^\w.*\(.*[,)]$`)
 
-var lineDirective = regexp.MustCompile(`^\s*#line (\d+) "([^"]*)"`)
-
-// sourceOf returns the C that comes from the lines of the spec, by its #line directives, with the head of each function that has
-// some of it. Gaps are shown as one line.
-func sourceOf(c, file string, l lines) string {
+// sourceOf returns the C that comes from the lines of the spec, with the head of each function that has some of it. Gaps are shown as
+// one line. places has the position in the spec of each line of the C.
+func sourceOf(c string, places []diag.Pos, file string, l lines) string {
 	var b strings.Builder
-	inside, gap, head := false, false, ""
-	for _, text := range strings.Split(c, "\n") {
-		if m := lineDirective.FindStringSubmatch(text); m != nil {
-			n, _ := strconv.Atoi(m[1])
-			inside = filepath.Base(m[2]) == file && l.has(n)
-			continue
-		}
-		switch {
-		case inside:
+	gap, open, head := false, false, ""
+	for i, text := range strings.Split(c, "\n") {
+		if i < len(places) && filepath.Base(places[i].File) == file && l.has(places[i].Line) {
 			if head != "" {
 				if b.Len() > 0 {
 					b.WriteString("\n")
@@ -189,12 +182,15 @@ func sourceOf(c, file string, l lines) string {
 			}
 			gap = false
 			b.WriteString(text + "\n")
-		default:
-			if functionHead.MatchString(text) {
-				head = text
-			}
-			gap = true
+			continue
 		}
+		switch {
+		case functionHead.MatchString(text):
+			head, open = text, !strings.HasSuffix(text, ")")
+		case open: // the parameters go on
+			head, open = head+"\n"+text, !strings.HasSuffix(text, ")")
+		}
+		gap = true
 	}
 	return b.String()
 }

@@ -190,7 +190,7 @@ var helperFaults = []fault{
 	{where: "helper", spec: "turn", what: "a lapsed lease forwards", old: `return l && now < [^;]*;`, new: `return l != NULL;`},
 	{where: "helper", spec: "turn", what: "a session's generation is ignored", old: ` && \*\(volatile __u32 \*\)&s->gen == gen`, new: ``},
 	{where: "helper", spec: "turn", what: "generation 0 counts as open", old: ` && gen && `, new: ` && `},
-	{where: "helper", spec: "turn", what: "a session's deadline is ignored", old: ` && now < \*\(volatile __u64 \*\)&s->deadline;`, new: `;`},
+	{where: "helper", spec: "turn", what: "a session's deadline is ignored", old: ` &&\s+now < \*\(volatile __u64 \*\)&s->deadline;`, new: `;`},
 	{where: "helper", spec: "turn", what: "uses count for the first row", old: `u->rows\[row\]\.packets\+\+;`, new: `u->rows[0].packets++;`},
 	{where: "helper", spec: "turn", what: "the last use is not noted", old: `u->last = now;`, new: ``},
 	{where: "helper", spec: "gate", what: "shared counters count twice", old: `__sync_fetch_and_add\(v, by\);`, new: `__sync_fetch_and_add(v, 2 * by);`},

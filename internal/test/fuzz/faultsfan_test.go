@@ -55,7 +55,7 @@ var fanOutCodeFaults = []fault{
 	{where: "code", spec: "fan-out", what: "receivers are served from the last to the first", old: `receiver_of_viewers\(fan->list, i\)`, new: `receiver_of_viewers(fan->list, fan->list->count - 1 - i)`},
 	{where: "code", spec: "fan-out", what: "the last receiver is forgotten", old: `bpf_loop\(list->count, `, new: `bpf_loop(list->count - 1, `},
 	{where: "code", spec: "fan-out", what: "copies are made of the copy before", old: `(prog_spread_copy2\(struct prog_spread_same1 \*same[^{]*\{\n)`, new: `${1}fr_save_front(skb, 48);`},
-	{where: "code", spec: "fan-out", what: "the packet that came isn't restored", old: `if \(bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)\) [^;]*;`, new: ``},
+	{where: "code", spec: "fan-out", what: "the packet that came isn't restored", old: `if \(bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)\)\s[^;]*;`, new: ``},
 	{where: "code", spec: "fan-out", what: "one byte of the packet that came isn't restored", old: `bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)`, new: `bpf_skb_store_bytes(skb, 0, front, 47, 0)`},
 	{where: "code", spec: "fan-out", what: "only the first copy has its own checksum", old: `st16\(data \+ 40, sum0\);`, new: `if (!same->copies0) st16(data + 40, sum0);`},
 	{where: "code", spec: "fan-out", what: "a checksum of 0 is made one", old: `if \(same->kind0 == FR_SUM_ABSENT\)[^;]*;`, new: ``},

@@ -1,0 +1,162 @@
+package bpf
+
+import "strings"
+
+// Lines of generated C have at most so many columns, a tab counting as 8. The renderer writes each statement on one line; this pass
+// breaks those that are too long, as the kernel's style has it: behind an operator or a comma, what follows aligned with the
+// parenthesis that it is in.
+
+const maxColumns = 100
+
+// width is the number of columns of a line.
+func width(s string) (n int) {
+	for _, c := range s {
+		if c == '\t' {
+			n += 8 - n%8
+		} else {
+			n++
+		}
+	}
+	return n
+}
+
+// wrap breaks a line of C. A comment behind a statement that has no room gets a line of its own in front of it.
+func wrap(line string) []string {
+	if width(line) <= maxColumns {
+		return []string{line}
+	}
+	body := strings.TrimLeft(line, "\t")
+	indent := line[:len(line)-len(body)]
+	if strings.HasPrefix(body, "/*") || strings.HasPrefix(body, " *") {
+		return comments(indent, body)
+	}
+	if code, note, ok := strings.Cut(body, " /* "); ok {
+		return append(comments(indent, "/* "+note), wrap(indent+code)...)
+	}
+	var out []string
+	if at := nameAt(line); at > 0 { // the head of a function with a long type
+		out = append(out, strings.TrimRight(line[:at], " "))
+		body = line[at:]
+	}
+	for base := width(indent); width(indent+body) > maxColumns; {
+		at, next := split(base, indent, body)
+		if at == 0 {
+			break
+		}
+		out = append(out, indent+strings.TrimRight(body[:at], " "))
+		indent, body = next, body[at:]
+	}
+	return append(out, indent+body)
+}
+
+// nameAt is where the name begins in the head of a function that has no room beside its type for the first parameter; 0 elsewhere.
+func nameAt(line string) int {
+	head, rest, ok := strings.Cut(line, "(")
+	if !ok || !strings.HasPrefix(line, "static ") || strings.HasSuffix(line, ";") {
+		return 0
+	}
+	first, _, _ := strings.Cut(rest, ",")
+	if width(head)+len("(")+width(first)+len(",") <= maxColumns {
+		return 0
+	}
+	return strings.LastIndexAny(head, " *") + 1
+}
+
+// comments breaks a comment, or a line inside of one, at spaces.
+func comments(indent, body string) (out []string) {
+	if width(indent+body) <= maxColumns {
+		return []string{indent + body}
+	}
+	text, whole := strings.CutPrefix(body, "/* ")
+	lead := " * "
+	if whole {
+		out, text = append(out, indent+"/*"), strings.TrimSuffix(text, "*/")
+	} else {
+		text = strings.TrimLeft(body, " *\t")
+		lead = body[:len(body)-len(text)]
+	}
+	room := maxColumns - width(indent+lead)
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && width(line+" "+word) > room {
+			out, line = append(out, indent+lead+line), ""
+		}
+		if line != "" {
+			line += " "
+		}
+		line += word
+	}
+	out = append(out, indent+lead+line)
+	if whole {
+		out = append(out, indent+" */")
+	}
+	return out
+}
+
+// open is a parenthesis that is open at a place of a line.
+type open struct {
+	at     int // behind the parenthesis
+	column int
+}
+
+// split finds the place where a line is broken, and what stands in front of what follows: of the places that leave a part which
+// fits, one inside as few parentheses as there can be, and of these the last one. base is the indentation of the statement.
+func split(base int, indent, body string) (at int, next string) {
+	var stack []open
+	best, bestCost := 0, 1<<30
+	var in []open
+	column := width(indent)
+	for i := 0; i < len(body) && column <= maxColumns; i++ {
+		c := body[i]
+		switch c {
+		case '"':
+			for i++; i < len(body) && body[i] != '"'; i++ {
+				column++
+			}
+		case '(', '{', '[':
+			stack = append(stack, open{i + 1, column + 1})
+		case ')', '}', ']':
+			if len(stack) > 0 {
+				stack = stack[:len(stack)-1]
+			}
+		}
+		column++
+		if end, cost := breaks(body, i); cost > 0 && column <= maxColumns {
+			cost += 2 * len(stack)
+			if cost <= bestCost && column > width(indent)+8 {
+				best, bestCost, in = end, cost, append([]open{}, stack...)
+			}
+		}
+	}
+	if best == 0 {
+		return 0, ""
+	}
+	to := width(indent)
+	if len(in) > 0 && in[len(in)-1].column <= 60 {
+		to = in[len(in)-1].column
+	} else if to == base {
+		to += 8
+	}
+	return best, strings.Repeat("\t", to/8) + strings.Repeat(" ", to%8)
+}
+
+// breaks reports whether a line may be broken behind the character at i, the last one of an operator or a comma: where what follows
+// begins, and what speaks against it; 0: it may not.
+func breaks(body string, i int) (next, cost int) {
+	if i+1 >= len(body) || body[i+1] != ' ' {
+		return 0, 0
+	}
+	head := body[:i+1]
+	for _, b := range []struct {
+		operator string
+		cost     int
+	}{
+		{",", 2}, {" =", 6}, {" &&", 1}, {" ||", 1}, {" ?", 3}, {" :", 1}, {" +", 2}, {" -", 2}, {" |", 2}, {" ==", 5}, {" <", 5}, {" >", 5},
+		{" <=", 5}, {" >=", 5}, {" !=", 5}, {" &", 5}, {" <<", 5}, {" >>", 5}, {" *", 0}, {" |=", 6}, {"{", 4},
+	} {
+		if b.cost > 0 && strings.HasSuffix(head, b.operator) {
+			return i + 2, b.cost
+		}
+	}
+	return 0, 0
+}
