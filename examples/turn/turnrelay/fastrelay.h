@@ -1,20 +1,22 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * fastrelay.h: what every generated relay is made of. Nothing else is included: the types and numbers of the kernel's user
- * interface (include/uapi/linux/bpf.h) that a relay uses stand here, so that the same clang makes the same object on every
- * machine.
+ * fastrelay.h: what every generated relay is made of. Nothing else is included: the types and
+ * numbers of the kernel's user interface (include/uapi/linux/bpf.h) that a relay uses stand here,
+ * so that the same clang makes the same object on every machine.
  *
  * A relay defines these before it includes the header:
  *	FR_REASONS	entries of fr_reasons
- *	FR_NEEDS_ROWS	bytes for copies of rows, where it has tables whose memory is used again at once
+ *	FR_NEEDS_ROWS	bytes for copies of rows, where it has tables whose memory is reused at once
  *	FR_NEEDS_LEARNED	tables among them that programs write to
- *	FR_NEEDS_SLOTS	entries of fr_slots and fr_usage, where it has sessions; with FR_USAGES, usage counters in a slot
+ *	FR_NEEDS_SLOTS	entries of fr_slots and fr_usage, where it has sessions
+ *	FR_USAGES	usage counters in a slot, where it has sessions
  *	FR_NEEDS_SHARED	entries of fr_shared, where it has counters in tables
  *	FR_NEEDS_NAMED	entries of fr_named, where it has named counters
  *	FR_NEEDS_SCRATCH	where it moves payloads
  *	FR_NEEDS_FACTS	where it asks what the kernel knows about a packet
  *
- * Sums are ones' complement sums (RFC 1071) of 16-bit words as they lie in memory. That gives the same checksum as network
- * order does (RFC 1071, 2.B), and needs no byte swaps.
+ * Sums are ones' complement sums (RFC 1071) of 16-bit words as they lie in memory. That gives the
+ * same checksum as network order does (RFC 1071, 2.B), and needs no byte swaps.
  */
 #ifndef FASTRELAY_H
 #define FASTRELAY_H
@@ -34,7 +36,9 @@ typedef long long __s64;
 #define likely(x) __builtin_expect(!!(x), 1)
 #define unlikely(x) __builtin_expect(!!(x), 0)
 
-/* Keep clang from knowing a value, so that it can't move or drop a check that the verifier needs. */
+/*
+ * Keep clang from knowing a value, so that it can't move or drop a check that the verifier needs.
+ */
 #define barrier_var(v) asm volatile("" : "+r"(v))
 
 /* Map definitions, as BTF. */
@@ -91,7 +95,8 @@ struct __sk_buff {
 	__u32 vlan_present, vlan_tci, vlan_proto;
 	__u32 priority, ingress_ifindex, ifindex, tc_index, cb[5], hash, tc_classid;
 	__u32 data, data_end;
-	__u32 napi_id, family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4], remote_port, local_port, data_meta;
+	__u32 napi_id, family, remote_ip4, local_ip4, remote_ip6[4], local_ip6[4];
+	__u32 remote_port, local_port, data_meta;
 	__u64 flow_keys, tstamp;
 	__u32 wire_len, gso_segs;
 	__u64 sk;
@@ -115,22 +120,29 @@ struct bpf_redir_neigh {
 };
 
 static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
-static long (*bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
-static long (*bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 off, const void *from, __u32 len, __u64 flags) = (void *)9;
-static long (*bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 off, __u64 from, __u64 to, __u64 flags) = (void *)11;
+static long (*bpf_map_update_elem)(void *map, const void *key, const void *value,
+				   __u64 flags) = (void *)2;
+static long (*bpf_skb_store_bytes)(struct __sk_buff *skb, __u32 off, const void *from, __u32 len,
+				   __u64 flags) = (void *)9;
+static long (*bpf_l4_csum_replace)(struct __sk_buff *skb, __u32 off, __u64 from, __u64 to,
+				   __u64 flags) = (void *)11;
 static long (*bpf_skb_vlan_pop)(struct __sk_buff *skb) = (void *)19;
 static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
 static long (*bpf_skb_load_bytes)(const void *skb, __u32 off, void *to, __u32 len) = (void *)26;
-static __s64 (*bpf_csum_diff)(void *from, __u32 from_size, void *to, __u32 to_size, __u32 seed) = (void *)28;
+static __s64 (*bpf_csum_diff)(void *from, __u32 from_size, void *to, __u32 to_size,
+			      __u32 seed) = (void *)28;
 static long (*bpf_skb_change_proto)(struct __sk_buff *skb, __u16 proto, __u64 flags) = (void *)31;
 static long (*bpf_skb_change_tail)(struct __sk_buff *skb, __u32 len, __u64 flags) = (void *)38;
 static long (*bpf_skb_pull_data)(struct __sk_buff *skb, __u32 len) = (void *)39;
 static __s64 (*bpf_csum_update)(struct __sk_buff *skb, __u32 csum) = (void *)40;
-static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 diff, __u32 mode, __u64 flags) = (void *)50;
-static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen, __u32 flags) = (void *)69;
+static long (*bpf_skb_adjust_room)(struct __sk_buff *skb, __s32 diff, __u32 mode,
+				   __u64 flags) = (void *)50;
+static long (*bpf_fib_lookup)(void *ctx, struct bpf_fib_lookup *params, int plen,
+			      __u32 flags) = (void *)69;
 static __u64 (*bpf_jiffies64)(void) = (void *)118;
 static long (*bpf_probe_read_kernel)(void *to, __u32 size, const void *from) = (void *)113;
-static long (*bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int plen, __u64 flags) = (void *)152;
+static long (*bpf_redirect_neigh)(__u32 ifindex, struct bpf_redir_neigh *params, int plen,
+				  __u64 flags) = (void *)152;
 
 /*
  * Layouts that the runtime shares (docs/abi.md).
@@ -168,7 +180,8 @@ struct fr_prefix {
 struct fr_lease {
 	__u64 deadline, now;
 	__u64 changes; /* goes up before user space replaces or deletes a row */
-	__u64 storing; /* goes up before and after user space writes an entry of an array: odd in between */
+	/* goes up before and after user space writes an entry of an array: odd in between */
+	__u64 storing;
 };
 
 struct fr_reason {
@@ -180,9 +193,10 @@ FR_ARRAY(fr_lease, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, 1, struct fr_lease);
 FR_ARRAY(fr_reasons, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_REASONS, struct fr_reason);
 
 /*
- * Memory. Packets and table values are read and written in the width that is asked for, whatever their alignment: the
- * verifier allows it, and the processors that have a just-in-time compiler do it at full speed. The stack is different: there
- * every access has to be aligned, and generated code takes care of it.
+ * Memory. Packets and table values are read and written in the width that is asked for, whatever
+ * their alignment: the verifier allows it, and the processors that have a just-in-time compiler do
+ * it at full speed. The stack is different: there every access has to be aligned, and generated
+ * code takes care of it.
  */
 
 static __always_inline __u8 ld8(const void *p) { return *(const __u8 *)p; }
@@ -207,8 +221,8 @@ static __always_inline __u64 be32(const void *p) { return bpf_htonl(ld32(p)); }
 static __always_inline __u64 be64(const void *p) { return bpf_cpu_to_be64(ld64(p)); }
 
 /*
- * Whether a lookup has found a row, as a number. Clang would make one question about two pointers at once of two questions,
- * and the verifier prohibits that.
+ * Whether a lookup has found a row, as a number. Clang would make one question about two pointers
+ * at once of two questions, and the verifier prohibits that.
  */
 static __always_inline __u32 fr_has(const void *row)
 {
@@ -219,8 +233,9 @@ static __always_inline __u32 fr_has(const void *row)
 }
 
 /*
- * A variable offset, for use in packet access. The mask is one less than a power of two, and the value never exceeds it; but
- * a kernel forgets the bounds of a value that it had to put on the stack.
+ * A variable offset, for use in packet access. The mask is one less than a power of two, and the
+ * value never exceeds it; but a kernel forgets the bounds of a value that it had to put on the
+ * stack.
  */
 static __always_inline __u64 fr_bound(__u64 v, __u64 mask)
 {
@@ -228,7 +243,10 @@ static __always_inline __u64 fr_bound(__u64 v, __u64 mask)
 	return v & mask;
 }
 
-/* One side of a choice between facts about the packet: clang would choose the address first, which the verifier forbids. */
+/*
+ * One side of a choice between facts about the packet: clang would choose the address first, which
+ * the verifier forbids.
+ */
 static __always_inline __u64 fr_fact(__u64 v)
 {
 	barrier_var(v);
@@ -236,8 +254,8 @@ static __always_inline __u64 fr_fact(__u64 v)
 }
 
 /*
- * A size between 1 and max, a power of two, for helpers that want one they can trust. It is that already, but old kernels don't
- * learn it from comparisons.
+ * A size between 1 and max, a power of two, for helpers that want one they can trust. It is that
+ * already, but old kernels don't learn it from comparisons.
  */
 static __always_inline __u32 fr_size(__u32 n, __u32 max)
 {
@@ -246,7 +264,10 @@ static __always_inline __u32 fr_size(__u32 n, __u32 max)
 	return (n & (max - 1)) + 1;
 }
 
-/* A pointer whose offset clang must not compute in another way, because the verifier checked this one. */
+/*
+ * A pointer whose offset clang must not compute in another way, because the verifier checked this
+ * one.
+ */
 static __always_inline void *fr_pin(void *p)
 {
 	barrier_var(p);
@@ -254,8 +275,9 @@ static __always_inline void *fr_pin(void *p)
 }
 
 /*
- * A place of at most 4095 in the packet, of which the verifier is to forget what it knows: behind each field that may be missing it
- * would follow two ways through all of the rest. A frame is shorter than a megabyte, so that nothing is added.
+ * A place of at most 4095 in the packet, of which the verifier is to forget what it knows: behind
+ * each field that may be missing it would follow two ways through all of the rest. A frame is
+ * shorter than a megabyte, so that nothing is added.
  */
 static __always_inline __u64 fr_forget(const struct __sk_buff *skb, __u64 place)
 {
@@ -291,8 +313,8 @@ static __always_inline int fr_multicast_v4(__u32 addr)
 }
 
 /*
- * An IPv4 address may be another host's: not in 0.0.0.0/8 or 127.0.0.0/8, no group's, not 255.255.255.255. Two comparisons of its
- * first byte suffice for nearly all of them.
+ * An IPv4 address may be another host's: not in 0.0.0.0/8 or 127.0.0.0/8, no group's, not
+ * 255.255.255.255. Two comparisons of its first byte suffice for nearly all of them.
  */
 static __always_inline int fr_unicast_v4(__u32 addr)
 {
@@ -360,12 +382,15 @@ static __always_inline int fr_lease_valid(const struct fr_lease *l, __u64 now)
 #ifdef FR_NEEDS_ROWS
 
 /*
- * Rows. Where user space replaces or deletes a row, the kernel may use its memory at once for the next row that is written, under
- * a program that has found it and is still reading. So a program reads a row whole, into memory of this processor, and then looks
- * whether user space has begun to write or to delete one since before the lookup; if so, it reads again. A row that is being
- * written meanwhile does no harm: its memory was free before the lookup, and can't be what the lookup found.
+ * Rows. Where user space replaces or deletes a row, the kernel may use its memory at once for the
+ * next row that is written, under a program that has found it and is still reading. So a program
+ * reads a row whole, into memory of this processor, and then looks whether user space has begun to
+ * write or to delete one since before the lookup; if so, it reads again. A row that is being
+ * written meanwhile does no harm: its memory was free before the lookup, and can't be what the
+ * lookup found.
  *
- * On a processor that reorders loads, each has to come after the last one: the address of the next load depends on it.
+ * On a processor that reorders loads, each has to come after the last one: the address of the next
+ * load depends on it.
  */
 
 FR_ARRAY(fr_rows, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct { __u8 bytes[FR_NEEDS_ROWS]; });
@@ -376,7 +401,10 @@ enum fr_found {
 	FR_CHANGING, /* rows changed at each attempt */
 };
 
-/* Between two changes lies a system call, and between two readings less: more than one attempt is needed once in a thousand. */
+/*
+ * Between two changes lies a system call, and between two readings less: more than one attempt is
+ * needed once in a thousand.
+ */
 #define FR_ATTEMPTS 4
 
 /* Tests define it to be slow where it matters. */
@@ -385,8 +413,9 @@ enum fr_found {
 #endif
 
 /*
- * What copies a row is generated for each table, piece by piece as programs read it: a processor that reads what was written in
- * two pieces waits until both are in memory. all depends on all that was read.
+ * What copies a row is generated for each table, piece by piece as programs read it: a processor
+ * that reads what was written in two pieces waits until both are in memory. all depends on all
+ * that was read.
  */
 #define FR_COPY(bits, off)                                                                         \
 	do {                                                                                       \
@@ -428,9 +457,14 @@ static __always_inline __u64 fr_count_of(const void *changes, const void *learne
 	return learned ? n + *(const volatile __u64 *)(learned + after) : n;
 }
 
-/* Finds a row and copies it to a place in fr_rows; learned counts what programs write to the table, or is NULL. */
-static __always_inline enum fr_found fr_find(void *map, const void *key, const struct fr_lease *lease, __u32 place, void **row,
-					     __u64 (*copy)(void *, const void *), enum fr_changes word, const void *learned)
+/*
+ * Finds a row and copies it to a place in fr_rows; learned counts what programs write to the
+ * table, or is NULL.
+ */
+static __always_inline enum fr_found fr_find(void *map, const void *key,
+					     const struct fr_lease *lease, __u32 place, void **row,
+					     __u64 (*copy)(void *, const void *),
+					     enum fr_changes word, const void *learned)
 {
 	const void *changes;
 	__u32 zero = 0, i;
@@ -476,12 +510,16 @@ FR_ARRAY(fr_slots, BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE, FR_NEEDS_SLOTS, struct fr
 
 FR_ARRAY(fr_usage, BPF_MAP_TYPE_PERCPU_ARRAY, 0, FR_NEEDS_SLOTS, struct fr_usage);
 
-/* A session's row counts only while its slot is open, is still the row's, and has not reached its deadline. */
+/*
+ * A session's row counts only while its slot is open, is still the row's, and has not reached its
+ * deadline.
+ */
 static __always_inline int fr_alive(__u32 slot, __u32 gen, __u64 now)
 {
 	struct fr_slot *s = bpf_map_lookup_elem(&fr_slots, &slot);
 
-	return s && gen && *(volatile __u32 *)&s->gen == gen && now < *(volatile __u64 *)&s->deadline;
+	return s && gen && *(volatile __u32 *)&s->gen == gen &&
+	       now < *(volatile __u64 *)&s->deadline;
 }
 
 static __always_inline void fr_use(__u32 slot, __u32 row, __u32 len, __u64 now)
@@ -554,7 +592,10 @@ static __always_inline long fr_linear(struct __sk_buff *skb)
 	return bpf_skb_pull_data(skb, skb->len);
 }
 
-/* The size in bytes of the QUIC variable-length integer at p (RFC 9000, 16), or 0 where the packet ends before it does. */
+/*
+ * The size in bytes of the QUIC variable-length integer at p (RFC 9000, 16), or 0 where the packet
+ * ends before it does.
+ */
 static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u64 *value)
 {
 	if (p + 1 > data_end)
@@ -584,10 +625,11 @@ static __always_inline __u64 fr_varint(const void *p, const void *data_end, __u6
 #ifdef FR_NEEDS_FACTS
 
 /*
- * What the kernel knows about a packet. From Linux 6.2 on a program may look at struct sk_buff itself; before, it may read the
- * kernel's memory. The members' places come from the kernel's BTF when the program is loaded (CO-RE). A kernel without BTF doesn't
- * say, and one that is locked down says less: the loader writes down what can be asked, and the rest isn't in the program that the
- * kernel runs.
+ * What the kernel knows about a packet. From Linux 6.2 on a program may look at struct sk_buff
+ * itself; before, it may read the kernel's memory. The members' places come from the kernel's BTF
+ * when the program is loaded (CO-RE). A kernel without BTF doesn't say, and one that is locked
+ * down says less: the loader writes down what can be asked, and the rest isn't in the program that
+ * the kernel runs.
  */
 
 enum {
@@ -622,12 +664,12 @@ enum {
 	FR_GSO_ENCAP_ALL = 0x3f << 6, /* SKB_GSO_GRE to SKB_GSO_UDP_TUNNEL_CSUM */
 };
 
-#define FR_AT(type, member) __builtin_preserve_field_info(((struct type *)0)->member, FR_BYTE_OFFSET)
+#define FR_AT(type, member)                                                                        \
+	__builtin_preserve_field_info(((struct type *)0)->member, FR_BYTE_OFFSET)
 
 /* ip_summed is two bits of a byte. */
-#define FR_IP_SUMMED(byte)                                                                                   \
-	((__u64)(byte) << __builtin_preserve_field_info(((struct sk_buff___fr *)0)->ip_summed, FR_LSHIFT) >> \
-	 __builtin_preserve_field_info(((struct sk_buff___fr *)0)->ip_summed, FR_RSHIFT))
+#define FR_BITS(what) __builtin_preserve_field_info(((struct sk_buff___fr *)0)->ip_summed, what)
+#define FR_IP_SUMMED(byte) ((__u64)(byte) << FR_BITS(FR_LSHIFT) >> FR_BITS(FR_RSHIFT))
 
 /* Reads size bytes of the kernel's memory; 0 where that isn't to be had. */
 static __always_inline __u64 fr_kernel(const void *from, __u32 size)
@@ -645,16 +687,18 @@ static __noinline __u32 fr_partial_read(struct __sk_buff *skb)
 	const void *k = skb;
 	__u32 start;
 
-	if (likely(FR_IP_SUMMED(fr_kernel(k + FR_AT(sk_buff___fr, ip_summed), 1)) != FR_CHECKSUM_PARTIAL))
+	if (likely(FR_IP_SUMMED(fr_kernel(k + FR_AT(sk_buff___fr, ip_summed), 1)) !=
+		   FR_CHECKSUM_PARTIAL))
 		return 0;
 	start = fr_kernel(k + FR_AT(sk_buff___fr, csum_start), 2) -
-		(fr_kernel(k + FR_AT(sk_buff___fr, data), 8) - fr_kernel(k + FR_AT(sk_buff___fr, head), 8));
+		(fr_kernel(k + FR_AT(sk_buff___fr, data), 8) -
+		 fr_kernel(k + FR_AT(sk_buff___fr, head), 8));
 	return start << 16 | (__u16)(start + fr_kernel(k + FR_AT(sk_buff___fr, csum_offset), 2));
 }
 
 /*
- * Where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it covers, times 65536, plus that of
- * its field. 0 where none is, or where nobody says.
+ * Where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it
+ * covers, times 65536, plus that of its field. 0 where none is, or where nobody says.
  */
 static __always_inline __u32 fr_partial(struct __sk_buff *skb)
 {
@@ -662,7 +706,8 @@ static __always_inline __u32 fr_partial(struct __sk_buff *skb)
 		const struct sk_buff___fr *k = bpf_cast_to_kern_ctx(skb);
 		__u32 start;
 
-		if (likely(FR_IP_SUMMED(ld8((const void *)k + FR_AT(sk_buff___fr, ip_summed))) != FR_CHECKSUM_PARTIAL))
+		if (likely(FR_IP_SUMMED(ld8((const void *)k + FR_AT(sk_buff___fr, ip_summed))) !=
+			   FR_CHECKSUM_PARTIAL))
 			return 0;
 		start = k->csum_start - ((__u64)k->data - (__u64)k->head);
 		return start << 16 | (__u16)(start + k->csum_offset);
@@ -671,8 +716,9 @@ static __always_inline __u32 fr_partial(struct __sk_buff *skb)
 }
 
 /*
- * A checksum with this field is left to a device. Where nobody says which is, it is one that holds the sum of the pseudo-header:
- * a full one does so by chance, and what is done then is right for both.
+ * A checksum with this field is left to a device. Where nobody says which is, it is one that holds
+ * the sum of the pseudo-header: a full one does so by chance, and what is done then is right for
+ * both.
  */
 static __always_inline int fr_is_partial(__u32 partial, __u32 field, __u16 old, __u16 pseudo)
 {
@@ -680,8 +726,9 @@ static __always_inline int fr_is_partial(__u32 partial, __u32 field, __u16 old, 
 }
 
 /*
- * Of a super-packet, outer checksums are left to whoever cuts it, too. Where nobody says which checksums are left, the pseudo-header
- * that one is the sum of may have another length: the kernel's helper knows.
+ * Of a super-packet, outer checksums are left to whoever cuts it, too. Where nobody says which
+ * checksums are left, the pseudo-header that one is the sum of may have another length: the
+ * kernel's helper knows.
  */
 static __always_inline int fr_is_segmented(struct __sk_buff *skb, __u32 partial, __u32 field)
 {
@@ -689,30 +736,35 @@ static __always_inline int fr_is_segmented(struct __sk_buff *skb, __u32 partial,
 }
 
 /*
- * Each segment of a super-packet begins with the headers of a tunnel, up to the inner transport header.
+ * Each segment of a super-packet begins with the headers of a tunnel, up to the inner transport
+ * header.
  */
 static __noinline int fr_encapsulated(struct __sk_buff *skb)
 {
 	const void *k = skb, *shared;
+	__u32 type;
 
 	if (!(fr_facts & FR_FACTS_READ))
 		return 0;
-	shared = (const void *)fr_kernel(k + FR_AT(sk_buff___fr, head), 8) + fr_kernel(k + FR_AT(sk_buff___fr, end), 4);
-	return (fr_kernel(shared + FR_AT(skb_shared_info___fr, gso_type), 4) & FR_GSO_ENCAP_ALL) != 0;
+	shared = (const void *)fr_kernel(k + FR_AT(sk_buff___fr, head), 8) +
+		 fr_kernel(k + FR_AT(sk_buff___fr, end), 4);
+	type = fr_kernel(shared + FR_AT(skb_shared_info___fr, gso_type), 4);
+	return (type & FR_GSO_ENCAP_ALL) != 0;
 }
 
 #endif
 
 /*
- * Room. A rewritten packet is [0, to) of headers and then the payload, which came at from. Ways to make or close the room
- * between the two:
+ * Room. A rewritten packet is [0, to) of headers and then the payload, which came at from. Ways to
+ * make or close the room between the two:
  *
- * bpf_skb_adjust_room moves what stands in front of the room, the link-layer header. That is fast, but wrong where the
- * transport checksum is pending: the kernel remembers where it begins (csum_start), and whoever completes it later writes it
- * over something else. Then (FR_PAYLOAD) the payload moves, through memory of this processor.
+ * bpf_skb_adjust_room moves what stands in front of the room, the link-layer header. That is fast,
+ * but wrong where the transport checksum is pending: the kernel remembers where it begins
+ * (csum_start), and whoever completes it later writes it over something else. Then (FR_PAYLOAD)
+ * the payload moves, through memory of this processor.
  *
- * Changes of the link-layer header and of the IP family make or close room as well. What is left over behind the payload is
- * cut off.
+ * Changes of the link-layer header and of the IP family make or close room as well. What is left
+ * over behind the payload is cut off.
  */
 
 enum {
@@ -746,10 +798,11 @@ FR_ARRAY(fr_scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 0, 1, struct fr_scratch);
 #endif
 
 /*
- * The order of steps matters: first what fails without harm, then the changes. Once the packet is linear and ours, and only
- * gets shorter, the later ones need no memory.
+ * The order of steps matters: first what fails without harm, then the changes. Once the packet is
+ * linear and ours, and only gets shorter, the later ones need no memory.
  */
-static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u32 payload, __u32 how)
+static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u32 payload,
+				__u32 how)
 {
 	__s32 grow = to - from; /* what adjust_room or the payload still has to do */
 	__u32 size = to + payload;
@@ -766,7 +819,8 @@ static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u
 		s = bpf_map_lookup_elem(&fr_scratch, &zero);
 		if (!s || payload > FR_SCRATCH_SIZE)
 			return failed;
-		if (payload && bpf_skb_load_bytes(skb, from, s->bytes, fr_size(payload, FR_SCRATCH_SIZE)))
+		if (payload && bpf_skb_load_bytes(skb, from, s->bytes,
+						  fr_size(payload, FR_SCRATCH_SIZE)))
 			return failed;
 	}
 #endif
@@ -794,7 +848,8 @@ static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u
 		grow -= 20;
 	}
 	if (!(how & FR_PAYLOAD)) {
-		if (grow && bpf_skb_adjust_room(skb, grow, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_NO_CSUM_RESET))
+		if (grow && bpf_skb_adjust_room(skb, grow, BPF_ADJ_ROOM_MAC,
+						BPF_F_ADJ_ROOM_NO_CSUM_RESET))
 			return failed;
 		if (grow)
 			failed = FR_BROKEN;
@@ -806,7 +861,9 @@ static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u
 				return failed;
 			failed = FR_BROKEN;
 		}
-		if (payload && bpf_skb_store_bytes(skb, to, s->bytes, fr_size(payload, FR_SCRATCH_SIZE), BPF_F_RECOMPUTE_CSUM))
+		if (payload && bpf_skb_store_bytes(skb, to, s->bytes,
+						   fr_size(payload, FR_SCRATCH_SIZE),
+						   BPF_F_RECOMPUTE_CSUM))
 			return failed;
 		failed = FR_BROKEN;
 	}
@@ -820,7 +877,10 @@ static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u
  * Sums.
  */
 
-/* A multiple of 65535 from which sums can be subtracted: 0 in ones' complement, and larger than any sum of ours. */
+/*
+ * A multiple of 65535 from which sums can be subtracted: 0 in ones' complement, and larger than
+ * any sum of ours.
+ */
 #define FR_ZERO (0xFFFFULL << 40)
 
 /* 8 bytes as a summand. */
@@ -829,7 +889,10 @@ static __always_inline __u64 fr_add64(__u64 v) { return (v & 0xFFFFFFFF) + (v >>
 /* 8 bytes at an odd position as a summand. */
 static __always_inline __u64 fr_odd64(__u64 v) { return fr_add64(v << 8 | v >> 56); }
 
-/* The sum in 16 bits; 0 only for 0. A number plus itself with its halves swapped has the folded sum in its upper half. */
+/*
+ * The sum in 16 bits; 0 only for 0. A number plus itself with its halves swapped has the folded
+ * sum in its upper half.
+ */
 static __always_inline __u16 fr_fold(__u64 s)
 {
 	__u32 n = (s + (s << 32 | s >> 32)) >> 32;
@@ -838,8 +901,9 @@ static __always_inline __u16 fr_fold(__u64 s)
 }
 
 /*
- * A sum of bytes that include their own checksum folds to 65535: it is a multiple of that, and not 0. Multiplying by the inverse of 65535
- * modulo 2^64 divides the multiples by 65535, and makes more of all other numbers than a multiple can give.
+ * A sum of bytes that include their own checksum folds to 65535: it is a multiple of that, and not
+ * 0. Multiplying by the inverse of 65535 modulo 2^64 divides the multiples by 65535, and makes
+ * more of all other numbers than a multiple can give.
  */
 static __always_inline int fr_sum_ok(__u64 s)
 {
@@ -847,8 +911,8 @@ static __always_inline int fr_sum_ok(__u64 s)
 }
 
 /*
- * The checksum of a sum. It is computed here and not where it is stored, in front of which the summands would have to wait on
- * the stack.
+ * The checksum of a sum. It is computed here and not where it is stored, in front of which the
+ * summands would have to wait on the stack.
  */
 static __always_inline __u16 fr_checksum(__u64 s)
 {
@@ -858,12 +922,16 @@ static __always_inline __u16 fr_checksum(__u64 s)
 	return sum;
 }
 
-/* The sum of len bytes of the packet from off on (at most 64), unfolded; 0 where they can't be read. */
+/*
+ * The sum of len bytes of the packet from off on (at most 64), unfolded; 0 where they can't be
+ * read.
+ */
 static __noinline __u32 fr_sum64(struct __sk_buff *skb, __u32 off, __u32 len)
 {
 	__u32 chunk[16] = {};
 
-	if (len == 0 || len > sizeof(chunk) || bpf_skb_load_bytes(skb, off, chunk, fr_size(len, sizeof(chunk))))
+	if (len == 0 || len > sizeof(chunk) ||
+	    bpf_skb_load_bytes(skb, off, chunk, fr_size(len, sizeof(chunk))))
 		return 0;
 	return bpf_csum_diff(NULL, 0, chunk, sizeof(chunk), 0);
 }
@@ -895,9 +963,10 @@ static __noinline __u32 fr_sum(struct __sk_buff *skb, __u32 off, __u32 len)
 #endif
 
 /*
- * A device may have summed up the whole packet behind the link-layer header (CHECKSUM_COMPLETE). bpf_csum_update returns that
- * sum, or an error where there is none. Writing to the packet in place makes it stale: what will be written is taken out of the
- * sum before, and put in again behind, by places of at most 64 bytes.
+ * A device may have summed up the whole packet behind the link-layer header (CHECKSUM_COMPLETE).
+ * bpf_csum_update returns that sum, or an error where there is none. Writing to the packet in
+ * place makes it stale: what will be written is taken out of the sum before, and put in again
+ * behind, by places of at most 64 bytes.
  */
 
 /* The sum of a place, as it counts in the packet's. */
@@ -913,12 +982,16 @@ static __noinline __s64 fr_complete_without(struct __sk_buff *skb, __u32 csum, _
 	return fr_fold(FR_ZERO + csum - fr_place(skb, off, len));
 }
 
-static __always_inline __s64 fr_complete_with(struct __sk_buff *skb, __u32 csum, __u32 off, __u32 len)
+static __always_inline __s64 fr_complete_with(struct __sk_buff *skb, __u32 csum, __u32 off,
+					      __u32 len)
 {
 	return fr_fold((__u64)csum + fr_place(skb, off, len));
 }
 
-/* Room of an odd size was made or closed: the kernel's helpers leave the sum with its bytes swapped. */
+/*
+ * Room of an odd size was made or closed: the kernel's helpers leave the sum with its bytes
+ * swapped.
+ */
 static __always_inline __s64 fr_complete_shifted(__u32 csum)
 {
 	return __builtin_bswap16(fr_fold(csum));
@@ -932,16 +1005,19 @@ static __noinline void fr_complete(struct __sk_buff *skb, __u32 csum, __u32 off,
 }
 
 /*
- * Finish a checksum that may be pending (CHECKSUM_PARTIAL): its field holds the old value, and the kernel knows which of the
- * two it is. To a pending one it adds what changes in the pseudo-header, and nothing else. To a full one it adds both, which
- * makes it sum. sums has both values, the old one in its upper half; pseudo is the change of the pseudo-header.
+ * Finish a checksum that may be pending (CHECKSUM_PARTIAL): its field holds the old value, and the
+ * kernel knows which of the two it is. To a pending one it adds what changes in the pseudo-header,
+ * and nothing else. To a full one it adds both, which makes it sum. sums has both values, the old
+ * one in its upper half; pseudo is the change of the pseudo-header.
  */
-static __noinline long fr_finish_sum(struct __sk_buff *skb, __u32 off, __u32 sums, __u64 pseudo, __u64 flags)
+static __noinline long fr_finish_sum(struct __sk_buff *skb, __u32 off, __u32 sums, __u64 pseudo,
+				     __u64 flags)
 {
 	__u16 old = sums >> 16, sum = sums, diff = fr_fold(pseudo);
 	long err = bpf_l4_csum_replace(skb, off, 0, diff, BPF_F_PSEUDO_HDR | flags);
 
-	return err ? err : bpf_l4_csum_replace(skb, off, 0, fr_fold(FR_ZERO + old - sum - diff), flags);
+	return err ? err :
+		bpf_l4_csum_replace(skb, off, 0, fr_fold(FR_ZERO + old - sum - diff), flags);
 }
 
 /*
@@ -963,11 +1039,12 @@ static __always_inline long fr_redirect_neigh(__u32 ifindex, __u32 family, const
 }
 
 /*
- * Ask the kernel's routing for the way of a packet of len bytes (network header included; of a super-packet, those of a segment),
- * and fill in a hop. Returns 1 where the packet is too big for the route. Kernels before 5.12 compare the device's MTU with the
- * packet that came.
+ * Ask the kernel's routing for the way of a packet of len bytes (network header included; of a
+ * super-packet, those of a segment), and fill in a hop. Returns 1 where the packet is too big for
+ * the route. Kernels before 5.12 compare the device's MTU with the packet that came.
  */
-static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 len, struct fr_hop *hop)
+static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 len,
+				    struct fr_hop *hop)
 {
 	long ret;
 
@@ -987,7 +1064,8 @@ static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup
 		hop->state = FR_HOP_UNREACHABLE;
 	else if (ret == 3) /* PROHIBIT */
 		hop->state = FR_HOP_PROHIBIT;
-	else if (ret == 4) /* NOT_FWDED: not a unicast route, in the first place this host's own addresses */
+	/* NOT_FWDED: not a unicast route, in the first place this host's own addresses */
+	else if (ret == 4)
 		hop->state = FR_HOP_LOCAL;
 	else if (ret == 7) /* NO_NEIGH */
 		hop->state = FR_HOP_NEIGHBOUR;
@@ -1006,6 +1084,6 @@ SEC("tc") int fr_clock(struct __sk_buff *skb)
 	return 0;
 }
 
-char fr_license[] SEC("license") = "GPL";
+char fr_license[] SEC("license") = "Dual BSD/GPL";
 
 #endif
