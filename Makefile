@@ -13,7 +13,7 @@ SEED     ?= 1
 # that waits in vain ends by itself.
 TESTFLAGS ?= -p 2 -timeout 30m
 
-.PHONY: help build generate golden check test test-kernels fresh bench curves demo fuzz fuzz-specs tools clean
+.PHONY: help build generate golden check test test-kernels fresh bench curves demo fuzz fuzz-specs release tools clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,5 +69,8 @@ fuzz-specs: build ## N=500 random specs from SEED=1 on, compiled and compared
 	@tools/ensure root
 	@$(GO) test -count=1 -v -timeout 0 -run '^TestSpecs$$' ./internal/test/specgen -args -specs $(N) -seed $(SEED)
 
+release: ## static binaries for Linux, macOS and Windows in dist/, with checksums; VERSION=v0.1.0 says the version
+	@$(GO) run ./tools/release -version '$(VERSION)' -o dist
+
 clean: ## what was built here
-	@rm -rf bin .cache fastrelay-failure-*
+	@rm -rf bin dist .cache fastrelay-failure-*

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// Two releases of the same tree, in different folders, are the same bytes. One target stands for all, since nothing depends on it.
+func TestReproducible(t *testing.T) {
+	tree, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := t.TempDir()
+	for _, name := range []string{"go.mod", "go.sum", "LICENSE"} {
+		content, err := os.ReadFile(filepath.Join(tree, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(other, name), content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{"cmd", "gen", "internal", "runtime", "sim", "spec", "templates"} {
+		if err := os.CopyFS(filepath.Join(other, dir), os.DirFS(filepath.Join(tree, dir))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	this := []target{{runtime.GOOS, runtime.GOARCH}}
+	var sums []string
+	for _, root := range []string{tree, other, tree} {
+		out := t.TempDir()
+		if err := release(t.Context(), root, "v0.9.0", out, this); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(out, sumsName))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums = append(sums, string(text))
+		if len(sums) > 1 {
+			continue
+		}
+		if n := strings.Count(string(text), "\n"); n != 3 {
+			t.Errorf("%d files have checksums:\n%s", n, text)
+		}
+		binary := filepath.Join(out, "fastrelay-gen_v0.9.0_"+runtime.GOOS+"_"+runtime.GOARCH)
+		version, err := exec.CommandContext(t.Context(), binary, "version").CombinedOutput()
+		if err != nil || !strings.HasPrefix(string(version), "fastrelay-gen  v0.9.0 (") {
+			t.Errorf("%v: %s", err, version)
+		}
+	}
+	if sums[0] != sums[1] || sums[0] != sums[2] {
+		t.Errorf("checksums differ:\n%s", strings.Join(sums, "\n"))
+	}
+}
+
+func TestDynamicBinaryIsRefused(t *testing.T) {
+	if err := static("/bin/sh"); err == nil || !strings.Contains(err.Error(), "is not a static binary") {
+		t.Errorf("/bin/sh: %v", err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	for _, version := range []string{"", "0.1.0", "v0.1", "v0.1.0+dirty"} {
+		if err := release(t.Context(), ".", version, t.TempDir(), nil); err == nil || !strings.Contains(err.Error(), "is not a version") {
+			t.Errorf("%q: %v", version, err)
+		}
+	}
+	dir := t.TempDir()
+	precious := filepath.Join(dir, "precious")
+	if err := os.WriteFile(precious, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := release(t.Context(), ".", "v0.1.0", dir, nil); err == nil || !strings.Contains(err.Error(), "precious") {
+		t.Errorf("a folder with something else: %v", err)
+	}
+	if _, err := os.Stat(precious); err != nil {
+		t.Error(err)
+	}
+}
