@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
-	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -29,7 +31,7 @@ var ErrNoRights = errors.New("the right to load programs is missing")
 // Verify loads the object of r into the running kernel, attaches nothing, and returns what the verifier says of each program.
 // Where it rejects one, the error is a [*Refusal].
 func Verify(r *Result) (map[string]*Verified, error) {
-	if unix.Geteuid() != 0 {
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		return nil, ErrNoRights
 	}
 	collection, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(r.Object()))
@@ -59,7 +61,7 @@ func Verify(r *Result) (map[string]*Verified, error) {
 	if errors.As(err, &refused) { // once more, with all that the verifier can say
 		loaded, err = load(ebpf.LogLevelBranch | ebpf.LogLevelStats)
 	}
-	if errors.Is(err, unix.EPERM) {
+	if errors.Is(err, syscall.EPERM) {
 		return nil, ErrNoRights
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -185,7 +186,7 @@ func (a *app) summary(s *summary) {
 		}
 		fmt.Fprintln(a.out, line)
 	}
-	if !asked {
+	if !asked && runtime.GOOS == "linux" {
 		fmt.Fprintln(a.out, "  (run as root to see what the kernel's verifier says)")
 	}
 	for _, name := range s.Removed {

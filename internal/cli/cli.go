@@ -8,10 +8,10 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
 )
@@ -25,7 +25,7 @@ const (
 
 // Do runs the command line args (without the program's name) and returns the exit status.
 func Do(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	a := &app{in: stdin, out: stdout, err: stderr}
 	root := a.root()

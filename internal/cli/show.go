@@ -8,8 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
@@ -117,7 +116,7 @@ func fileError(err error) error {
 	switch {
 	case !errors.As(err, &path) || path.Op != "open" && path.Op != "read":
 		return err
-	case errors.Is(err, unix.EISDIR):
+	case errors.Is(err, syscall.EISDIR):
 		return folderError(path.Path)
 	}
 	return &diag.Diagnostic{Code: codeFile, Message: err.Error()}

@@ -1,10 +1,9 @@
 package cli
 
 import (
+	"fmt"
 	"io"
 	"os"
-
-	"golang.org/x/sys/unix"
 )
 
 // terminal reports whether w is a terminal that a person looks at.
@@ -13,8 +12,7 @@ func terminal(w io.Writer) bool {
 	if !ok || os.Getenv("TERM") == "dumb" {
 		return false
 	}
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	return isTerminal(f)
 }
 
 // colored reports whether colours may be used on w (https://no-color.org).
@@ -28,9 +26,12 @@ func height(w io.Writer) int {
 	if !ok {
 		return 0
 	}
-	size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-	if err != nil {
-		return 0
+	return terminalHeight(f)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
 	}
-	return int(size.Row)
+	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -103,6 +103,9 @@ func (a *app) testFile(ctx context.Context, file string, pattern *regexp.Regexp,
 	var r *build.Result
 	var err error
 	if opt.kernel {
+		if err := kernelTests(); err != nil {
+			return 0, false, err
+		}
 		r, err = a.compile(ctx, file, build.Options{})
 	} else {
 		r, err = a.plan(ctx, file)

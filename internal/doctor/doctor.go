@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 
@@ -36,14 +37,14 @@ type Check struct {
 
 // Examine looks at this machine.
 func Examine(ctx context.Context) []Check {
-	checks := []Check{compiler(ctx), kernel(), rights()}
-	checks = append(checks, featureChecks()...)
-	checks = append(checks, btf(), jit(), bpffs(), memlock(), backlog())
-	return append(checks, interfaces()...)
+	return append([]Check{compiler(ctx)}, system()...)
 }
 
-// Release returns the running kernel's release ("6.1.0-13-amd64") and its version.
+// Release returns the running kernel's release ("6.1.0-13-amd64") and its version; on other systems than Linux, the system's name.
 func Release() (release string, major, minor int) {
+	if runtime.GOOS != "linux" {
+		return runtime.GOOS, 0, 0
+	}
 	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
 	if err != nil {
 		return "unknown", 0, 0

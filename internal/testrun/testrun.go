@@ -14,11 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
+	"syscall"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
-	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
@@ -135,7 +134,7 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 
 // refused names the rights that a process lacks. One that has none fails at the limit of locked memory already.
 func refused(err error) error {
-	if !errors.Is(err, unix.EPERM) {
+	if !errors.Is(err, syscall.EPERM) {
 		return err
 	}
 	return fmt.Errorf("this process may not load BPF programs: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON "+
@@ -167,34 +166,6 @@ func (r *Relay) SetLease(deadline uint64) error {
 		return fmt.Errorf("set the lease: %w", err)
 	}
 	return nil
-}
-
-// Pin ties the calling goroutine to its thread and the thread to one processor, so that per-CPU maps have one writer. The
-// function returned undoes both.
-func Pin() (func(), error) {
-	runtime.LockOSThread()
-	var old unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &old); err != nil {
-		runtime.UnlockOSThread()
-		return nil, fmt.Errorf("read the processors of the thread: %w", err)
-	}
-	for cpu := range 1024 {
-		if !old.IsSet(cpu) {
-			continue
-		}
-		var one unix.CPUSet
-		one.Set(cpu)
-		if err := unix.SchedSetaffinity(0, &one); err != nil {
-			runtime.UnlockOSThread()
-			return nil, fmt.Errorf("stay on processor %d: %w", cpu, err)
-		}
-		break
-	}
-	return func() {
-		if err := unix.SchedSetaffinity(0, &old); err == nil {
-			runtime.UnlockOSThread() // else the thread ends with its goroutine
-		}
-	}, nil
 }
 
 // Offsets in struct __sk_buff (include/uapi/linux/bpf.h) of what a run may set and see.
@@ -259,7 +230,7 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 		r.net.capture.drop()
 	}
 	act, err := r.progs[program].Run(&opts)
-	if errors.Is(err, unix.EINVAL) {
+	if errors.Is(err, syscall.EINVAL) {
 		return Result{}, fmt.Errorf("%d bytes: %w", len(p.Data), ErrRefused)
 	}
 	if err != nil {
@@ -285,15 +256,6 @@ func (r *Relay) Run(program string, p *sim.Packet) (Result, error) {
 		res.Copies = r.copies
 	}
 	return res, nil
-}
-
-// Now is the monotonic clock in nanoseconds, which programs see as bpf_ktime_get_ns.
-func Now() (uint64, error) {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		return 0, fmt.Errorf("read the clock: %w", err)
-	}
-	return uint64(t.Nano()), nil
 }
 
 // Events reads the ring empty. What it returns is valid until the next call.

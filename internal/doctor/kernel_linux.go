@@ -13,6 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// system looks at the kernel, at what this process may do, and at devices.
+func system() []Check {
+	checks := append([]Check{kernel(), rights()}, featureChecks()...)
+	checks = append(checks, btf(), jit(), bpffs(), memlock(), backlog())
+	return append(checks, interfaces()...)
+}
+
 // featureChecks asks the kernel for what relays use.
 func featureChecks() []Check {
 	return []Check{

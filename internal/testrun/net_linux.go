@@ -31,9 +31,6 @@ type Net struct {
 	capture *capture // nil: copies are not taken
 }
 
-// Host is the link-layer address of the device that packets come to; Net.Host gives it another one.
-var Host = packet.DefaultDestination
-
 // Everything leads over one device to one neighbour; in a network that is not plain, some destinations have other ends.
 var (
 	deviceAddrs = []netip.Prefix{netip.MustParsePrefix("10.254.0.1/24"), netip.MustParsePrefix("fd00:fe::1/64")}
@@ -56,16 +53,6 @@ var (
 )
 
 const deviceMTU = 1500
-
-// UsesRoutes reports whether any program of a plan looks routes up in the kernel.
-func UsesRoutes(plan *ir.Plan) bool {
-	for s := range ir.AllStmts(plan) {
-		if hop, ok := s.(*ir.CheckHop); ok && hop.Hop.Row == nil {
-			return true
-		}
-	}
-	return false
-}
 
 // Enter makes a network for the programs of a plan and moves the thread into it, which has to be pinned. Plain says that all destinations
 // are reachable.

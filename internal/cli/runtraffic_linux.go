@@ -41,8 +41,6 @@ type trafficTest struct {
 	leftOut string // why its packet isn't sent
 }
 
-const defaultRate = 1000
-
 func checkTrafficFlags(opt runOptions) error {
 	switch {
 	case !opt.traffic && opt.rate != defaultRate:

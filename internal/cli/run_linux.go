@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
@@ -20,73 +19,6 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
-
-type runOptions struct {
-	attach, settings, sessions, rows, receivers []string
-
-	once, events bool
-	traffic      bool
-	rate         int // packets a second of --traffic
-	format       string
-	duration     time.Duration
-	interval     time.Duration
-}
-
-func (a *app) runCommand() *cobra.Command {
-	opt := runOptions{interval: time.Second, rate: defaultRate}
-	cmd := &cobra.Command{
-		Use:   "run SPEC {--attach PROGRAM=INTERFACE | --traffic}",
-		Short: "Load and attach a relay, and show what it does, until it is stopped",
-		Long: `Compiles the spec in memory, loads it, opens the sessions and the groups of receivers and attaches the programs
-that are named, and shows live counters. Ctrl-C or SIGTERM detaches everything; nothing is left.
-
-With --traffic the relay runs between two hosts in network namespaces of their own, and gets the packets of the spec's
-tests, in turn. It has the tests' settings, sessions, rows and groups, unless some are given; a test that contradicts an
-earlier one is left out. Credits get what their test gives them once a second. What arrives at the hosts is counted as
-well. Nothing outside of the namespaces is changed.
-
-On a terminal the counters are redrawn in place, as many as it has lines for, otherwise there is one line a second. With
---events, standard output has the records that programs emit, one a line, and the counters go to standard error.
---format json makes both JSON, one object a line: records have "event", counters "programs", and the first line of
-standard error has "attached".
-
-Receivers with one key are one group, in the order given. The key stands in front of the slash. A counter takes a first
-value (default: 0), a credit its limit, a bucket units a second and a burst (125000/30000); credits for each level of
-priority all get the same.`,
-		Example: `  sudo fastrelay-gen run examples/turn/spec.cue --traffic
-  sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \
-      --session 'channel=client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 relayed=192.0.2.1:50000 peer=203.0.113.9:7000'
-  sudo fastrelay-gen run examples/gate/spec.cue --attach gate=eth0 --set quota=2 --row 'sources=addr=198.51.100.7'
-  sudo fastrelay-gen run examples/paths/spec.cue --attach forward=eth0 --row 'routes=dst=203.0.113.0/24 fast=192.0.2.1 slow=192.0.2.65'
-  sudo fastrelay-gen run spec.cue --attach spread=eth0 --events \
-      --receiver 'listeners=server=192.0.2.1:7000 channel=7 / local=192.0.2.1:7000 remote=203.0.113.2:6000 credit=1000000' \
-      --receiver 'listeners=server=192.0.2.1:7000 channel=7 / local=192.0.2.1:7000 remote=203.0.113.3:6000 credit=1000000'`,
-		Args: exactly("SPEC"), ValidArgsFunction: specFiles,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.setFormat(opt.format); err != nil {
-				return err
-			}
-			return a.run(cmd.Context(), args[0], opt)
-		},
-	}
-	flags := cmd.Flags()
-	flags.StringArrayVar(&opt.attach, "attach", nil, "attach a program to an interface: PROGRAM=INTERFACE (may be repeated)")
-	flags.BoolVar(&opt.traffic, "traffic", false, "send the packets of the spec's tests, in a network made for it")
-	flags.IntVar(&opt.rate, "rate", defaultRate, "packets a second that --traffic sends")
-	flags.StringArrayVar(&opt.settings, "set", nil, "give a setting a value: SETTING=VALUE (may be repeated)")
-	flags.StringArrayVar(&opt.sessions, "session", nil, "open a session: 'KIND=FIELD=VALUE FIELD=VALUE…' (may be repeated)")
-	flags.StringArrayVar(&opt.rows, "row", nil, "put a row into a table: 'TABLE=MEMBER=VALUE MEMBER=VALUE…' (may be repeated)")
-	flags.StringArrayVar(&opt.receivers, "receiver", nil, "put a receiver into a group: 'GROUP=KEY=VALUE… / FIELD=VALUE…' (may be repeated)")
-	flags.BoolVar(&opt.events, "events", false, "print the records that programs emit as they come")
-	formatFlag(cmd, &opt.format)
-	flags.BoolVar(&opt.once, "once", false, "print the counters once, after a second or --duration, and stop")
-	flags.DurationVar(&opt.duration, "duration", 0, "stop after so long (for example 30s)")
-	completeFlags(cmd, map[string]cobra.CompletionFunc{
-		"attach": assigned(programsOf, devices), "set": assigned(settingsOf, noValues), "session": assigned(sessionsOf, noValues),
-		"row": assigned(tablesOf, noValues), "receiver": assigned(groupsOf, noValues),
-	})
-	return cmd
-}
 
 func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	if err := checkTrafficFlags(opt); err != nil {
@@ -406,9 +338,5 @@ func join(values []any) string {
 	return strings.Join(out, " ")
 }
 
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
+// kernelTests says whether tests can run in the kernel: on Linux, the kernel says that itself.
+func kernelTests() error { return nil }

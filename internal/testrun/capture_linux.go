@@ -10,32 +10,10 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-
-	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
 // Unlike redirects, bpf_clone_redirect works under BPF_PROG_TEST_RUN: copies leave through real devices of the thread's network
 // namespace. A Net that captures takes them there, in the order in which they are sent, before the run is over.
-
-// Indices of a Net's devices, for the hops of copies. A device with any other index doesn't exist, and the kernel refuses its copies.
-const (
-	Wire      = 1    // lo: copies are taken
-	OtherWire = 1001 // likewise
-	Refusing  = 1002 // the device takes no packet: the helper returns 1 (NET_XMIT_DROP), like a backlog that is full
-	Down      = 1003 // the device is not up: the helper fails
-)
-
-// Devices are the indices above, and one that leads nowhere.
-var Devices = []uint32{Wire, OtherWire, Refusing, Down, 1004}
-
-// Copy is a packet that a program sent in addition to the one that it was run on.
-type Copy struct {
-	Ifindex  uint32
-	Mark     uint32
-	Priority uint32
-	Data     []byte
-}
 
 // Records of captured packets: the packet's length, the device's index, mark and priority, 4 bytes each, then its bytes.
 const (
@@ -43,9 +21,6 @@ const (
 	copyRecord = copyHeader + MaxFrame
 	copyRing   = 1 << 24 // ir.MaxReceivers records
 )
-
-// UsesCopies reports whether any program of a plan sends copies.
-func UsesCopies(plan *ir.Plan) bool { return len(plan.Groups) > 0 }
 
 type capture struct {
 	ring    *ring
@@ -195,6 +170,3 @@ func (c *capture) copies(into []Copy, buf *[]byte) []Copy {
 
 // drop forgets what nobody asked for.
 func (c *capture) drop() { c.ring.drain(func([]byte) {}) }
-
-// Refuses is a sim.World's word for what the devices do with copies.
-func Refuses(_ int, h sim.Hop) bool { return h.Ifindex != Wire && h.Ifindex != OtherWire }

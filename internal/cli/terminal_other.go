@@ -1,0 +1,10 @@
+//go:build !linux
+
+package cli
+
+import "os"
+
+// isTerminal: elsewhere output has no colors. `run`, which redraws a table, is for Linux.
+func isTerminal(*os.File) bool { return false }
+
+func terminalHeight(*os.File) int { return 0 }
