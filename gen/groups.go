@@ -23,11 +23,6 @@ const (
 // receiver is what the receiver's row is called in the rules of a fan-out.
 const receiver = "r"
 
-// shared reports whether a value is an index into memory that kernel and user space share: user space hands it out with the row.
-func shared(k ir.Kind) bool {
-	return k == ir.Ctr || k == ir.Credit || k == ir.Bucket || k == ir.Translation
-}
-
 func (c *compiler) group(g *spec.Group) {
 	out := &ir.Group{Name: g.Name.Value, Max: g.Max, Rows: g.Rows, Size: g.Size, Base: max(1, c.plan.Receivers), Pos: g.Name.Pos}
 	for _, d := range []struct {
@@ -46,8 +41,8 @@ func (c *compiler) group(g *spec.Group) {
 		return
 	}
 	errors := c.diags.Len()
-	out.Key.Members = c.members(g.Key, keyKind, "the key of a group")
-	value := ir.Struct{Members: c.members(g.Receiver, valueKind, "the row of a receiver")}
+	out.Key.Members = c.members(g.Key, ir.InKey, "the key of a group")
+	value := ir.Struct{Members: c.members(g.Receiver, ir.InValue, "the row of a receiver")}
 	if c.diags.Len() > errors {
 		return
 	}
@@ -68,7 +63,7 @@ const maxEvent = 1024
 func (c *compiler) event(e *spec.Event) {
 	out := &ir.Event{Name: e.Name.Value, ID: len(c.plan.Events) + 1, Required: e.Required, Pos: e.Name.Pos}
 	errors := c.diags.Len()
-	out.Fields.Members = c.members(e.Fields, sessionKind, "an event")
+	out.Fields.Members = c.members(e.Fields, ir.InEvent, "an event")
 	if c.diags.Len() > errors {
 		return
 	}
@@ -142,7 +137,7 @@ func (w *rewriter) admit(a *spec.Action) {
 		return
 	}
 	if v.t.Kind != ir.Credit && v.t.Kind != ir.Bucket {
-		w.fail(codeAdmit, e.Pos, "this is %s, where a credit is wanted", typeName(v.t)).WithHint("declare the value with type \"credit\" or \"bucket\"")
+		w.fail(codeAdmit, e.Pos, "this is %s, where a credit is wanted", v.t.What()).WithHint("declare the value with type \"credit\" or \"bucket\"")
 		return
 	}
 	out := &ir.Admit{Row: v.row, Member: v.member, Pos: a.Pos}

@@ -1,12 +1,11 @@
 package gen
 
 import (
-	"encoding/hex"
-	"net"
 	"net/netip"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -123,13 +122,13 @@ func (s *scope) bytesConstraint(v val, k *spec.Constraint) ir.Expr {
 	case spec.IsNe:
 		return not(s.equals(v, k.Value, k.Pos))
 	}
-	s.fail(codeType, k.Pos, "%s has no order: only values, != and | are possible", typeName(v.t))
+	s.fail(codeType, k.Pos, "%s has no order: only values, != and | are possible", v.t.What())
 	return boolean(false)
 }
 
 func (s *scope) equals(v val, l spec.Literal, pos diag.Pos) ir.Expr {
 	bad := func(hint string) ir.Expr {
-		s.fail(codeType, pos, "this isn't %s", typeName(v.t)).WithHint("%s", hint)
+		s.fail(codeType, pos, "this isn't %s", v.t.What()).WithHint("%s", hint)
 		return boolean(false)
 	}
 	if l.Kind != spec.LitString {
@@ -137,29 +136,29 @@ func (s *scope) equals(v val, l spec.Literal, pos diag.Pos) ir.Expr {
 	}
 	switch v.t.Kind {
 	case ir.Addr:
-		if p, err := netip.ParsePrefix(l.Text); err == nil {
-			return &ir.InPrefix{X: v.x, Prefix: mapped(p)}
+		if p, err := literal.Prefix(l.Text); err == nil {
+			return &ir.InPrefix{X: v.x, Prefix: literal.Mapped(p)}
 		}
-		a, err := netip.ParseAddr(l.Text)
-		if err != nil || a.Zone() != "" {
+		a, err := literal.Addr(l.Text)
+		if err != nil {
 			return bad("addresses are written \"192.0.2.1\", prefixes \"192.0.2.0/24\"")
 		}
 		return &ir.BytesEq{X: v.x, Y: addrConst(a)}
 	case ir.Endpoint:
-		ap, err := netip.ParseAddrPort(l.Text)
-		if err != nil || ap.Addr().Zone() != "" {
+		ap, err := literal.Endpoint(l.Text)
+		if err != nil {
 			return bad("endpoints are written \"192.0.2.1:3478\" or \"[2001:db8::1]:3478\"")
 		}
 		return and(&ir.BytesEq{X: v.x, Y: addrConst(ap.Addr())}, bin(ir.Eq, v.port, num(uint64(ap.Port()))))
 	case ir.Mac:
-		m, err := net.ParseMAC(l.Text)
-		if err != nil || len(m) != 6 {
+		m, err := literal.Mac(l.Text)
+		if err != nil {
 			return bad("link-layer addresses are written \"02:00:00:00:00:01\"")
 		}
 		return &ir.BytesEq{X: v.x, Y: &ir.BytesConst{B: m, T: ir.MacType}}
 	case ir.Bytes:
-		b, err := hex.DecodeString(l.Text)
-		if v.x == nil || err != nil || len(b) != v.t.Size {
+		b, err := literal.Bytes(l.Text, v.t.Size)
+		if v.x == nil || err != nil {
 			return bad("bytes of a fixed size are written as hexadecimal digits, two a byte")
 		}
 		return &ir.BytesEq{X: v.x, Y: &ir.BytesConst{B: b, T: v.t}}
@@ -170,13 +169,4 @@ func (s *scope) equals(v val, l spec.Literal, pos diag.Pos) ir.Expr {
 func addrConst(a netip.Addr) ir.Expr {
 	b := a.As16()
 	return &ir.BytesConst{B: b[:], T: ir.AddrType}
-}
-
-// mapped turns a prefix into one of the 16-byte form.
-func mapped(p netip.Prefix) netip.Prefix {
-	p = p.Masked()
-	if p.Addr().Is4() {
-		return netip.PrefixFrom(netip.AddrFrom16(p.Addr().As16()), p.Bits()+96)
-	}
-	return p
 }

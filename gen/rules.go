@@ -212,7 +212,7 @@ func (s *scope) values(kind, name string, declared diag.Pos, st *ir.Struct, es [
 
 func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue, bool) {
 	mismatch := func() ([]ir.MemberValue, bool) {
-		d := s.fail(codeType, v.pos, "this is %s, but %s is %s", typeName(v.t), what, typeName(m.Type))
+		d := s.fail(codeType, v.pos, "this is %s, but %s is %s", v.t.What(), what, m.Type.What())
 		if v.t.Kind == ir.Endpoint {
 			d.WithHint("an endpoint has the parts .addr and .port")
 		}
@@ -423,7 +423,7 @@ func (s *scope) learn(a *spec.Action) []ir.Stmt {
 		return bad("it is per CPU")
 	}
 	for _, m := range t.Value.Members {
-		if m.Hidden || m.Type.Kind == ir.NextHop || shared(m.Type.Kind) {
+		if m.Hidden || m.Type.Kind == ir.NextHop || m.Type.Kind.IsIndex() {
 			return bad("its value \"" + m.Name + "\" is kept by user space")
 		}
 	}
@@ -460,7 +460,7 @@ func (s *scope) count(a *spec.Action) *ir.Count {
 		return nil
 	}
 	if !v.counter {
-		s.diags.Add(codeType, e.Pos, "this is %s, where a counter is wanted", typeName(v.t)).WithHint("declare the value with type \"counter\", or count by a name of its own: {count: \"NAME\"}")
+		s.diags.Add(codeType, e.Pos, "this is %s, where a counter is wanted", v.t.What()).WithHint("declare the value with type \"counter\", or count by a name of its own: {count: \"NAME\"}")
 		return nil
 	}
 	return &ir.Count{Row: v.row, Member: v.member, By: by.x, Pos: a.Pos}

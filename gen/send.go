@@ -79,7 +79,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 func (w *rewriter) address(e *spec.Expr) (val, bool) {
 	v, ok := w.value(e)
 	if ok && v.t.Kind != ir.Endpoint && v.t.Kind != ir.Addr {
-		w.fail(codeSend, e.Pos, "this is %s, where an endpoint or an IP address is wanted", typeName(v.t))
+		w.fail(codeSend, e.Pos, "this is %s, where an endpoint or an IP address is wanted", v.t.What())
 		return v, false
 	}
 	return v, ok
@@ -230,7 +230,7 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 		return
 	}
 	if v.t.Kind != ir.NextHop {
-		w.fail(codeSend, a.Via.Pos, "this is %s, where a next hop is wanted", typeName(v.t)).WithHint("declare the value with type \"next_hop\"")
+		w.fail(codeSend, a.Via.Pos, "this is %s, where a next hop is wanted", v.t.What()).WithHint("declare the value with type \"next_hop\"")
 		return
 	}
 	if a.From != nil || a.To != nil {

@@ -22,7 +22,7 @@ func (w *rewriter) set(a *spec.Action) {
 		}
 		if target.t.Kind == ir.Endpoint && target.field != nil && target.portAt != nil {
 			if v.t.Kind != ir.Endpoint {
-				w.fail(codeType, as.Value.Pos, "this is %s, where an endpoint is wanted", typeName(v.t))
+				w.fail(codeType, as.Value.Pos, "this is %s, where an endpoint is wanted", v.t.What())
 				continue
 			}
 			w.store(target.field, val{t: ir.AddrType, x: v.x, pos: v.pos}, as)
@@ -93,7 +93,7 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 	switch {
 	case f.Kind == spec.FieldUint && v.t.Kind != ir.Uint:
-		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
+		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 		return false
 	case f.Kind == spec.FieldUint:
 		name := as.Target.String()
@@ -102,7 +102,7 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 		}
 		return w.fitsField(v, f, name)
 	case v.t.Kind != bytesType(f).Kind || v.t.Size != bytesType(f).Size || v.x == nil:
-		w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", typeName(v.t), f.Name.Value, typeName(bytesType(f)))
+		w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", v.t.What(), f.Name.Value, bytesType(f).What())
 		return false
 	case f.Type == "ip":
 		w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
@@ -119,7 +119,7 @@ func (w *rewriter) storeVarint(o *outHeader, pl *fieldRef, v val, as *spec.Assig
 		return
 	}
 	if v.t.Kind != ir.Uint {
-		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
+		w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 		return
 	}
 	reason := w.unfit(pl.parent.h, f, "isn't there, or has no room for its new value")
@@ -165,7 +165,7 @@ func (w *rewriter) mark(a *spec.Action) {
 			continue
 		}
 		if v.t.Kind != ir.Uint {
-			w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", typeName(v.t))
+			w.fail(codeType, as.Value.Pos, "this is %s, where an integer is wanted", v.t.What())
 			continue
 		}
 		switch name {

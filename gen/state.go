@@ -1,18 +1,14 @@
 package gen
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
-	"net"
-	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
-	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -22,48 +18,16 @@ import (
 
 const defaultSize = 1024
 
-var typeWords = []string{"bool", "mac", "ip", "endpoint", "prefix", "next_hop", "counter", "credit", "credits", "bucket", "buckets", "translation"}
-
 // typ turns a type's word into a type.
 func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
-	switch ref.Text {
-	case "bool":
-		return ir.BoolType, true
-	case "mac":
-		return ir.MacType, true
-	case "ip":
-		return ir.AddrType, true
-	case "endpoint":
-		return ir.Type{Kind: ir.Endpoint, Size: abi.EndpointSize}, true
-	case "prefix":
-		return ir.Type{Kind: ir.Prefix, Size: abi.PrefixSize}, true
-	case "next_hop":
-		return ir.Type{Kind: ir.NextHop, Size: abi.NextHopSize}, true
-	case "counter":
-		return ir.Type{Kind: ir.Ctr, Size: 4}, true
-	case "credit":
-		return ir.Type{Kind: ir.Credit, Bits: 1, Size: 4}, true
-	case "bucket":
-		return ir.Type{Kind: ir.Bucket, Bits: 1, Size: 4}, true
-	case "credits", "buckets":
-		if c.plan.Levels == 0 {
-			c.diags.Add(codePriority, ref.Pos, "%s has a value for each level of priority, and the spec has no priority", ref.Text).
-				WithHint("declare it: priority: {levels: 8, from: \"…\"}")
-			return ir.Type{}, false
-		}
-		kind := ir.Credit
-		if ref.Text == "buckets" {
-			kind = ir.Bucket
-		}
-		return ir.Type{Kind: kind, Bits: c.plan.Levels, Size: 4}, true
-	case "translation":
-		return ir.Type{Kind: ir.Translation, Size: 4}, true
-	}
-	if n, ok := number(ref.Text, "u"); ok && n >= 1 && n <= 64 {
-		return ir.UintType(n), true
-	}
-	if n, ok := number(ref.Text, "bytes"); ok && n >= 1 && n <= 64 {
-		return ir.Type{Kind: ir.Bytes, Size: n}, true
+	t, perLevel, ok := ir.WordType(ref.Text, c.plan.Levels)
+	switch {
+	case perLevel && c.plan.Levels == 0:
+		c.diags.Add(codePriority, ref.Pos, "%s has a value for each level of priority, and the spec has no priority", ref.Text).
+			WithHint("declare it: priority: {levels: 8, from: \"…\"}")
+		return ir.Type{}, false
+	case ok:
+		return t, true
 	}
 	d := c.diags.Add(codeBadType, ref.Pos, "no type %q", ref.Text)
 	if m := otherInteger.FindStringSubmatch(ref.Text); m != nil {
@@ -71,9 +35,9 @@ func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
 	} else if word := otherWords[ref.Text]; word != "" {
 		d.WithLabel("did you mean \"%s\"?", word)
 	} else {
-		suggest(d, ref.Text, typeWords)
+		suggest(d, ref.Text, ir.Words())
 	}
-	d.WithHint("types are u1 to u64, bytes1 to bytes64, %s", strings.Join(typeWords, ", "))
+	d.WithHint("types are u1 to u64, bytes1 to bytes64, %s", strings.Join(ir.Words(), ", "))
 	return ir.Type{}, false
 }
 
@@ -82,15 +46,6 @@ var (
 	otherInteger = regexp.MustCompile(`^(?:uint|int|i|be|le|__u|__be|bits?)([1-9]|[1-5][0-9]|6[0-4])(?:_t)?$`)
 	otherWords   = map[string]string{"ipv4": "ip", "ipv6": "ip", "addr": "ip", "address": "ip", "port": "u16", "byte": "u8", "int": "u32", "boolean": "bool"}
 )
-
-func number(s, prefix string) (int, bool) {
-	rest, ok := strings.CutPrefix(s, prefix)
-	if !ok || rest == "" || len(rest) > 2 || rest[0] == '0' {
-		return 0, false
-	}
-	n, err := strconv.Atoi(rest)
-	return n, err == nil
-}
 
 func (c *compiler) state() {
 	if p := c.spec.Priority; p != nil {
@@ -176,8 +131,7 @@ func (c *compiler) setting(s *spec.Setting) {
 		return
 	}
 	out := &ir.Setting{Name: s.Name.Value, Type: t, Doc: s.Doc, Pos: s.Name.Pos}
-	switch t.Kind {
-	case ir.Uint:
+	if t.Kind == ir.Uint {
 		out.Max = maxOf(t.Bits)
 		if s.Is != nil {
 			lo, hi, ok := bounds(s.Is, out.Max)
@@ -187,8 +141,8 @@ func (c *compiler) setting(s *spec.Setting) {
 			}
 			out.Min, out.Max = lo, hi
 		}
-	case ir.Bool, ir.Addr, ir.Mac:
-	default:
+	}
+	if !t.Kind.In(ir.InSetting) {
 		c.diags.Add(codeBadType, s.Type.Pos, "a setting can't be of type %s", s.Type.Text).WithHint("settings are integers, bool, ip or mac")
 		return
 	}
@@ -210,16 +164,16 @@ func (c *compiler) setting(s *spec.Setting) {
 
 // encode gives a literal the bytes of a type: integers little endian, addresses in network order.
 func encode(t ir.Type, l spec.Literal) (b []byte, problem string) {
-	switch t.Kind {
-	case ir.Uint:
+	var err error
+	switch {
+	case t.Kind == ir.Uint:
 		if l.Kind != spec.LitInt {
 			return nil, "has to be an integer"
 		}
-		if l.Int > maxOf(t.Bits) {
+		if b, err = t.Uint(l.Int); err != nil {
 			return nil, "doesn't fit " + strconv.Itoa(t.Bits) + " bits"
 		}
-		b = binary.LittleEndian.AppendUint64(nil, l.Int)[:t.Size]
-	case ir.Bool:
+	case t.Kind == ir.Bool:
 		if l.Kind != spec.LitBool {
 			return nil, "has to be true or false"
 		}
@@ -227,21 +181,10 @@ func encode(t ir.Type, l spec.Literal) (b []byte, problem string) {
 		if l.Bool {
 			b[0] = 1
 		}
-	case ir.Addr:
-		a, err := netip.ParseAddr(l.Text)
-		if l.Kind != spec.LitString || err != nil || a.Zone() != "" {
-			return nil, "has to be an IP address such as \"192.0.2.1\""
-		}
-		a16 := a.As16()
-		b = a16[:]
-	case ir.Mac:
-		m, err := net.ParseMAC(l.Text)
-		if l.Kind != spec.LitString || err != nil || len(m) != 6 {
-			return nil, "has to be a link-layer address such as \"02:00:00:00:00:01\""
-		}
-		b = m
 	default:
-		return nil, "has a type without literals"
+		if b, err = t.Parse(l.Text); l.Kind != spec.LitString || err != nil {
+			return nil, fmt.Sprintf("has to be %s such as %q", t.What(), t.Example())
+		}
 	}
 	return b, ""
 }
@@ -262,14 +205,14 @@ func (c *compiler) noTable(n spec.Name) {
 	}
 }
 
-func (c *compiler) members(ms []*spec.Member, fit func(ir.Kind) bool, where string) []*ir.Member {
+func (c *compiler) members(ms []*spec.Member, place ir.Place, where string) []*ir.Member {
 	var out []*ir.Member
 	for _, m := range ms {
 		t, ok := c.typ(m.Type)
 		if !ok {
 			continue
 		}
-		if !fit(t.Kind) {
+		if !t.Kind.In(place) {
 			c.diags.Add(codeBadType, m.Type.Pos, "type %s has no place in %s", m.Type.Text, where)
 			continue
 		}
@@ -277,12 +220,6 @@ func (c *compiler) members(ms []*spec.Member, fit func(ir.Kind) bool, where stri
 	}
 	return out
 }
-
-func keyKind(k ir.Kind) bool { return k <= ir.Endpoint }
-func valueKind(k ir.Kind) bool {
-	return k != ir.Prefix && k != ir.Hop
-}
-func sessionKind(k ir.Kind) bool { return k <= ir.Endpoint }
 
 func (c *compiler) table(t *spec.Table) {
 	out := &ir.Table{Name: t.Name.Value, Kind: string(t.Kind), PerCPU: t.PerCPU, Size: t.Size, Pos: t.Name.Pos}
@@ -292,13 +229,13 @@ func (c *compiler) table(t *spec.Table) {
 	if out.Size == 0 {
 		out.Size = defaultSize
 	}
-	kind := keyKind
+	place := ir.InKey
 	if out.Kind == "lpm" {
-		kind = func(k ir.Kind) bool { return k == ir.Prefix }
+		place = ir.InPrefixes
 	}
 	errors := c.diags.Len()
-	out.Key.Members = c.members(t.Key, kind, "the key of a table of kind "+out.Kind)
-	out.Value.Members = c.members(t.Value, valueKind, "the value of a table")
+	out.Key.Members = c.members(t.Key, place, "the key of a table of kind "+out.Kind)
+	out.Value.Members = c.members(t.Value, ir.InValue, "the value of a table")
 	if c.diags.Len() > errors {
 		return
 	}
@@ -324,7 +261,7 @@ func (c *compiler) table(t *spec.Table) {
 		return
 	}
 	for _, m := range out.Value.Members {
-		if out.PerCPU && (shared(m.Type.Kind) || m.Type.Kind == ir.NextHop) {
+		if out.PerCPU && (m.Type.Kind.IsIndex() || m.Type.Kind == ir.NextHop) {
 			c.diags.Add(codeTable, m.Pos, "a per-CPU table can't hold counters, credits, translations or next hops")
 			return
 		}
@@ -332,7 +269,7 @@ func (c *compiler) table(t *spec.Table) {
 			c.diags.Add(codeTable, m.Pos, "an array can't hold next hops: the kernel changes its values in place, under packets that read them")
 			return
 		}
-		if shared(m.Type.Kind) && (out.Kind == "lru" || out.Kind == "array") {
+		if m.Type.Kind.IsIndex() && (out.Kind == "lru" || out.Kind == "array") {
 			c.diags.Add(codeTable, m.Pos, "a table of kind %s can't hold counters, credits or translations: its rows come and go without user space", out.Kind)
 			return
 		}
@@ -353,7 +290,7 @@ func (c *compiler) session(s *spec.Session) {
 		out.Idle = s.Idle.Value
 	}
 	errors := c.diags.Len()
-	fields := c.members(s.Fields, sessionKind, "a session")
+	fields := c.members(s.Fields, ir.InSession, "a session")
 	if c.diags.Len() > errors {
 		return
 	}
@@ -442,7 +379,7 @@ func sendHop(vars map[string]*ir.Table, a *spec.Action) {
 	}
 	if hopOf(t, to, from) == nil {
 		t.Value.Members = append(t.Value.Members, &ir.Member{
-			Name: hopName(t, to), Type: ir.Type{Kind: ir.Hop, Size: abi.HopSize}, Hidden: true, To: to, From: from, Pos: to.Pos,
+			Name: hopName(t, to), Type: ir.HopType, Hidden: true, To: to, From: from, Pos: to.Pos,
 		})
 	}
 }
@@ -488,15 +425,7 @@ func layOut(s *ir.Struct, round int) { layOutFrom(s, 0, round) }
 // layOutFrom is layOut behind off bytes of something else.
 func layOutFrom(s *ir.Struct, off, round int) {
 	for _, m := range s.Members {
-		a := 2
-		switch m.Type.Kind {
-		case ir.Uint:
-			a = m.Type.Size
-		case ir.Bool:
-			a = 1
-		case ir.Hop, ir.NextHop, ir.Ctr, ir.Prefix, ir.Credit, ir.Bucket, ir.Translation:
-			a = 4
-		}
+		a := m.Type.Align()
 		off = (off + a - 1) / a * a
 		m.Off = off
 		off += m.Type.Size

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
@@ -264,16 +265,16 @@ func ParseValue(kind abi.Kind, text string) (any, error) {
 		v, err = hex.DecodeString(strings.TrimPrefix(text, "0x"))
 		what = "bytes in hexadecimal"
 	case abi.KindMAC:
-		v, err = net.ParseMAC(text)
+		v, err = literal.Mac(text)
 		what = "a link-layer address such as 00:11:22:33:44:55"
 	case abi.KindAddr, abi.KindNextHop:
-		v, err = netip.ParseAddr(text)
+		v, err = literal.Addr(text)
 		what = "an address such as 192.0.2.1 or 2001:db8::1"
 	case abi.KindEndpoint:
-		v, err = netip.ParseAddrPort(text)
+		v, err = literal.Endpoint(text)
 		what = "an address and a port such as 192.0.2.1:3478 or [2001:db8::1]:3478"
 	case abi.KindPrefix:
-		v, err = netip.ParsePrefix(text)
+		v, err = literal.Prefix(text)
 		what = "a prefix such as 203.0.113.0/24"
 	case abi.KindBucket:
 		v, err = parseRate(text)

@@ -62,24 +62,15 @@ func (r *run) assign(v *ir.Var, val value) {
 	case !ok:
 		r.fail("variable %q is not declared", v.Name)
 		return
-	case isBytes(v.Type) && len(val.b) != v.Type.Size:
+	case v.Type.IsBytes() && len(val.b) != v.Type.Size:
 		r.fail("variable %q: %d bytes stored in %d", v.Name, len(val.b), v.Type.Size)
-	case !isBytes(v.Type) && !fits(val.u, v.Type.Bits):
+	case !v.Type.IsBytes() && !fits(val.u, v.Type.Bits):
 		r.fail("variable %q: %d doesn't fit into %d bits", v.Name, val.u, v.Type.Bits)
 	}
 	r.vars[i], r.set[i] = val, true
 }
 
 func fits(v uint64, bits int) bool { return bits >= 64 || v>>bits == 0 }
-
-// isBytes reports whether values of a type are byte strings, not integers.
-func isBytes(t ir.Type) bool {
-	switch t.Kind {
-	case ir.Uint, ir.Bool, ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
-		return false
-	}
-	return true
-}
 
 // bytesAt returns n bytes of the packet that came, which the program must have checked.
 func (r *run) bytesAt(o ir.Off, n int, what string) []byte {
@@ -93,7 +84,7 @@ func (r *run) bytesAt(o ir.Off, n int, what string) []byte {
 
 // any evaluates an expression of any type.
 func (r *run) any(e ir.Expr) value {
-	if isBytes(e.Type()) {
+	if e.Type().IsBytes() {
 		return value{b: r.bytes(e)}
 	}
 	return value{u: r.uint(e)}
@@ -409,7 +400,7 @@ func (r *run) wire(e ir.Expr, size int, little bool, what string) []byte {
 	if r.err != nil {
 		return b
 	}
-	if isBytes(e.Type()) {
+	if e.Type().IsBytes() {
 		src := v.b
 		if e.Type().Kind == ir.Addr && size == 4 {
 			if !isV4(src) {

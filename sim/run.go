@@ -390,7 +390,7 @@ func (r *run) layout(s *ir.Struct, values []ir.MemberValue) []byte {
 		switch {
 		case r.err != nil:
 			return b
-		case isBytes(mv.Value.Type()):
+		case mv.Value.Type().IsBytes():
 			if len(v.b) != size {
 				r.fail("member %q: %d bytes stored in %d", m.Name, len(v.b), size)
 				return b

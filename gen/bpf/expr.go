@@ -30,15 +30,6 @@ func number(v uint64) string {
 	return fmt.Sprintf("0x%xULL", v)
 }
 
-// isBytes reports whether values of a type are byte strings, not integers.
-func isBytes(t ir.Type) bool {
-	switch t.Kind {
-	case ir.Uint, ir.Bool, ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
-		return false
-	}
-	return true
-}
-
 // expr renders an integer or a condition.
 func (f *function) expr(e ir.Expr) string {
 	switch e := e.(type) {

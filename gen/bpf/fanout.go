@@ -264,7 +264,7 @@ func (n *fan) receiver(outer *function) *turn {
 		case !contains(t.varsUsed, v):
 		case t.local[v]:
 			out = append(out, "\t"+declare(v)+";")
-		case isBytes(v.Type):
+		case v.Type.IsBytes():
 			n.keepBytes(v)
 			out = append(out, fmt.Sprintf("\t__u64 *%s = same->%s;", name, name))
 		default:

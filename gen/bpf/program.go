@@ -309,7 +309,7 @@ func contains[T comparable](list []T, x T) bool {
 }
 
 func declare(v *ir.Var) string {
-	if isBytes(v.Type) {
+	if v.Type.IsBytes() {
 		return fmt.Sprintf("__u64 v_%s[%d]", ident(v.Name), (v.Type.Size+7)/8)
 	}
 	return "__u64 v_" + ident(v.Name)

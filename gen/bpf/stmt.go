@@ -142,7 +142,7 @@ func (f *function) let(s *ir.Let) {
 	if isMeta(s.Value, ir.Partial) {
 		f.known.partial = s.Var
 	}
-	if isBytes(s.Var.Type) {
+	if s.Var.Type.IsBytes() {
 		f.store("(void *)"+f.variable(s.Var), 0, f.bytes(s.Value), s.Pos)
 		return
 	}
@@ -258,7 +258,7 @@ func (f *function) members(p inMemory, values []ir.MemberValue, pos diag.Pos) {
 		case mv.Part == ir.PartAddr:
 			name += ".addr"
 		}
-		if !isBytes(mv.Value.Type()) {
+		if !mv.Value.Type().IsBytes() {
 			f.stmt(pos, "%s = %s;", name, f.expr(mv.Value))
 			continue
 		}

@@ -218,21 +218,12 @@ func member(m *ir.Member) string {
 
 // arrayType reports whether a type is an array of bytes in C.
 func arrayType(t ir.Type) bool {
-	return t.Kind == ir.Bytes || t.Kind == ir.Mac || t.Kind == ir.Addr
+	return t.Plain()
 }
 
 func memberType(t ir.Type) string {
-	switch t.Kind {
-	case ir.Endpoint:
-		return "struct fr_endpoint"
-	case ir.Prefix:
-		return "struct fr_prefix"
-	case ir.NextHop:
-		return "struct fr_next_hop"
-	case ir.Hop:
-		return "struct fr_hop"
-	case ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
-		return "__u32"
+	if c := t.C(); c != "" {
+		return c
 	}
 	return cType(t.Size)
 }

@@ -89,7 +89,7 @@ func (f *function) pass(w *function) (params, args []string) {
 	}
 	for _, v := range f.prog.ir.Vars {
 		if contains(w.varsUsed, v) && !w.local[v] {
-			if isBytes(v.Type) {
+			if v.Type.IsBytes() {
 				add("__u64 *v_"+ident(v.Name), f.variable(v))
 			} else {
 				add("__u64 v_"+ident(v.Name), f.variable(v))
@@ -301,7 +301,7 @@ func (w *writer) join(a, b scalar) (scalar, bool) {
 
 // wire cuts a value into scalars.
 func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
-	if isBytes(e.Type()) {
+	if e.Type().IsBytes() {
 		b := w.bytes(e)
 		from := 0
 		if e.Type().Kind == ir.Addr && size == 4 {

@@ -3,7 +3,6 @@ package glue
 import (
 	"encoding"
 	"encoding/binary"
-	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -28,7 +27,7 @@ func Desc(p *ir.Plan) abi.Desc {
 		Ring:         p.Ring,
 	}
 	for _, s := range p.Settings {
-		sd := abi.Setting{Name: s.Name, Kind: kind(s.Type), Size: s.Type.Size, Bits: s.Type.Bits, Required: s.Default == nil, Min: s.Min, Max: s.Max}
+		sd := abi.Setting{Name: s.Name, Kind: s.Type.Kind.ABI(), Size: s.Type.Size, Bits: s.Type.Bits, Required: s.Default == nil, Min: s.Min, Max: s.Max}
 		if s.Default != nil {
 			sd.Default = value(s.Type, s.Default)
 		}
@@ -52,7 +51,7 @@ func Desc(p *ir.Plan) abi.Desc {
 	for _, s := range p.Sessions {
 		sd := abi.Session{Name: s.Name, Size: s.Size, Lifetime: time.Duration(s.Lifetime), Idle: time.Duration(s.Idle)}
 		for _, f := range s.Fields {
-			fd := abi.Field{Name: f.Name, Kind: kind(f.Type), Bits: f.Type.Bits, Size: f.Type.Size}
+			fd := abi.Field{Name: f.Name, Kind: f.Type.Kind.ABI(), Bits: f.Type.Bits, Size: f.Type.Size}
 			for _, r := range f.Is {
 				fd.Ranges = append(fd.Ranges, [2]uint64{r.Min, r.Max})
 			}
@@ -101,7 +100,7 @@ var reasonKinds = map[ir.ReasonKind]abi.ReasonKind{
 func members(s ir.Struct) []abi.Member {
 	var out []abi.Member
 	for _, m := range s.Members {
-		md := abi.Member{Name: m.Name, Kind: kind(m.Type), Bits: m.Type.Bits, Size: m.Type.Size, Off: m.Off, Hidden: m.Hidden}
+		md := abi.Member{Name: m.Name, Kind: m.Type.Kind.ABI(), Bits: m.Type.Bits, Size: m.Type.Size, Off: m.Off, Hidden: m.Hidden}
 		if m.Type.Kind == ir.Hop {
 			md.To = m.To.Name
 			if m.From != nil {
@@ -111,38 +110,6 @@ func members(s ir.Struct) []abi.Member {
 		out = append(out, md)
 	}
 	return out
-}
-
-func kind(t ir.Type) abi.Kind {
-	switch t.Kind {
-	case ir.Uint:
-		return abi.KindUint
-	case ir.Bool:
-		return abi.KindBool
-	case ir.Bytes:
-		return abi.KindBytes
-	case ir.Mac:
-		return abi.KindMAC
-	case ir.Addr:
-		return abi.KindAddr
-	case ir.Endpoint:
-		return abi.KindEndpoint
-	case ir.Prefix:
-		return abi.KindPrefix
-	case ir.NextHop:
-		return abi.KindNextHop
-	case ir.Hop:
-		return abi.KindHop
-	case ir.Ctr:
-		return abi.KindCounter
-	case ir.Credit:
-		return abi.KindCredit
-	case ir.Bucket:
-		return abi.KindBucket
-	case ir.Translation:
-		return abi.KindTranslation
-	}
-	panic(fmt.Sprintf("glue: type of kind %d", t.Kind))
 }
 
 // value turns the bytes of a setting's default into the Go value that the runtime takes.

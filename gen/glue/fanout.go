@@ -76,7 +76,7 @@ func (f *file) addEvents(p *ir.Plan, types scope) {
 		}
 		taken := newScope("Receiver", "Time", "Mono")
 		for i, m := range e.Fields.Members {
-			out.Fields = append(out.Fields, field{Field: taken.pick(exported(m.Name)), Name: m.Name, Type: goType(m.Type), From: fromEvent(i, m.Type)})
+			out.Fields = append(out.Fields, field{Field: taken.pick(exported(m.Name)), Name: m.Name, Type: m.Type.Go(), From: fromEvent(i, m.Type)})
 		}
 		f.Events = append(f.Events, out)
 	}
@@ -86,11 +86,11 @@ func (f *file) addEvents(p *ir.Plan, types scope) {
 func fromEvent(i int, t ir.Type) string {
 	switch t.Kind {
 	case ir.Uint:
-		return fmt.Sprintf("%s(e.Uint(%d))", goType(t), i)
+		return fmt.Sprintf("%s(e.Uint(%d))", t.Go(), i)
 	case ir.Bool:
 		return fmt.Sprintf("e.Bool(%d)", i)
 	case ir.Bytes:
-		return fmt.Sprintf("%s(e.Bytes(%d))", goType(t), i)
+		return fmt.Sprintf("%s(e.Bytes(%d))", t.Go(), i)
 	case ir.Mac:
 		return fmt.Sprintf("e.MAC(%d)", i)
 	case ir.Addr:

@@ -6,7 +6,6 @@ import (
 	"go/format"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"text/template"
 	"time"
@@ -233,7 +232,7 @@ func constant(r *ir.Reason) string {
 }
 
 func newSetting(s *ir.Setting, d abi.Setting) setting {
-	out := setting{Field: exported(s.Name), Name: s.Name, Type: goType(s.Type)}
+	out := setting{Field: exported(s.Name), Name: s.Name, Type: s.Type.Go()}
 	if doc := oneLine(s.Doc); doc != "" {
 		out.Doc = append(out.Doc, doc)
 	}
@@ -291,7 +290,7 @@ func newSession(s *ir.Session, types, scope scope) session {
 	}
 	out.Ends, out.Refresh = strings.Join(ends, ", or "), len(ends) > 0
 	for i, f := range s.Fields {
-		out.Fields = append(out.Fields, field{Field: exported(f.Name), Name: f.Name, Type: goType(f.Type), From: take("v", i, f.Type), Doc: rangeDoc(f)})
+		out.Fields = append(out.Fields, field{Field: exported(f.Name), Name: f.Name, Type: f.Type.Go(), From: take("v", i, f.Type), Doc: rangeDoc(f)})
 	}
 	unique(len(out.Fields), func(i int) *string { return &out.Fields[i].Field })
 	for i, r := range s.Rows {
@@ -313,7 +312,7 @@ func fields(members []*ir.Member, from string) []field {
 	var out []field
 	for _, m := range members {
 		if !m.Hidden {
-			out = append(out, field{Field: exported(m.Name), Name: m.Name, Type: goType(m.Type), From: take(from, len(out), m.Type)})
+			out = append(out, field{Field: exported(m.Name), Name: m.Name, Type: m.Type.Go(), From: take(from, len(out), m.Type)})
 		}
 	}
 	unique(len(out), func(i int) *string { return &out[i].Field })
@@ -328,48 +327,16 @@ func unique(n int, name func(i int) *string) {
 	}
 }
 
-// goType returns the Go type that the runtime uses for a kind, and the narrowest one for integers.
-func goType(t ir.Type) string {
-	switch t.Kind {
-	case ir.Uint:
-		return "uint" + strconv.Itoa(8*t.Size)
-	case ir.Bool:
-		return "bool"
-	case ir.Bytes:
-		return fmt.Sprintf("[%d]byte", t.Size)
-	case ir.Mac:
-		return "net.HardwareAddr"
-	case ir.Addr, ir.NextHop:
-		return "netip.Addr"
-	case ir.Endpoint:
-		return "netip.AddrPort"
-	case ir.Prefix:
-		return "netip.Prefix"
-	case ir.Ctr:
-		return "*runtime.Counter"
-	case ir.Translation:
-		return "*runtime.Translation"
-	}
-	many := ""
-	if t.Bits != 1 {
-		many = "[]"
-	}
-	if t.Kind == ir.Bucket {
-		return many + "*runtime.Bucket"
-	}
-	return many + "*runtime.Credit"
-}
-
 // take returns the expression for the i-th of the values that the runtime returned.
 func take(from string, i int, t ir.Type) string {
 	v := fmt.Sprintf("%s[%d]", from, i)
 	switch t.Kind {
 	case ir.Uint:
-		return fmt.Sprintf("%s(%s.(uint64))", goType(t), v)
+		return fmt.Sprintf("%s(%s.(uint64))", t.Go(), v)
 	case ir.Bytes:
-		return fmt.Sprintf("%s(%s.([]byte))", goType(t), v)
+		return fmt.Sprintf("%s(%s.([]byte))", t.Go(), v)
 	}
-	return fmt.Sprintf("%s.(%s)", v, goType(t))
+	return fmt.Sprintf("%s.(%s)", v, t.Go())
 }
 
 func maxOf(bits int) uint64 {

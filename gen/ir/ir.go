@@ -61,32 +61,6 @@ type Need struct {
 	Pos     diag.Pos
 }
 
-// Kind is the kind of a type.
-type Kind int
-
-const (
-	Uint        Kind = iota // Bits wide
-	Bool                    // 0 or 1
-	Bytes                   // Size bytes
-	Mac                     // 6 bytes
-	Addr                    // 16 bytes, IPv4 mapped
-	Endpoint                // an Addr and a port: struct fr_endpoint
-	Prefix                  // key of an LPM table: struct fr_prefix
-	NextHop                 // struct fr_next_hop: a struct fr_hop and the Addr of a next hop
-	Hop                     // struct fr_hop: how a packet leaves; filled in by user space, hidden
-	Ctr                     // u32 index of a shared counter; 0 is none
-	Credit                  // u32 index of the first of Bits credits (1, or one for each level of priority); 0 is none
-	Bucket                  // likewise, of credits that refill by time
-	Translation             // u32 namespace in the table of translations; 0 is none
-)
-
-// Type is the type of a value. Size is in bytes, as stored in tables.
-type Type struct {
-	Kind Kind
-	Bits int // Uint: width; Credit, Bucket: how many of them, 1 or Plan.Levels
-	Size int // bytes in a table: Uint 1, 2, 4, 8; Endpoint 18; Prefix 20; Hop 20; NextHop 36; Ctr, Credit, Bucket, Translation 4
-}
-
 // Setting is a value in read-only data, chosen at load. Only scalar types (Uint, Bool), Addr and Mac.
 type Setting struct {
 	Name    string
@@ -629,8 +603,6 @@ type VarintWord struct {
 	Width *Var
 }
 
-var boolType = Type{Kind: Bool, Bits: 1, Size: 1}
-
 func (e *Const) Type() Type      { return e.T }
 func (e *BytesConst) Type() Type { return e.T }
 func (e *Load) Type() Type       { return UintType(e.Bits) }
@@ -638,7 +610,7 @@ func (e *LoadBytes) Type() Type  { return e.T }
 func (e *VarRef) Type() Type     { return e.Var.Type }
 func (e *Meta) Type() Type {
 	if e.Kind == VLANTag || e.Kind == LeaseValid || e.Kind == Encapsulated {
-		return boolType
+		return BoolType
 	}
 	if e.Kind == VLANTCI || e.Kind == VLANProto || e.Kind == LinkProto {
 		return UintType(16)
@@ -646,7 +618,7 @@ func (e *Meta) Type() Type {
 	return UintType(32)
 }
 func (e *SettingRef) Type() Type { return e.Setting.Type }
-func (e *RowHas) Type() Type     { return boolType }
+func (e *RowHas) Type() Type     { return BoolType }
 func (e *RowMember) Type() Type {
 	switch e.Part {
 	case PartAddr:
@@ -659,18 +631,18 @@ func (e *RowMember) Type() Type {
 func (e *CounterValue) Type() Type { return UintType(64) }
 func (e *Bin) Type() Type {
 	if e.Op >= Eq {
-		return boolType
+		return BoolType
 	}
 	return UintType(64)
 }
-func (e *Not) Type() Type        { return boolType }
-func (e *BytesEq) Type() Type    { return boolType }
-func (e *InPrefix) Type() Type   { return boolType }
-func (e *IsV4) Type() Type       { return boolType }
-func (e *Unicast) Type() Type    { return boolType }
-func (e *Multicast) Type() Type  { return boolType }
+func (e *Not) Type() Type        { return BoolType }
+func (e *BytesEq) Type() Type    { return BoolType }
+func (e *InPrefix) Type() Type   { return BoolType }
+func (e *IsV4) Type() Type       { return BoolType }
+func (e *Unicast) Type() Type    { return BoolType }
+func (e *Multicast) Type() Type  { return BoolType }
 func (e *ByteAt) Type() Type     { return UintType(8) }
-func (e *SumOK) Type() Type      { return boolType }
+func (e *SumOK) Type() Type      { return BoolType }
 func (e *VarintWord) Type() Type { return UintType(64) }
 
 // Type is the wider one of the two types.
@@ -680,27 +652,4 @@ func (e *Pick) Type() Type {
 		return f
 	}
 	return t
-}
-
-// AddrType is the type of addresses.
-var AddrType = Type{Kind: Addr, Size: 16}
-
-// MacType is the type of link-layer addresses.
-var MacType = Type{Kind: Mac, Size: 6}
-
-// BoolType is the type of conditions.
-var BoolType = boolType
-
-// UintType returns the type of an unsigned integer of so many bits. In tables it takes the next of 1, 2, 4, 8 bytes.
-func UintType(bits int) Type {
-	size := 8
-	switch {
-	case bits <= 8:
-		size = 1
-	case bits <= 16:
-		size = 2
-	case bits <= 32:
-		size = 4
-	}
-	return Type{Kind: Uint, Bits: bits, Size: size}
 }

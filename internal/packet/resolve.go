@@ -2,10 +2,10 @@ package packet
 
 import (
 	"maps"
-	"net/netip"
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -92,7 +92,7 @@ func (r *resolver) part(part *spec.Part, v *spec.TestValue) {
 		}
 		return
 	}
-	ap, err := netip.ParseAddrPort(v.Value.Text)
+	ap, err := literal.Endpoint(v.Value.Text)
 	if err != nil || ap.Addr().Zone() != "" {
 		r.diags.Add(codeFieldValue, v.Value.Pos, "%s is an endpoint", v.Name.Value).
 			WithHint("endpoints are written \"192.0.2.1:3478\" or \"[2001:db8::1]:3478\"")

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -80,14 +81,14 @@ func parseLiteral(l spec.Literal, f *spec.Field) (Value, error) {
 	}
 	switch f.Type {
 	case "ip":
-		a, err := netip.ParseAddr(l.Text)
-		if err != nil || a.Zone() != "" || a.BitLen() != f.Bytes*8 {
+		a, err := literal.Addr(l.Text)
+		if err != nil || a.BitLen() != f.Bytes*8 {
 			return Value{}, fmt.Errorf("%q is not %s", l.Text, wants(f))
 		}
 		return Bytes(a.AsSlice()), nil
 	case "mac":
-		m, err := net.ParseMAC(l.Text)
-		if err != nil || len(m) != 6 {
+		m, err := literal.Mac(l.Text)
+		if err != nil {
 			return Value{}, fmt.Errorf("%q is not %s", l.Text, wants(f))
 		}
 		return Bytes(m), nil
@@ -139,7 +140,7 @@ func candidates(c *spec.Constraint, f *spec.Field) []Value {
 		return all
 	}
 	if f.Type == "ip" && c.Value.Kind == spec.LitString {
-		if p, err := netip.ParsePrefix(c.Value.Text); err == nil && p.Addr().BitLen() == f.Bytes*8 {
+		if p, err := literal.Prefix(c.Value.Text); err == nil && p.Addr().BitLen() == f.Bytes*8 {
 			return []Value{Bytes(p.Masked().Addr().AsSlice())}
 		}
 	}
@@ -181,7 +182,7 @@ func allows(c *spec.Constraint, f *spec.Field, v Value) bool {
 	if v.Bytes == nil && bits.Len64(v.Int) > f.Bits && f.Kind == spec.FieldUint {
 		return false
 	}
-	if p, err := netip.ParsePrefix(c.Value.Text); f.Type == "ip" && err == nil {
+	if p, err := literal.Prefix(c.Value.Text); f.Type == "ip" && err == nil {
 		a, _ := netip.AddrFromSlice(v.Bytes)
 		return p.Contains(a) == (c.Op == spec.IsEq)
 	}

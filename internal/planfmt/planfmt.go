@@ -271,38 +271,8 @@ func stop(p *ir.Program, i int) string {
 }
 
 func typeName(t ir.Type) string {
-	switch t.Kind {
-	case ir.Uint:
-		return fmt.Sprintf("u%d", t.Bits)
-	case ir.Bool:
-		return "bool"
-	case ir.Bytes:
-		return fmt.Sprintf("bytes%d", t.Size)
-	case ir.Mac:
-		return "mac"
-	case ir.Addr:
-		return "ip"
-	case ir.Endpoint:
-		return "endpoint"
-	case ir.Prefix:
-		return "prefix"
-	case ir.NextHop:
-		return "next_hop"
-	case ir.Hop:
-		return "hop"
-	case ir.Ctr:
-		return "counter"
-	case ir.Credit, ir.Bucket:
-		name := "credit"
-		if t.Kind == ir.Bucket {
-			name = "bucket"
-		}
-		if t.Bits > 1 {
-			name += fmt.Sprintf("s(%d)", t.Bits)
-		}
-		return name
-	case ir.Translation:
-		return "translation"
+	if (t.Kind == ir.Credit || t.Kind == ir.Bucket) && t.Bits > 1 {
+		return fmt.Sprintf("%s(%d)", t.Word(), t.Bits)
 	}
-	return fmt.Sprintf("kind %d", int(t.Kind))
+	return t.Word()
 }

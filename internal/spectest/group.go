@@ -22,15 +22,6 @@ type shared struct {
 // firstNamespace is the first namespace that translations get which a test gives none.
 const firstNamespace = 1 << 16
 
-// isShared reports whether values of a type are indices of what kernel and user space share.
-func isShared(t ir.Type) bool {
-	switch t.Kind {
-	case ir.Ctr, ir.Credit, ir.Bucket, ir.Translation:
-		return true
-	}
-	return false
-}
-
 func sharedName(t ir.Type) string {
 	return map[ir.Kind]string{ir.Ctr: "counter", ir.Credit: "credit", ir.Bucket: "bucket", ir.Translation: "translation"}[t.Kind]
 }

@@ -271,7 +271,7 @@ func (p *preparer) put(t *ir.Table, key, value []byte, pos diag.Pos) {
 
 // value lays a literal out; what is shared becomes the index of a new entry with that value.
 func (p *preparer) value(l spec.Literal, t ir.Type, what string) ([]byte, bool) {
-	if isShared(t) {
+	if t.Kind.IsIndex() {
 		if l.Kind != spec.LitInt {
 			p.diags.Add(codeTestValue, l.Pos, "%s: it wants the value of the %s, an integer", what, sharedName(t))
 			return nil, false
@@ -289,7 +289,7 @@ func (p *preparer) value(l spec.Literal, t ir.Type, what string) ([]byte, bool) 
 // give resolves the value of a member.
 func (p *preparer) give(m *ir.Member, l spec.Literal, what string) (given, bool) {
 	t := m.Type
-	if isShared(t) {
+	if t.Kind.IsIndex() {
 		t = ir.UintType(64)
 	}
 	b, err := testrun.Encode(l, t, p.hop)
@@ -309,7 +309,7 @@ func (p *preparer) lay(s *ir.Struct, values []given, pos diag.Pos) ([]byte, bool
 		if i >= 0 {
 			b = values[i].bytes
 		}
-		if isShared(m.Type) {
+		if m.Type.Kind.IsIndex() {
 			var value *uint64
 			if b != nil {
 				v := binary.LittleEndian.Uint64(b)

@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/literal"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -258,7 +258,7 @@ func (t *test) judge(hs *packet.Headers, r result) []string {
 		}
 	}
 	if e.Via != nil && !r.kernel {
-		want, err := netip.ParseAddr(e.Via.Text)
+		want, err := literal.Addr(e.Via.Text)
 		if err != nil || r.hop == nil || r.hop.NextHop.Unmap() != want {
 			got := "none"
 			if r.hop != nil {
@@ -342,7 +342,7 @@ func (r *row) judge(state *sim.Relay) []string {
 	var out []string
 	for _, g := range r.value {
 		got, typ := value[g.member.Off:g.member.Off+g.member.Type.Size], g.member.Type
-		if isShared(typ) {
+		if typ.Kind.IsIndex() {
 			got = binary.LittleEndian.AppendUint64(nil, held(state, typ, binary.LittleEndian.Uint32(got)))
 			typ = ir.UintType(64)
 		}

@@ -1,0 +1,78 @@
+package gen
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass proves that integers fit what they are stored in.
+
+// fits checks that an integer fits so many bits. widen says how there would be room for a value of more; "" where there can't be. What
+// identifies something must not be cut, so only a number that arithmetic made, and that is no part of a key, is said to be cut with low.
+func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagnostic {
+	if v.max <= maxOf(width) {
+		return nil
+	}
+	need := bits.Len64(v.max)
+	if c, fixed := constant(v.x); fixed {
+		return s.fail(codeRange, v.pos, "%d doesn't fit the %d bits of %s", c, width, what).WithHint("it holds 0 to %d", maxOf(width))
+	}
+	hint := widen
+	if widen == "" {
+		hint = fmt.Sprintf("it can't be made wider: give it a value that always fits, such as a part of this one: … >> %d", need-width)
+	}
+	if v.wraps && !key {
+		hint += fmt.Sprintf("\na number that may wrap around: low(…, %d)", width)
+	}
+	return s.fail(codeRange, v.pos, "the value may be up to %d, but %s has %d bits", v.max, what, width).WithHint("%s", hint)
+}
+
+// fitsField is fits for a field of a header, which a message calls name.
+func (s *scope) fitsField(v val, f *spec.Field, name string) bool {
+	widen := ""
+	for _, h := range s.spec.Headers {
+		if !h.Std && slices.Contains(h.Fields, f) {
+			widen = fmt.Sprintf("give the field more bits: {name: %q, bits: %d}", f.Name.Value, bits.Len64(v.max))
+		}
+	}
+	d := s.fits(v, f.Bits, name, widen, false)
+	if d != nil && widen != "" {
+		d.WithRelated(f.Name.Pos, "the field is declared here")
+	}
+	return d == nil
+}
+
+// fitsMember is fits for a member of a table, a group or an event, which a message calls name. Members of a session's table are widened
+// where the session declares them.
+func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
+	of, declared, key := "", m.Pos, false
+	for _, t := range s.plan.Tables {
+		in := slices.Contains(t.Key.Members, m)
+		key = key || in
+		if t.Session == nil || !in && !slices.Contains(t.Value.Members, m) {
+			continue
+		}
+		of = fmt.Sprintf(" of session %q", t.Session.Name)
+		for _, src := range s.spec.Sessions {
+			for _, f := range src.Fields {
+				if src.Name.Value == t.Session.Name && f.Name.Value == m.Name {
+					declared = f.Name.Pos
+				}
+			}
+		}
+	}
+	for _, g := range s.plan.Groups {
+		key = key || slices.Contains(g.Key.Members, m)
+	}
+	wide := max(8, 1<<bits.Len(uint(bits.Len64(v.max)-1))) // 8, 16, 32 or 64
+	d := s.fits(v, m.Type.Bits, name, fmt.Sprintf("make %q%s wider: \"u%d\"", m.Name, of, wide), key)
+	if d != nil {
+		d.WithRelated(declared, "it is declared here")
+	}
+	return d == nil
+}

@@ -1,0 +1,182 @@
+package gen
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass lowers the functions of expressions. A new one is a row of the table, the function that lowers it, a line in the schema, and a
+// place in random specs. Those with effects are in effects.go, those that search lists in elements.go.
+
+// function is a function of expressions.
+type function struct {
+	name     string
+	forms    []string // how it is called, for people
+	min, max int      // arguments
+	lower    func(*scope, *spec.Expr) (val, bool)
+}
+
+// functions are all of them: a row each. What a function means in a plan is what its row makes of it.
+func functions() []function {
+	return []function{
+		{"len", []string{"len(HEADER)", "len(HEADER.payload)", "len(HEADER.FIELD)"}, 1, 1, (*scope).length},
+		{"low", []string{"low(x, n)"}, 2, 2, (*scope).low},
+		{"pick", []string{"pick(COND, x, y)"}, 3, 3, (*scope).pick},
+		{"alloc", []string{"alloc(ROW.COUNTER)", "alloc(ROW.COUNTER, STEP)"}, 1, 2, (*scope).alloc},
+		{"translate", []string{"translate(ROW.TRANSLATION, KEY, VALUE)"}, 3, 3, (*scope).translate},
+		{"has", []string{"has(HEADER.LIST, ID)"}, 2, 2, (*scope).has},
+		{"element", []string{"element(HEADER.LIST, ID, N)"}, 3, 3, (*scope).element},
+	}
+}
+
+// Functions are the names of all functions.
+func Functions() (names []string) {
+	for _, f := range functions() {
+		names = append(names, f.name)
+	}
+	return names
+}
+
+// call lowers a call.
+func (s *scope) call(e *spec.Expr) (val, bool) {
+	var forms []string
+	for _, f := range functions() {
+		forms = append(forms, f.forms...)
+		if f.name != e.Fn.Value {
+			continue
+		}
+		if n := len(e.Args); n < f.min || n > f.max {
+			s.fail(codeType, e.Pos, "%s has %s, not %d: %s", f.name, arguments(f.min, f.max), n, strings.Join(f.forms, ", "))
+			return val{}, false
+		}
+		return f.lower(s, e)
+	}
+	suggest(s.fail(codeUnknownName, e.Fn.Pos, "no function %q", e.Fn.Value), e.Fn.Value, Functions()).
+		WithHint("functions are %s", strings.Join(forms, ", "))
+	return val{}, false
+}
+
+func arguments(least, most int) string {
+	switch {
+	case least != most:
+		return fmt.Sprintf("%d or %d arguments", least, most)
+	case least == 1:
+		return "1 argument"
+	}
+	return fmt.Sprintf("%d arguments", least)
+}
+
+// low is low(X, N): the N lowest bits of X.
+func (s *scope) low(e *spec.Expr) (val, bool) {
+	v, ok := s.integer(e.Args[0])
+	if !ok {
+		return v, false
+	}
+	n := e.Args[1]
+	if n.Op != spec.OpInt || n.Int < 1 || n.Int > 64 {
+		s.fail(codeType, n.Pos, "low(x, n) takes a constant number of bits, 1 to 64")
+		return val{}, false
+	}
+	m := maxOf(int(n.Int))
+	if v.max <= m {
+		return v, true
+	}
+	return val{t: ir.UintType(int(n.Int)), x: bin(ir.And, v.x, num(m)), max: m, pos: e.Pos}, true
+}
+
+// length is len(x) in bytes: of a header with what follows it, of a header's payload, or of a field.
+func (s *scope) length(call *spec.Expr) (val, bool) {
+	e := call.Args[0]
+	if e.Op == spec.OpName {
+		if in, _ := s.find(e.Path[0].Value); in != nil {
+			switch {
+			case len(e.Path) == 1:
+				return val{t: ir.UintType(64), x: bin(ir.Sub, in.inner0(), offExpr(in.off)), max: in.most(in.inner0(), in.off), pos: e.Pos}, true
+			case len(e.Path) == 2 && e.Path[1].Value == "payload" && in.fields["payload"] == nil:
+				return val{t: ir.UintType(64), x: bin(ir.Sub, in.payload, offExpr(in.end)), max: in.most(in.payload, in.end), pos: e.Pos}, true
+			}
+		}
+	}
+	v, ok := s.value(e)
+	if !ok {
+		return v, false
+	}
+	switch {
+	case v.field != nil && v.field.size != nil:
+		return val{t: ir.UintType(64), x: v.field.size, max: maxVariable, pos: e.Pos}, true
+	case v.field != nil && v.field.f.Kind == spec.FieldBytes:
+		return val{t: ir.UintType(64), x: num(uint64(v.field.f.Bytes)), max: uint64(v.field.f.Bytes), pos: e.Pos}, true
+	}
+	s.fail(codeType, e.Pos, "len takes a header, HEADER.payload or a field made of bytes, and this is %s", v.t.What())
+	return val{}, false
+}
+
+// most bounds the bytes from an offset of the header to an end: a length field bounds the end.
+func (in *layer) most(end ir.Expr, from ir.Off) uint64 {
+	v := varOf(end)
+	if v == nil || v.Max == 0 {
+		return 0xFFFF_FFFF
+	}
+	if from.Base != nil {
+		from = in.off // in front of it
+	}
+	if from.Base != nil {
+		return v.Max
+	}
+	return v.Max - min(v.Max, uint64(from.Const))
+}
+
+// inner0 is where what the header encloses ends; while the header itself is parsed, where the enclosing one says so.
+func (in *layer) inner0() ir.Expr {
+	if in.inner != nil {
+		return in.inner
+	}
+	return in.limit
+}
+
+// pick is pick(COND, X, Y): X where the condition holds, else Y. What is known of rows where it holds is known in X.
+func (s *scope) pick(e *spec.Expr) (val, bool) {
+	in := *s
+	in.fx = nil
+	cond, ok := in.cond(e.Args[0])
+	if !ok {
+		return val{}, false
+	}
+	side := func(i int) (val, bool) {
+		branch := in
+		branch.facts = map[*ir.Row]bool{}
+		for r := range s.facts {
+			branch.facts[r] = true
+		}
+		known(e.Args[0], s, i == 1, branch.facts)
+		v, ok := branch.value(e.Args[i])
+		if ok && v.t.Kind != ir.Uint && v.t.Kind != ir.Bool {
+			s.fail(codeType, e.Args[i].Pos, "this is %s, where an integer or a condition is wanted", v.t.What())
+			ok = false
+		}
+		return v, ok
+	}
+	if c, fixed := constant(cond); fixed { // the other side may speak of headers that are not here
+		if c != 0 {
+			return side(1)
+		}
+		return side(2)
+	}
+	x, ok1 := side(1)
+	y, ok2 := side(2)
+	if !ok1 || !ok2 {
+		return val{}, false
+	}
+	if x.t.Kind != y.t.Kind {
+		s.fail(codeType, e.Pos, "%s and %s can't be picked from", x.t.What(), y.t.What())
+		return val{}, false
+	}
+	t := x.t
+	if t.Kind == ir.Uint {
+		t = ir.UintType(64)
+	}
+	return val{t: t, x: &ir.Pick{If: cond, Then: x.x, Else: y.x}, max: max(x.max, y.max), pos: e.Pos, wraps: x.wraps || y.wraps}, true
+}

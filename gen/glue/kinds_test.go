@@ -1,0 +1,16 @@
+package glue
+
+import (
+	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// TestKinds wants a field for every kind of type that may stand in an event.
+func TestKinds(t *testing.T) {
+	for k := range ir.Kinds {
+		if k.In(ir.InEvent) && fromEvent(0, ir.KindType(k)) == "" {
+			t.Errorf("kind %d has no field", k)
+		}
+	}
+}

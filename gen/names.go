@@ -1,0 +1,327 @@
+package gen
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/internal/spell"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass finds what a name in an expression stands for: a header, a field, a row and its members, a setting, a fact about the
+// packet, or a value that the rule has named.
+
+// find returns the header that a name stands for: what the stack calls it, its own name, or its group's. In a header's
+// declaration, which knows nothing of stacks, it is the nearest one in front that is called so, or whose group is. known is
+// false where no path of the program has it.
+func (s *scope) find(name string) (in *layer, known bool) {
+	if s.self != nil {
+		for _, in := range slices.Backward(s.path) {
+			if in.h.Name.Value == name || s.inGroup(in.h, name) {
+				return in, true
+			}
+		}
+		return nil, s.inStack(name)
+	}
+	for _, is := range []func(*layer) bool{
+		func(in *layer) bool { return in.entry == name },
+		func(in *layer) bool { return in.h.Name.Value == name },
+		func(in *layer) bool { return s.inGroup(in.h, name) },
+	} {
+		if i := slices.IndexFunc(s.path, is); i >= 0 {
+			return s.path[i], true
+		}
+	}
+	return nil, s.inStack(name)
+}
+
+// inStack reports whether the program's stack has a header that a name stands for, on any path.
+func (s *scope) inStack(name string) bool {
+	return slices.ContainsFunc(s.src.Stack, func(e *spec.StackEntry) bool {
+		return slices.ContainsFunc(s.choices(e), func(h *spec.Header) bool {
+			return e.Var.Value == name || h.Name.Value == name || s.inGroup(h, name)
+		})
+	})
+}
+
+// name resolves a dotted name.
+func (s *scope) name(e *spec.Expr) (val, bool) {
+	first := e.Path[0]
+	if s.self != nil {
+		if pl := s.self.fields[first.Value]; pl != nil && len(e.Path) == 1 {
+			return pl.val(), true
+		}
+	}
+	switch first.Value {
+	case "setting":
+		return s.settingRef(e)
+	case "skb":
+		return s.skb(e)
+	}
+	if v, ok := s.named[first.Value]; ok && s.self == nil {
+		return s.part(v, e, e.Path)
+	}
+	if r, ok := s.rows[first.Value]; ok {
+		return s.member(r, e)
+	}
+	in, ok := s.find(first.Value)
+	if !ok && first.Value == priorityName && len(e.Path) == 1 && s.self == nil {
+		return s.priority(e.Pos)
+	}
+	if !ok {
+		s.noName(first)
+		return val{}, false
+	}
+	if len(e.Path) == 1 {
+		return val{t: ir.BoolType, x: boolean(in != nil), layer: in, absent: in == nil}, true
+	}
+	if in == nil {
+		s.fail(codeUnknownName, first.Pos, "header %q is not in every packet that comes here", first.Value).
+			WithHint("ask for it first: %s && …", first.Value)
+		return val{absent: true}, false
+	}
+	return s.fieldOf(in, e, e.Path[1:])
+}
+
+// noName reports a name that an expression can't begin with here. Where the spec has it in another place, that is said.
+func (s *scope) noName(n spec.Name) {
+	known := func(format string, args ...any) *diag.Diagnostic {
+		return s.fail(codeUnknownName, n.Pos, format, args...)
+	}
+	switch {
+	case s.lost[n.Value]: // its lookup is reported
+	case s.self != nil && slices.ContainsFunc(s.self.h.Fields, func(f *spec.Field) bool { return f.Name.Value == n.Value }):
+		known("field %q isn't known yet here", n.Value).WithHint("an expression of a header reads the fields in front of its own")
+	case s.self == nil && n.Value == receiver && s.each == nil && len(s.spec.Groups) > 0:
+		known("%q is the row of a receiver, which only the rules of a fan_out know", n.Value).
+			WithHint("write the condition in the fan_out: rules: [{when: \"…\", do: […]}]")
+	case s.headers[n.Value] != nil || s.groups[n.Value] != nil:
+		var stack []string
+		for _, e := range s.src.Stack {
+			stack = append(stack, e.Var.Value)
+		}
+		known("header %q is not in the stack of program %q", n.Value, s.src.Name.Value).WithHint("its stack is %s", strings.Join(stack, ", "))
+	default:
+		suggest(known("no header, lookup or setting is called %q here", n.Value), n.Value, s.visible())
+	}
+}
+
+// visible returns the names that an expression can begin with.
+func (s *scope) visible() []string {
+	names := []string{"setting", "skb"}
+	for n := range s.rows {
+		names = append(names, n)
+	}
+	for n := range s.named {
+		names = append(names, n)
+	}
+	for _, e := range s.src.Stack {
+		names = append(names, e.Var.Value)
+	}
+	for _, in := range s.path {
+		names = append(names, in.h.Name.Value)
+	}
+	if s.self != nil {
+		for _, pl := range s.self.order {
+			names = append(names, pl.f.Name.Value)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// fieldOf resolves what follows a header's name.
+func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
+	n := rest[0]
+	var v val
+	if pl := in.fields[n.Value]; pl != nil {
+		v = pl.val()
+		if v.x == nil && len(rest) == 1 {
+			return v, true // bytes of variable length: only len() can use them
+		}
+	} else if part := partOf(in.h, n.Value); part != nil {
+		inside := &scope{program: s.program, path: s.upTo(in), self: in, quiet: s.quiet}
+		if part.Alias != nil {
+			a, ok := inside.value(part.Alias)
+			if !ok {
+				return a, false
+			}
+			v = a
+		} else {
+			a, ok1 := inside.value(part.Addr)
+			p, ok2 := inside.value(part.Port)
+			if !ok1 || !ok2 {
+				return val{}, false
+			}
+			v = val{t: ir.Type{Kind: ir.Endpoint, Size: 18}, x: a.x, port: p.x, field: a.field, portAt: p.field, max: p.max}
+		}
+	} else {
+		var names []string
+		for _, f := range in.h.Fields {
+			names = append(names, f.Name.Value)
+		}
+		for _, p := range in.h.Parts {
+			names = append(names, p.Name.Value)
+		}
+		d := s.fail(codeUnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value).WithRelated(in.h.Name.Pos, "the header is declared here")
+		if other, both := s.elsewhere(in, n.Value); other == nil {
+			suggest(d, n.Value, names)
+		} else if both != "" {
+			d.WithLabel("did you mean %q?", both).WithHint("%s and %s both have it", other.Name.Value, in.h.Name.Value)
+		} else {
+			d.WithHint("only %s has it: %s.%s", other.Name.Value, other.Name.Value, n.Value)
+		}
+		return val{}, false
+	}
+	return s.part(v, e, rest)
+}
+
+// elsewhere returns the header that has a field which in lacks, where it stands in the same place of the stack; and what both of them
+// call such a field, or "".
+func (s *scope) elsewhere(in *layer, field string) (other *spec.Header, both string) {
+	for _, e := range s.src.Stack {
+		if e.Var.Value != in.entry || in.entry == "" {
+			continue
+		}
+		for _, h := range s.choices(e) {
+			if h == in.h || !slices.ContainsFunc(h.Fields, func(f *spec.Field) bool { return f.Name.Value == field }) {
+				continue
+			}
+			for _, p := range h.Parts {
+				if p.Alias != nil && p.Alias.String() == field && (in.fields[p.Name.Value] != nil || partOf(in.h, p.Name.Value) != nil) {
+					return h, p.Name.Value
+				}
+			}
+			other = h
+		}
+	}
+	return other, ""
+}
+
+// part resolves .addr and .port behind an endpoint.
+func (s *scope) part(v val, e *spec.Expr, rest []spec.Name) (val, bool) {
+	if len(rest) == 1 {
+		return v, true
+	}
+	if v.t.Kind == ir.Endpoint && len(rest) == 2 {
+		switch rest[1].Value {
+		case "addr":
+			return val{t: ir.AddrType, x: v.x, field: v.field, row: v.row, member: v.member}, true
+		case "port":
+			return val{t: ir.UintType(16), x: v.port, max: 0xFFFF, field: v.portAt, row: v.row, member: v.member}, true
+		}
+	}
+	s.fail(codeUnknownName, rest[1].Pos, "%s has no part %q", v.t.What(), rest[1].Value).WithHint("only endpoints have parts: .addr and .port")
+	return val{}, false
+}
+
+func (s *scope) upTo(in *layer) []*layer {
+	i := slices.Index(s.path, in)
+	return s.path[:i+1]
+}
+
+func partOf(h *spec.Header, name string) *spec.Part {
+	for _, p := range h.Parts {
+		if p.Name.Value == name {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *scope) settingRef(e *spec.Expr) (val, bool) {
+	if len(e.Path) != 2 {
+		s.fail(codeUnknownName, e.Pos, "a setting is written setting.NAME")
+		return val{}, false
+	}
+	n := e.Path[1]
+	set := s.settings[n.Value]
+	if set == nil {
+		var names []string
+		for _, x := range s.spec.Settings {
+			names = append(names, x.Name.Value)
+		}
+		if slices.Contains(names, n.Value) {
+			return val{}, false // its declaration is reported
+		}
+		suggest(s.fail(codeUnknownName, n.Pos, "no setting %q", n.Value), n.Value, names)
+		return val{}, false
+	}
+	return val{t: set.Type, x: &ir.SettingRef{Setting: set}, max: set.Max}, true
+}
+
+var skbNames = map[string]ir.MetaKind{"len": ir.FrameLen, "mark": ir.SKBMark, "priority": ir.SKBPrio}
+
+func (s *scope) skb(e *spec.Expr) (val, bool) {
+	if len(e.Path) == 2 {
+		if k, ok := skbNames[e.Path[1].Value]; ok {
+			return val{t: ir.UintType(32), x: &ir.Meta{Kind: k}, max: 0xFFFF_FFFF}, true
+		}
+	}
+	s.fail(codeUnknownName, e.Pos, "no such fact about a packet").WithHint("skb.len, skb.mark and skb.priority are the ones there are")
+	return val{}, false
+}
+
+// member resolves ROW or ROW.MEMBER.
+func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
+	if len(e.Path) == 1 {
+		if !r.Optional || s.facts[r] {
+			return val{t: ir.BoolType, x: boolean(true), row: r}, true
+		}
+		return val{t: ir.BoolType, x: &ir.RowHas{Row: r}, row: r}, true
+	}
+	n := e.Path[1]
+	m := member(&r.Table.Value, n.Value)
+	if m == nil {
+		var names []string
+		for _, m := range r.Table.Value.Members {
+			if !m.Hidden {
+				names = append(names, m.Name)
+			}
+		}
+		suggest(s.fail(codeUnknownName, n.Pos, "table %q has no value %q", r.Table.Name, n.Value), n.Value, names).
+			WithRelated(r.Table.Pos, "the table is declared here")
+		return val{}, false
+	}
+	if r.Optional && !s.facts[r] {
+		s.fail(codeMaybe, e.Pos, "row %q may be missing here", e.Path[0].Value).WithHint("ask for it first: %s && …", e.Path[0].Value)
+		return val{}, false
+	}
+	v := val{t: m.Type, row: r, member: m, max: maxOf(m.Type.Bits)}
+	switch m.Type.Kind {
+	case ir.Endpoint:
+		v.x = &ir.RowMember{Row: r, Member: m, Part: ir.PartAddr}
+		v.port = &ir.RowMember{Row: r, Member: m, Part: ir.PartPort}
+		v.max = 0xFFFF
+	case ir.Ctr:
+		v.t, v.x, v.max, v.counter = ir.UintType(64), &ir.CounterValue{Row: r, Member: m}, ^uint64(0), true
+	case ir.NextHop, ir.Credit, ir.Bucket, ir.Translation:
+		v.max = 0
+	default:
+		v.x = &ir.RowMember{Row: r, Member: m}
+	}
+	return s.part(v, e, e.Path[1:])
+}
+
+// member returns the visible member of a struct with a name, or nil.
+func member(st *ir.Struct, name string) *ir.Member {
+	for _, m := range st.Members {
+		if m.Name == name && !m.Hidden {
+			return m
+		}
+	}
+	return nil
+}
+
+// suggest adds the name that was probably meant, or else the names that there are.
+func suggest(d *diag.Diagnostic, word string, words []string) *diag.Diagnostic {
+	if n := spell.Nearest(word, words); n != "" {
+		return d.WithLabel("did you mean \"%s\"?", n)
+	}
+	if len(words) > 0 && len(words) <= 12 {
+		return d.WithHint("there are: %s", strings.Join(words, ", "))
+	}
+	return d
+}

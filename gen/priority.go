@@ -1,0 +1,72 @@
+package gen
+
+import (
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/spec"
+)
+
+// This pass computes the priority of a packet.
+
+// priorityFrom returns the expression that says a packet's priority in this program, or nil.
+func (p *program) priorityFrom() *spec.Expr {
+	switch {
+	case p.src.Priority != nil:
+		return p.src.Priority.From
+	case p.spec.Priority != nil:
+		return p.spec.Priority.From
+	}
+	return nil
+}
+
+// asksPriority reports whether the program needs to know it.
+func (p *program) asksPriority() bool {
+	asks := false
+	p.eachExpr(func(e *spec.Expr) {
+		asks = asks || e.Op == spec.OpName && len(e.Path) == 1 && e.Path[0].Value == priorityName
+	})
+	eachAction(p.src.Rules, func(a *spec.Action) { asks = asks || a.Kind == spec.ActAdmit })
+	return asks
+}
+
+const priorityName = "priority"
+
+// findPriority computes the level of the packet: a value beyond the last one means the last one.
+func (s *scope) findPriority(blk *[]ir.Stmt) {
+	from := s.priorityFrom()
+	if from == nil || !s.asksPriority() {
+		return
+	}
+	levels := uint64(s.plan.Levels)
+	if levels == 0 {
+		s.fail(codePriority, from.Pos, "the spec doesn't say how many levels of priority there are").WithHint("declare them: priority: levels: 8")
+		return
+	}
+	v, ok := s.integer(from)
+	if !ok {
+		return
+	}
+	x, last := v.x, num(levels-1)
+	if v.max >= levels {
+		raw := &ir.VarRef{Var: s.let(blk, "priority_value", x, v.max, from.Pos)}
+		x = &ir.Pick{If: bin(ir.Lt, raw, num(levels)), Then: raw, Else: last}
+	}
+	if s.spec.Priority.High {
+		x = bin(ir.Sub, last, x)
+	}
+	level := s.let(blk, priorityName, x, levels-1, from.Pos)
+	s.level = &val{t: ir.UintType(64), x: &ir.VarRef{Var: level}, max: levels - 1}
+}
+
+// priority is the level of the packet.
+func (s *scope) priority(pos diag.Pos) (val, bool) {
+	if s.level == nil {
+		if s.priorityFrom() == nil {
+			s.fail(codePriority, pos, "the spec doesn't say where the priority stands").WithHint("declare it: priority: {levels: 8, from: \"…\"}")
+		} else if s.plan.Levels > 0 && s.mentions(s.priorityFrom(), s.src.Lookups) {
+			s.fail(codePriority, pos, "the priority is known behind the program's lookups only")
+		}
+		return val{}, false
+	}
+	return *s.level, true
+}

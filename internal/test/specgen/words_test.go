@@ -1,0 +1,32 @@
+package specgen_test
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/fastrelay/fastrelay-gen/gen"
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
+)
+
+// TestWords wants every type and every function of the language in random specs: what they don't say is not compared.
+func TestWords(t *testing.T) {
+	missing := map[string]*regexp.Regexp{}
+	for _, w := range ir.Words() {
+		missing["type "+w] = regexp.MustCompile(`"` + w + `"`)
+	}
+	for _, f := range gen.Functions() {
+		missing["function "+f] = regexp.MustCompile(`\b` + f + `\(`)
+	}
+	for seed := uint64(0); seed < 1000 && len(missing) > 0; seed++ {
+		text := specgen.Generate(seed)
+		for what, re := range missing {
+			if re.Match(text) {
+				delete(missing, what)
+			}
+		}
+	}
+	for what := range missing {
+		t.Errorf("no random spec has the %s", what)
+	}
+}
