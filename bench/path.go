@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -66,10 +67,14 @@ func medians(results []turnlab.Result) turnlab.Result {
 		return turnlab.Median(values)
 	}
 	return turnlab.Result{
+		AtLeast:  slices.ContainsFunc(results, func(r turnlab.Result) bool { return r.AtLeast }),
 		Peak:     of(func(r turnlab.Result) float64 { return r.Peak }),
 		LossFree: of(func(r turnlab.Result) float64 { return r.LossFree }),
 		CPU:      of(func(r turnlab.Result) float64 { return r.CPU }),
 		P50:      of(func(r turnlab.Result) float64 { return r.P50 }),
 		P99:      of(func(r turnlab.Result) float64 { return r.P99 }),
+
+		DeviceP50: of(func(r turnlab.Result) float64 { return r.DeviceP50 }),
+		DeviceP99: of(func(r turnlab.Result) float64 { return r.DeviceP99 }),
 	}
 }

@@ -63,6 +63,9 @@ func run(w io.Writer) error {
 		return err
 	}
 	defer busy.Close()
+	if err := warnBusy(w); err != nil {
+		return err
+	}
 	fmt.Fprintf(w, topology, size)
 	results := map[turnlab.Variant]turnlab.Result{}
 	var proof string
@@ -109,16 +112,50 @@ func report(w io.Writer, results map[turnlab.Variant]turnlab.Result) {
 		if measured(r.CPU) {
 			cpu = fmt.Sprintf("%.2f µs", r.CPU/1e3)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%.0f µs\t%.0f µs\t\n", name, thousands(r.Peak), cpu, r.P50, r.P99)
+		fmt.Fprintf(t, "%s\t%s%s\t%s\t%.0f µs\t%.0f µs\t\n", name, atLeast(r), thousands(r.Peak), cpu, r.DeviceP50, r.DeviceP99)
 		return r
 	}
 	user := row("user space", turnlab.UserSpace)
 	kernel := row("kernel", turnlab.InKernel)
-	fmt.Fprintf(t, "\t%s\t%s\t%s\t\t\n", times(kernel.Peak, user.Peak, "times"), times(user.CPU, kernel.CPU, "times less"),
-		times(user.P50, kernel.P50, "times less"))
-	row("plain router", turnlab.Forwarding)
+	fmt.Fprintf(t, "\t%s%s\t%s\t%s\t\t\n", atLeast(kernel), times(kernel.Peak, user.Peak, "times"), times(user.CPU, kernel.CPU, "times less"),
+		times(user.DeviceP50, kernel.DeviceP50, "times less"))
+	router := row("plain router", turnlab.Forwarding)
 	t.Flush()
+	fmt.Fprintln(w)
+	if kernel.AtLeast || router.AtLeast {
+		fmt.Fprintln(w, senderNote)
+	}
+	fmt.Fprintf(w, delayNote, user.P99, kernel.P99, router.P99)
 }
+
+// atLeast marks a rate that the sender was the limit of.
+func atLeast(r turnlab.Result) string {
+	if r.AtLeast {
+		return "≥ "
+	}
+	return ""
+}
+
+const senderNote = "≥: nothing was lost; the sender, which has the other processor, could send no more."
+
+const delayNote = `Delay: from the client's system call until the packet is at the peer's network device, at 10,000 packets a second.
+The peer's process has it when the scheduler runs that process: p99 %.0f µs, %.0f µs and %.0f µs from the system call.
+`
+
+// warnBusy looks for a moment at what else the machine does, and says so if that is enough to change the figures.
+func warnBusy(w io.Writer) error {
+	const enough = 0.1 // of all processors
+	share, err := turnlab.Load(300 * time.Millisecond)
+	if err != nil || share < enough {
+		return err
+	}
+	fmt.Fprintf(w, busyNote, 100*share)
+	return nil
+}
+
+const busyNote = `
+Note: other programs use %.0f%% of this machine's processors. Figures will be lower and less steady than on a quiet machine.
+`
 
 const busyMachine = "not measurable: the machine is busy"
 

@@ -11,11 +11,26 @@ import (
 func TestReport(t *testing.T) {
 	var b strings.Builder
 	report(&b, map[turnlab.Variant]turnlab.Result{
-		turnlab.UserSpace:  {Peak: 200_000, CPU: 5000, P50: 90, P99: 200},
-		turnlab.InKernel:   {Peak: 1_000_000, CPU: 500, P50: 45, P99: 100},
-		turnlab.Forwarding: {Peak: 1_000_000, CPU: 500, P50: 45, P99: 100},
+		turnlab.UserSpace:  {Peak: 200_000, CPU: 5000, P99: 3000, DeviceP50: 90, DeviceP99: 200},
+		turnlab.InKernel:   {Peak: 1_000_000, CPU: 500, P99: 300, DeviceP50: 45, DeviceP99: 100},
+		turnlab.Forwarding: {Peak: 1_000_000, CPU: 500, P99: 301, DeviceP50: 45, DeviceP99: 100},
 	})
-	for _, want := range []string{"200,000", "1,000,000", "5.0 times", "10.0 times less", "2.0 times less"} {
+	for _, want := range []string{"200,000", "1,000,000", "5.0 times", "10.0 times less", "2.0 times less", "p99 3000 µs, 300 µs and 301 µs"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the report doesn't say %q:\n%s", want, b.String())
+		}
+	}
+}
+
+// Where the sender was the limit, a rate and the ratio are said to be at least that.
+func TestReportOfASlowSender(t *testing.T) {
+	var b strings.Builder
+	report(&b, map[turnlab.Variant]turnlab.Result{
+		turnlab.UserSpace:  {Peak: 200_000, CPU: 5000},
+		turnlab.InKernel:   {Peak: 1_000_000, CPU: 500, AtLeast: true},
+		turnlab.Forwarding: {Peak: 900_000, CPU: 500},
+	})
+	for _, want := range []string{"≥ 1,000,000", "≥ 5.0 times", " 900,000", "the sender, which has the other processor"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the report doesn't say %q:\n%s", want, b.String())
 		}
@@ -27,9 +42,9 @@ func TestReportOfABusyMachine(t *testing.T) {
 	for _, cpu := range []float64{0, -40, math.Inf(1)} {
 		var b strings.Builder
 		report(&b, map[turnlab.Variant]turnlab.Result{
-			turnlab.UserSpace:  {Peak: 200_000, CPU: 5000, P50: 90, P99: 200},
-			turnlab.InKernel:   {Peak: 1_000_000, CPU: cpu, P50: 45, P99: 100},
-			turnlab.Forwarding: {Peak: 1_000_000, CPU: 500, P50: 45, P99: 100},
+			turnlab.UserSpace:  {Peak: 200_000, CPU: 5000, DeviceP50: 90, DeviceP99: 200},
+			turnlab.InKernel:   {Peak: 1_000_000, CPU: cpu, DeviceP50: 45, DeviceP99: 100},
+			turnlab.Forwarding: {Peak: 1_000_000, CPU: 500, DeviceP50: 45, DeviceP99: 100},
 		})
 		text := b.String()
 		if !strings.Contains(text, "not measurable: the machine is busy") || strings.Contains(text, "Inf") || strings.Contains(text, "0.00") ||

@@ -32,10 +32,14 @@ const (
 // Result is what one variant did with one kind of traffic.
 type Result struct {
 	Peak     float64 `json:"peak_pps"`      // most packets delivered in a second, over all rates offered
+	AtLeast  bool    `json:"peak_at_least"` // whether the sender was the limit of Peak: nothing was lost, and it could send no more
 	LossFree float64 `json:"loss_free_pps"` // highest rate offered of which 99.5% arrived
 	CPU      float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at steadyRate
-	P50      float64 `json:"p50_us"`        // one-way delay at delayRate
+	P50      float64 `json:"p50_us"`        // one-way delay at delayRate, until the receiving process has the packet
 	P99      float64 `json:"p99_us"`
+	// The same until the receiver's network device has the packet: without the wait for the scheduler to run the receiver.
+	DeviceP50 float64 `json:"device_p50_us"`
+	DeviceP99 float64 `json:"device_p99_us"`
 }
 
 const (
@@ -189,15 +193,20 @@ func (p *Path) Measure(direction string, size int, busy *Busy) (r Result, err er
 	if err := p.throughput(to, sender, busy, &r); err != nil {
 		return r, err
 	}
-	r.P50, r.P99 = math.Inf(1), math.Inf(1)
+	r.P50, r.P99, r.DeviceP50, r.DeviceP99 = math.Inf(1), math.Inf(1), math.Inf(1), math.Inf(1)
 	for range delayTries {
-		delays, failed := p.delays(direction, size)
+		toDevice, toProcess, failed := p.delays(direction, size)
 		if failed != nil {
 			err = failed // counts where no try succeeds
 			continue
 		}
-		r.P50 = min(r.P50, float64(delays.Quantile(0.5))/1e3)
-		r.P99 = min(r.P99, float64(delays.Quantile(0.99))/1e3)
+		for _, q := range []struct {
+			least  *float64
+			delays Delays
+			share  float64
+		}{{&r.P50, toProcess, 0.5}, {&r.P99, toProcess, 0.99}, {&r.DeviceP50, toDevice, 0.5}, {&r.DeviceP99, toDevice, 0.99}} {
+			*q.least = min(*q.least, float64(q.delays.Quantile(q.share))/1e3)
+		}
 	}
 	if math.IsInf(r.P50, 1) {
 		return r, err
@@ -239,13 +248,20 @@ func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result
 				break
 			}
 		}
-		r.Peak = max(r.Peak, best)
+		if best > r.Peak {
+			r.Peak, r.AtLeast = best, senderIsLimit(rate, offered, best)
+		}
 		if best < 0.5*r.Peak || offered < 0.6*rate {
 			break // overload, or far more than the sender can do
 		}
 	}
 	r.CPU, err = p.cost(to, sender, busy)
 	return err
+}
+
+// senderIsLimit reports whether a sender could not offer a rate, while all that it did offer was delivered.
+func senderIsLimit(rate, offered, delivered float64) bool {
+	return offered < lossFree*rate && delivered >= lossFree*offered
 }
 
 // arrived returns how many packets a device has received since its counter was before: as soon as that are all that were
@@ -343,7 +359,7 @@ func Median(values []float64) float64 {
 }
 
 // delays measures one-way delays at a low rate, through ordinary sockets on both ends.
-func (p *Path) delays(direction string, size int) (Delays, error) {
+func (p *Path) delays(direction string, size int) (toDevice, toProcess Delays, err error) {
 	const header = 4 // of channel data
 	toPeer := direction == "to_peer"
 	send, receiver, stamp := p.sendToClient, p.direct, 0
@@ -353,7 +369,7 @@ func (p *Path) delays(direction string, size int) (Delays, error) {
 	if !toPeer && p.client != nil {
 		fd, err := p.client.Fd()
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		defer unix.Close(fd)
 		receiver, stamp = fd, header

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"runtime"
-	"slices"
 	"time"
 	"unsafe"
 
@@ -139,84 +138,6 @@ func now() int64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts) // can't fail for this clock
 	return ts.Nano()
-}
-
-// Delays are one-way delays, sorted.
-type Delays []time.Duration
-
-// Quantile returns the delay that the share q (0 to 1) of packets doesn't exceed.
-func (d Delays) Quantile(q float64) time.Duration {
-	if len(d) == 0 {
-		return 0
-	}
-	return d[min(int(q*float64(len(d))), len(d)-1)]
-}
-
-// MeasureDelay sends stamped datagrams one by one at a steady rate and measures how long each takes to the receiver.
-// send sends one datagram with the payload; the receiver's socket must be blocking. Both ends run on the given
-// processor.
-func MeasureDelay(cpu, count int, rate float64, size int, send func(payload []byte) error, receiver int, stamp int) (Delays, error) {
-	if err := unix.SetsockoptTimeval(receiver, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 300_000}); err != nil {
-		return nil, err
-	}
-	received := make(chan Delays, 1)
-	failed := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its pinning
-		if err := pinThread(cpu); err != nil {
-			failed <- err
-			return
-		}
-		delays := make(Delays, 0, count)
-		buf := make([]byte, 2048)
-		for len(delays) < count {
-			n, err := unix.Read(receiver, buf)
-			if err == unix.EINTR {
-				continue
-			}
-			if err != nil {
-				break // nothing more comes
-			}
-			if n >= stamp+8 {
-				delays = append(delays, time.Duration(now()-int64(binary.LittleEndian.Uint64(buf[stamp:]))))
-			}
-		}
-		received <- delays
-	}()
-	if err := SendStamped(cpu, count, rate, make([]byte, size), 0, send); err != nil {
-		return nil, err
-	}
-	select {
-	case err := <-failed:
-		return nil, err
-	case delays := <-received:
-		if len(delays) < count*9/10 {
-			return nil, fmt.Errorf("only %d of %d datagrams arrived", len(delays), count)
-		}
-		slices.Sort(delays)
-		return delays, nil
-	}
-}
-
-// SendStamped sends so many datagrams one by one at a steady rate from one processor, each with the time (CLOCK_MONOTONIC,
-// nanoseconds, little endian) in 8 bytes of the payload from stamp on.
-func SendStamped(cpu, count int, rate float64, payload []byte, stamp int, send func(payload []byte) error) error {
-	done := make(chan error, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its pinning
-		err := pinThread(cpu)
-		next := now()
-		for i := 0; i < count && err == nil; i++ {
-			next += int64(1e9 / rate)
-			at := unix.NsecToTimespec(next)
-			for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &at, nil) == unix.EINTR {
-			}
-			binary.LittleEndian.PutUint64(payload[stamp:], uint64(now()))
-			err = send(payload)
-		}
-		done <- err
-	}()
-	return <-done
 }
 
 // BlockingSocket makes a blocking UDP socket on a host, and returns it with its address. The caller closes it.

@@ -49,6 +49,58 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
+// A datagram is at the receiver's device before its process has it, and each is measured.
+func TestMeasureDelay(t *testing.T) {
+	l, err := testnet.Start(t).Line()
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, addr, err := BlockingSocket(l.Relay, netip.AddrPortFrom(l.RelayInAddr.V4, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(to)
+	from, _, err := BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(from)
+	const count, header = 200, 4
+	toDevice, toProcess, err := MeasureDelay(LoadCPU, count, 2000, 100, func(payload []byte) error {
+		return SendTo(from, append(make([]byte, header), payload...), addr)
+	}, to, header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(toDevice) != len(toProcess) || len(toDevice) < count*9/10 || len(toDevice) > count {
+		t.Errorf("%d and %d delays of %d datagrams", len(toDevice), len(toProcess), count)
+	}
+	for _, share := range []float64{0, 0.5, 1} {
+		device, process := toDevice.Quantile(share), toProcess.Quantile(share)
+		if device <= 0 || device > process || process > 10*time.Second {
+			t.Errorf("quantile %v: %v to the device, %v to the process", share, device, process)
+		}
+	}
+}
+
+func TestSenderIsLimit(t *testing.T) {
+	for _, c := range []struct {
+		rate, offered, delivered float64
+		want                     bool
+	}{{1000, 1000, 1000, false}, {1000, 800, 800, true}, {1000, 800, 700, false}, {1000, 1000, 500, false}} {
+		if got := senderIsLimit(c.rate, c.offered, c.delivered); got != c.want {
+			t.Errorf("%v of %v packets a second offered, %v delivered: %v", c.offered, c.rate, c.delivered, got)
+		}
+	}
+}
+
+// A machine is in use for a share of its time.
+func TestLoad(t *testing.T) {
+	if share, err := Load(30 * time.Millisecond); err != nil || share < 0 || share > 1 {
+		t.Errorf("%v, %v", share, err)
+	}
+}
+
 // A batch arrives as separate datagrams, at the rate that was asked for, and a sink keeps them from the host.
 func TestSenderAndSink(t *testing.T) {
 	l, err := testnet.Start(t).Line()
