@@ -122,6 +122,18 @@ func TestEventsAreShared(t *testing.T) {
 }
 
 // A reader that doesn't read costs the kernel nothing; what is lost is counted, and what is there is whole.
+func TestRingEntries(t *testing.T) {
+	for _, c := range []struct {
+		bytes uint32
+		page  int
+		want  uint32
+	}{{1 << 20, 4 << 10, 1 << 20}, {4 << 10, 4 << 10, 4 << 10}, {4 << 10, 64 << 10, 64 << 10}, {1 << 20, 64 << 10, 1 << 20}} {
+		if got := ringEntries(c.bytes, c.page); got != c.want {
+			t.Errorf("%d bytes, pages of %d: %d, want %d", c.bytes, c.page, got, c.want)
+		}
+	}
+}
+
 func TestEventsLost(t *testing.T) {
 	r := loadRing(t, 4096)
 	add(t, openGroup(t, r, 7), 1, 1)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -43,8 +44,15 @@ func readObject(desc *abi.Desc, object []byte) (*ebpf.CollectionSpec, error) {
 			errs = append(errs, bad(nil, "variable %s%s has %d bytes, not %d", abi.SettingPrefix, s.Name, v.Size(), s.Size))
 		}
 	}
+	if ring := spec.Maps[abi.MapEvents]; ring != nil {
+		ring.MaxEntries = ringEntries(ring.MaxEntries, os.Getpagesize())
+	}
 	return spec, firstError(errs)
 }
+
+// ringEntries returns the size of a ring of so many bytes: at least a page. A spec may ask for 4096 bytes; kernels for arm64 may
+// have pages of 64 KiB, and take no smaller ring.
+func ringEntries(bytes uint32, page int) uint32 { return max(bytes, uint32(page)) }
 
 // wrongMap says why a map isn't the one that the relay needs, or "".
 func wrongMap(got *ebpf.MapSpec, want abi.Map) string {

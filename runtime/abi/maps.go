@@ -128,7 +128,7 @@ var infos = []MapInfo{
 		When: "credits or buckets", of: func(d *Desc) (int, int, int) { return d.Credits, index, CreditSize(d.Levels) }},
 	{Name: MapTranslate, Type: Hash, Pinned: true, Entries: "`Translations`", Value: "key `struct fr_translation_key`, value `struct fr_translation`",
 		When: "translations", of: func(d *Desc) (int, int, int) { return d.Translations, TranslationKeySize, TranslationSize }},
-	{Name: MapEvents, Type: RingBuf, Pinned: true, Entries: "`Ring` bytes", Value: "records: `struct fr_event` and fields", When: "events",
+	{Name: MapEvents, Type: RingBuf, Pinned: true, Entries: "`Ring` bytes, or a page if that is more", Value: "records: `struct fr_event` and fields", When: "events",
 		of: func(d *Desc) (int, int, int) { return d.Ring, 0, 0 }},
 	{Name: MapLost, Type: Array, Mmap: true, Pinned: true, Entries: "events + 1",
 		Value: "`u64` records lost because the ring was full, by ID. Entry 0 is the reader's: while it is not 0, the kernel doesn't wake it", When: "events",
