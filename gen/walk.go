@@ -47,14 +47,8 @@ func (p *program) eachExpr(f func(*spec.Expr)) {
 	lookups(p.src.Lookups)
 	rules(p.src.Rules)
 	eachAction(p.src.Rules, func(a *spec.Action) {
-		for _, as := range a.Set {
-			all(as.Value)
-		}
-		all(a.From, a.To, a.Via, a.By, a.Credit, a.Cost, a.Floor)
-		all(a.Key...)
-		all(a.Value...)
+		all(a.Exprs()...)
 		if a.FanOut != nil {
-			all(a.FanOut.Key...)
 			rules(a.FanOut.Rules)
 		}
 	})

@@ -9,6 +9,35 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
+// effects has the points of a statement's effects.
+type effects struct {
+	ir      *ir.Effects
+	full    []*Point // by emit: the ring had no room
+	refused []*Point // by admit
+}
+
+func (b *builder) effects(e *ir.Effects) *effects {
+	out := &effects{ir: e}
+	for _, s := range e.Emits {
+		if s.Event.ID < 1 || s.Event.ID > len(b.plan.Events) || b.plan.Events[s.Event.ID-1] != s.Event {
+			b.fail("event %q: the plan has no such event under its number", s.Event.Name)
+		}
+		if s.Row != nil && s.Row.Table.Kind != "receivers" {
+			b.fail("event %q names row %q, which is no receiver's", s.Event.Name, s.Row.Name)
+		}
+		what := "lost"
+		if s.Event.Required {
+			what = b.stop(s.Full)
+		}
+		out.full = append(out.full, b.outcome(s.Pos, "emit "+s.Event.Name+": "+what))
+	}
+	for _, s := range e.Admits {
+		out.refused = append(out.refused, b.outcome(s.Pos, "admit "+s.Member.Name+": "+b.stop(s.Refused)))
+		b.stop(s.Contended)
+	}
+	return out
+}
+
 // spent is what was taken from a credit.
 type spent struct {
 	credit *Credit

@@ -59,16 +59,8 @@ func dump(s *Spec) string {
 						text += " " + n.what + " " + n.name
 					}
 				}
-				for _, e := range []struct {
-					what string
-					expr *Expr
-				}{
-					{"from", a.From}, {"to", a.To}, {"via", a.Via}, {"counter", a.Counter}, {"credit", a.Credit}, {"cost", a.Cost},
-					{"floor", a.Floor}, {"count", a.Count}, {"by", a.By},
-				} {
-					if e.expr != nil {
-						text += " " + e.what + " " + e.expr.String()
-					}
+				for name, value := range a.Members() {
+					text += " " + name + " " + value
 				}
 				if len(a.Key)+len(a.Value) > 0 {
 					text += fmt.Sprintf(" key %v value %v", a.Key, a.Value)

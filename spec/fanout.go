@@ -101,7 +101,7 @@ func (l *loader) admit(a *Action, v cue.Value) {
 			}
 		}
 	}
-	a.Cost, a.Floor = l.expr(get(v, "cost")), l.expr(get(v, "floor"))
+	l.tagged(a, v)
 	a.Count, a.By = l.counter(get(v, "count"))
 }
 

@@ -152,7 +152,7 @@ func (l *loader) action(v cue.Value, vars map[string]Name) *Action {
 	case ActPop:
 		a.Header = l.name(arg, "header")
 	case ActSend:
-		a.From, a.To, a.Via = l.expr(get(arg, "from")), l.expr(get(arg, "to")), l.expr(get(arg, "via"))
+		l.tagged(a, arg)
 	case ActLearn:
 		table, row, ok := l.only(arg, "learn")
 		if !ok {

@@ -344,7 +344,8 @@ const (
 	ActFanOut ActionKind = "fan_out"
 )
 
-// Action is one action; the members that its Kind doesn't name are zero.
+// Action is one action; the members that its Kind doesn't name are zero. Members that are one expression or one switch have a
+// tag with their name in specs: by it they are read, searched and shown (see members.go), so that one more is a line here.
 type Action struct {
 	Kind ActionKind
 	Pos  diag.Pos
@@ -353,23 +354,25 @@ type Action struct {
 	Header Name      // push, pop
 	Before *Name     // push: the stack entry in front of which the header goes; nil: behind the last header
 
-	From, To, Via *Expr // send
+	From *Expr `member:"from"` // send
+	To   *Expr `member:"to"`
+	Via  *Expr `member:"via"`
 
 	Table Name    // learn
 	Key   []*Expr // learn
 	Value []*Expr // learn
 
-	Counter *Expr // count: a counter of a row ("src.refused"), or a name of its own ("hits")
-	By      *Expr // count, and Count of admit: how much; nil: 1
+	Counter *Expr `member:"counter,name"` // count: a counter of a row ("src.refused"), or a name of its own ("hits")
 
 	Reason Name // drop
 
 	// let: names and their values are in Set. emit: the event's fields are, each Target an OpName of one element.
 	Event  Name    // emit
-	Credit *Expr   // admit: "r.credit", or "r.credit[priority]"
-	Cost   *Expr   // admit
-	Floor  *Expr   // admit: what has to remain; nil: nothing
-	Count  *Expr   // admit: a counter of a row that counts refused packets ("r.skipped"); nil: none
+	Credit *Expr   `member:"credit,own"` // admit: "r.credit", or "r.credit[priority]"
+	Cost   *Expr   `member:"cost"`       // admit
+	Floor  *Expr   `member:"floor"`      // admit: what has to remain; nil: nothing
+	Count  *Expr   `member:"count,name"` // admit: a counter of a row that counts refused packets ("r.skipped"); nil: none
+	By     *Expr   `member:"by,own"`     // count, and Count of admit: how much; nil: 1
 	FanOut *FanOut // fan_out
 }
 

@@ -2,7 +2,9 @@ package bpf
 
 import (
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 	"text/template"
 	"unicode"
@@ -185,11 +187,8 @@ func (r *renderer) file() *fileData {
 	if len(p.Counters) > 0 {
 		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_NAMED %d", len(p.Counters)))
 	}
-	if r.needs["facts"] != "" {
-		d.Defines = append(d.Defines, "FR_NEEDS_FACTS")
-	}
-	if r.needs["scratch"] != "" {
-		d.Defines = append(d.Defines, "FR_NEEDS_SCRATCH")
+	for _, what := range slices.Sorted(maps.Keys(r.needs)) { // parts of the helpers' files that not every plan needs
+		r.define(d, "FR_NEEDS_%s", strings.ToUpper(what))
 	}
 	r.oneToMany(d)
 	return d

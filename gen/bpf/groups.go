@@ -74,9 +74,6 @@ func (r *renderer) oneToMany(d *fileData) {
 	if r.frontSize > 0 {
 		r.define(d, "FR_NEEDS_SAME %d", max(r.sameSize, 1))
 	}
-	if r.needs["elements"] != "" {
-		r.define(d, "FR_NEEDS_ELEMENTS")
-	}
 	if p.Credits > 0 {
 		r.define(d, "FR_LEVELS %d", max(p.Levels, 1))
 	}

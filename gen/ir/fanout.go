@@ -2,6 +2,8 @@ package ir
 
 import "github.com/fastrelay/fastrelay-gen/internal/diag"
 
+// This file has what one-to-many relays need: groups of receivers, events, lists of elements, fan-outs and copies.
+
 // This file has what one-to-many relays need: groups of receivers, copies, and the state that goes with a packet or a copy.
 
 // Group is a kind of fan-out group. A group has a key and a list of at most Max receivers; a receiver is a row of Receivers.
@@ -32,79 +34,6 @@ type Event struct {
 	Pos      diag.Pos
 }
 
-// Effects are the changes of state that go with a packet, or with one copy of it, that is about to leave. Their order is: every
-// record of Emits that is required is reserved (or the packet doesn't leave), all of Admits are spent (or none, and the packet
-// doesn't leave), Draws, Lets, the rewrite and the way out, records, Counts; what a record holds is known before Counts. What
-// doesn't leave after all (a clone that the kernel refuses) gets its credits back and has no records; its numbers are lost.
-type Effects struct {
-	Emits  []*Emit
-	Admits []*Admit
-	Draws  []*Draw
-	Lets   []*Let // may read what was drawn
-	Counts []*Count
-}
-
-// Emit is a record of an event. Where the ring has no room, a required one stops the packet or the copy under Full (of kind
-// Punted, in a FanOut's Each of kind Declined); any other is counted as lost.
-type Emit struct {
-	Event  *Event
-	Row    *Row // the receiver that the record names; nil: none
-	Values []MemberValue
-	Full   int // -1 where the event is not required
-	Pos    diag.Pos
-}
-
-// Admit spends Cost of a credit of a row, or stops the packet or the copy under Refused.
-//
-// A credit (Kind Credit) has a limit, which user space moves, and what is spent: the packet is admitted where
-// spent + Cost + Floor <= limit (none of which wraps), and spent grows by Cost, by compare and swap.
-//
-// One that refills (Kind Bucket) has a rate in units a second, a burst in units, and the time (in nanoseconds) up to which it is
-// spent. With t = Cost * 1e9 / rate and room = (burst - Floor) * 1e9 / rate (0 where burst < Floor), the packet is admitted where
-// max(spent, now) + t - now <= room, and spent becomes max(spent, now) + t. Nothing is admitted at a rate of 0. Cost counts
-// as at most 2^32-1, burst as at most 2^33-1.
-//
-// A refused packet is counted in the credit's refused, by Level. A row without a credit (index 0) refuses.
-type Admit struct {
-	Row       *Row
-	Member    *Member // Kind Credit or Bucket
-	Level     Expr    // below Plan.Levels: which credit, where the member has several, and which counter of refused packets; nil: 0
-	Cost      Expr
-	Floor     Expr   // nil: 0
-	Count     *Count // what else counts a refused packet; nil: nothing
-	Refused   int
-	Contended int // reason: compare and swap failed AdmitTries times
-	Pos       diag.Pos
-}
-
-// AdmitTries bounds the attempts of a compare and swap.
-const AdmitTries = 16
-
-// Draw takes a number from the shared counter in a member of a row: Var is the counter's value, to which Step is added in the
-// same atomic operation. Where the index is 0, Var is 0.
-type Draw struct {
-	Var    *Var
-	Row    *Row
-	Member *Member // Kind Ctr
-	Step   uint64
-	Pos    diag.Pos
-}
-
-// Translate finds the value of Key in the namespace of a row's member, or makes it: whoever comes first inserts a row that is
-// pending, does Draws, computes Value and completes the row. Who finds a pending row stops under Pending; where the table is
-// full, under Full. Of its path's checks only those that read what it finds stand behind it.
-type Translate struct {
-	Var     *Var
-	Row     *Row
-	Member  *Member // Kind Translation
-	Key     Expr
-	Draws   []*Draw
-	Value   Expr
-	Pending int
-	Full    int
-	Pos     diag.Pos
-}
-
 // FindElement searches a list of elements, each with an identifier and a length in front (such as RFC 8285), for the first one
 // with an identifier. The list is [At, At+Size); an element that doesn't fit into it ends the search, as do MaxElements of them,
 // padding included. Found is a Bool, Len the bytes of the element's content, Value the first 8 of them as a big endian
@@ -117,6 +46,17 @@ type FindElement struct {
 	Forms             []ElementForm // the first whose When holds counts; where none does, nothing is found
 	ID                Expr
 	Pos               diag.Pos
+}
+
+func (s *FindElement) at() diag.Pos { return s.Pos }
+
+func (s *FindElement) parts(v *visitor) {
+	v.bytes(s.At, s.SizeMax)
+	v.exprs(s.Size, s.ID)
+	for _, f := range s.Forms {
+		v.exprs(f.When)
+	}
+	v.sets(s.Found, s.Len, s.Value)
 }
 
 // MaxElements is how many elements of a list are looked at.
@@ -154,6 +94,16 @@ type FanOut struct {
 	Pos     diag.Pos
 }
 
+func (s *FanOut) at() diag.Pos { return s.Pos }
+
+func (s *FanOut) parts(v *visitor) {
+	v.values(s.Key)
+	s.Effects.parts(v)
+	v.exprs(s.End)
+	v.bounds(s.Front)
+	v.blocks(&s.Each)
+}
+
 // Copy sends the packet to a receiver: it is rewritten in place, cloned, and the clone redirected. The kernel doesn't resolve
 // neighbours for clones, so that the hop's state is HopDirect (CheckHop in Each takes no other).
 type Copy struct {
@@ -165,8 +115,19 @@ type Copy struct {
 	Pos     diag.Pos
 }
 
+func (s *Copy) at() diag.Pos { return s.Pos }
+
+func (s *Copy) parts(v *visitor) {
+	s.Effects.parts(v)
+	v.hop(s.Hop)
+	v.rewrite(s.Rewrite)
+}
+
 // Skip ends a receiver's turn without a copy.
 type Skip struct {
 	Reason int // kind Declined
 	Pos    diag.Pos
 }
+
+func (s *Skip) at() diag.Pos   { return s.Pos }
+func (s *Skip) parts(*visitor) {}

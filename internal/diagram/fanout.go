@@ -78,8 +78,12 @@ func action(a *spec.Action) string {
 		return "emit " + a.Event.Value + " {" + assigns(a.Set) + "}"
 	case spec.ActAdmit:
 		text := "admit " + expression(a.Cost) + " from " + expression(a.Credit)
-		if a.Floor != nil {
-			text += ", leaving " + expression(a.Floor)
+		for name, value := range a.Members() {
+			switch name {
+			case "cost", "credit", "count", "by":
+			default:
+				text += ", " + name + " " + value
+			}
 		}
 		text += "; else no copy"
 		if a.Count != nil {

@@ -59,7 +59,7 @@ func TestFanOut(t *testing.T) {
   |     no copy (layer)
   |
   +-- 2. r.layer > 0
-  |     admit len(udp.payload) from r.credit[priority], leaving 100; else no copy, and count r.skipped
+  |     admit len(udp.payload) from r.credit[priority], floor 100; else no copy, and count r.skipped
   |     let number = low(media.number - r.skipped, 16)
   |     set media.number = number
   |     mark dscp = 46

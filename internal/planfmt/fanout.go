@@ -2,6 +2,7 @@ package planfmt
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
@@ -58,9 +59,7 @@ func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 		if s.Level != nil {
 			text += fmt.Sprintf("[%s]", expr(s.Level))
 		}
-		if s.Floor != nil {
-			text += " above " + expr(s.Floor)
-		}
+		text += tagged(s)
 		text += fmt.Sprintf(" else %s, contended: %s", stop(p, s.Refused), stop(p, s.Contended))
 		if s.Count != nil {
 			text += ", refused: " + count(s.Count)
@@ -74,6 +73,23 @@ func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 	for _, s := range e.Counts {
 		w.line(s.Pos, "%s", count(s))
 	}
+}
+
+// tagged writes the members of a part of a plan that have a tag `text:"WORD"` and are given: the word, and where it isn't a switch
+// the expression.
+func tagged(part any) (text string) {
+	v := reflect.ValueOf(part).Elem()
+	for i := range v.NumField() {
+		word, ok := v.Type().Field(i).Tag.Lookup("text")
+		if !ok || v.Field(i).IsZero() {
+			continue
+		}
+		text += " " + word
+		if e, ok := v.Field(i).Interface().(ir.Expr); ok {
+			text += " " + expr(e)
+		}
+	}
+	return text
 }
 
 func (w *writer) draws(draws []*ir.Draw) {

@@ -5,6 +5,8 @@ import (
 	mathbits "math/bits"
 	"slices"
 	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // This file makes what one-to-many relays need: groups of receivers, priority, credits, numbers that are drawn, translations, events.
@@ -255,11 +257,20 @@ func (s *scope) admit() string {
 		cost = s.fitting(pick(s.generator, []int{4, 11, 33, 64}))
 	}
 	text := fmt.Sprintf("credit: %q, cost: %s", credit, s.quoted(cost))
-	if s.one(3) {
-		text += ", floor: " + s.quoted(s.fitting(pick(s.generator, []int{4, 11, 64})))
-	}
-	if c, ok := s.chooseShared(counterKind); ok && s.one(3) {
-		text += fmt.Sprintf(", count: %q", c)
+	for name, isSwitch := range spec.Optional("#Admit") {
+		if !s.one(3) {
+			continue
+		}
+		switch {
+		case name == "count":
+			if c, ok := s.chooseShared(counterKind); ok {
+				text += fmt.Sprintf(", count: %q", c)
+			}
+		case isSwitch:
+			text += fmt.Sprintf(", %s: %v", name, s.one(2))
+		default:
+			text += fmt.Sprintf(", %s: %s", name, s.quoted(s.fitting(pick(s.generator, []int{4, 11, 64}))))
+		}
 	}
 	return "{admit: {" + text + "}}"
 }

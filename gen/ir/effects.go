@@ -1,0 +1,111 @@
+package ir
+
+import "github.com/fastrelay/fastrelay-gen/internal/diag"
+
+// This file has the changes of state that go with a packet or a copy.
+
+// Effects are the changes of state that go with a packet, or with one copy of it, that is about to leave. Their order is: every
+// record of Emits that is required is reserved (or the packet doesn't leave), all of Admits are spent (or none, and the packet
+// doesn't leave), Draws, Lets, the rewrite and the way out, records, Counts; what a record holds is known before Counts. What
+// doesn't leave after all (a clone that the kernel refuses) gets its credits back and has no records; its numbers are lost.
+type Effects struct {
+	Emits  []*Emit
+	Admits []*Admit
+	Draws  []*Draw
+	Lets   []*Let // may read what was drawn
+	Counts []*Count
+}
+
+func (e *Effects) parts(v *visitor) {
+	for _, s := range e.Emits {
+		v.values(s.Values)
+	}
+	for _, s := range e.Admits {
+		v.exprs(s.Level, s.Cost, s.Floor)
+		if s.Count != nil {
+			s.Count.parts(v)
+		}
+	}
+	for _, s := range e.Draws {
+		v.sets(s.Var)
+	}
+	for _, s := range e.Lets {
+		s.parts(v)
+	}
+	for _, s := range e.Counts {
+		s.parts(v)
+	}
+}
+
+func (e *Effects) effects() *Effects { return e }
+
+// Emit is a record of an event. Where the ring has no room, a required one stops the packet or the copy under Full (of kind
+// Punted, in a FanOut's Each of kind Declined); any other is counted as lost.
+type Emit struct {
+	Event  *Event
+	Row    *Row // the receiver that the record names; nil: none
+	Values []MemberValue
+	Full   int // -1 where the event is not required
+	Pos    diag.Pos
+}
+
+// Admit spends Cost of a credit of a row, or stops the packet or the copy under Refused.
+//
+// A credit (Kind Credit) has a limit, which user space moves, and what is spent: the packet is admitted where
+// spent + Cost + Floor <= limit (none of which wraps), and spent grows by Cost, by compare and swap.
+//
+// One that refills (Kind Bucket) has a rate in units a second, a burst in units, and the time (in nanoseconds) up to which it is
+// spent. With t = Cost * 1e9 / rate and room = (burst - Floor) * 1e9 / rate (0 where burst < Floor), the packet is admitted where
+// max(spent, now) + t - now <= room, and spent becomes max(spent, now) + t. Nothing is admitted at a rate of 0. Cost counts
+// as at most 2^32-1, burst as at most 2^33-1.
+//
+// A refused packet is counted in the credit's refused, by Level. A row without a credit (index 0) refuses.
+type Admit struct {
+	Row       *Row
+	Member    *Member // Kind Credit or Bucket
+	Level     Expr    // below Plan.Levels: which credit, where the member has several, and which counter of refused packets; nil: 0
+	Cost      Expr
+	Floor     Expr   `text:"above"` // nil: 0
+	Count     *Count // what else counts a refused packet; nil: nothing
+	Refused   int
+	Contended int // reason: compare and swap failed AdmitTries times
+	Pos       diag.Pos
+}
+
+// AdmitTries bounds the attempts of a compare and swap.
+const AdmitTries = 16
+
+// Draw takes a number from the shared counter in a member of a row: Var is the counter's value, to which Step is added in the
+// same atomic operation. Where the index is 0, Var is 0.
+type Draw struct {
+	Var    *Var
+	Row    *Row
+	Member *Member // Kind Ctr
+	Step   uint64
+	Pos    diag.Pos
+}
+
+// Translate finds the value of Key in the namespace of a row's member, or makes it: whoever comes first inserts a row that is
+// pending, does Draws, computes Value and completes the row. Who finds a pending row stops under Pending; where the table is
+// full, under Full. Of its path's checks only those that read what it finds stand behind it.
+type Translate struct {
+	Var     *Var
+	Row     *Row
+	Member  *Member // Kind Translation
+	Key     Expr
+	Draws   []*Draw
+	Value   Expr
+	Pending int
+	Full    int
+	Pos     diag.Pos
+}
+
+func (s *Translate) at() diag.Pos { return s.Pos }
+
+func (s *Translate) parts(v *visitor) {
+	v.exprs(s.Key, s.Value)
+	for _, d := range s.Draws {
+		v.sets(d.Var)
+	}
+	v.sets(s.Var)
+}

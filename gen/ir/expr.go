@@ -1,0 +1,259 @@
+package ir
+
+import "net/netip"
+
+// This file has the expressions.
+
+// Const is an integer or a boolean.
+type Const struct {
+	V uint64
+	T Type
+}
+
+func (e *Const) Type() Type     { return e.T }
+func (e *Const) parts(*visitor) {}
+
+// BytesConst is a constant byte string (an Addr, a Mac, Bytes).
+type BytesConst struct {
+	B []byte
+	T Type
+}
+
+func (e *BytesConst) Type() Type     { return e.T }
+func (e *BytesConst) parts(*visitor) {}
+
+// Load reads an unsigned integer of Bits bits that starts Bit bits (0 to 7) behind the byte at Off. Bits run from the most
+// significant one of each byte. Little only with whole bytes.
+type Load struct {
+	Off    Off
+	Bit    int
+	Bits   int
+	Little bool
+	Field  string // "udp.length", for comments
+}
+
+func (e *Load) Type() Type       { return UintType(e.Bits) }
+func (e *Load) parts(v *visitor) { v.bytes(e.Off, (e.Bit+e.Bits+7)/8) }
+
+// LoadBytes reads N bytes. With T.Kind Addr, N is 4 (the result is the mapped address) or 16.
+type LoadBytes struct {
+	Off   Off
+	N     int
+	T     Type
+	Field string
+}
+
+func (e *LoadBytes) Type() Type       { return e.T }
+func (e *LoadBytes) parts(v *visitor) { v.bytes(e.Off, e.N) }
+
+// VarRef reads a variable.
+type VarRef struct{ Var *Var }
+
+func (e *VarRef) Type() Type       { return e.Var.Type }
+func (e *VarRef) parts(v *visitor) { v.reads(e.Var) }
+
+// MetaKind is a fact about the packet that is not in its bytes.
+type MetaKind int
+
+const (
+	FrameLen   MetaKind = iota // skb->len: bytes from the link-layer header to the end
+	VLANTag                    // a tag is in the metadata: skb->vlan_present
+	VLANTCI                    // skb->vlan_tci
+	VLANProto                  // skb->vlan_proto, as a host-order EtherType
+	GSOSize                    // skb->gso_size, 0 for an ordinary packet
+	SKBMark                    // skb->mark
+	SKBPrio                    // skb->priority
+	LinkProto                  // skb->protocol, as a host-order EtherType
+	LinkType                   // skb->pkt_type: whom the frame is addressed to, one of the To… constants
+	LeaseValid                 // the relay's lease has not lapsed
+	// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it covers, times
+	// 65536, plus that of its field; 0 where none is, or the kernel doesn't say.
+	Partial
+	// Encapsulated holds where the segments of a super-packet begin with a tunnel's headers, which the kernel repeats in front of
+	// each (SKB_GSO_ENCAP_ALL). Where the kernel doesn't say, it doesn't hold.
+	Encapsulated
+)
+
+// Whom a frame is addressed to, as Linux numbers it (include/uapi/linux/if_packet.h).
+const (
+	ToHost      = 0 // this host: the device's own address
+	ToBroadcast = 1
+	ToMulticast = 2
+	ToOther     = 3 // another host
+)
+
+// Meta reads a fact about the packet.
+type Meta struct{ Kind MetaKind }
+
+func (e *Meta) Type() Type {
+	if e.Kind == VLANTag || e.Kind == LeaseValid || e.Kind == Encapsulated {
+		return BoolType
+	}
+	if e.Kind == VLANTCI || e.Kind == VLANProto || e.Kind == LinkProto {
+		return UintType(16)
+	}
+	return UintType(32)
+}
+
+func (e *Meta) parts(*visitor) {}
+
+// SettingRef reads a setting.
+type SettingRef struct{ Setting *Setting }
+
+func (e *SettingRef) Type() Type     { return e.Setting.Type }
+func (e *SettingRef) parts(*visitor) {}
+
+// RowHas holds where a lookup found a row.
+type RowHas struct{ Row *Row }
+
+func (e *RowHas) Type() Type     { return BoolType }
+func (e *RowHas) parts(*visitor) {}
+
+// RowMember reads a member of a row's value; the row is known to be there. Atomic members are read once.
+type RowMember struct {
+	Row    *Row
+	Member *Member
+	Part   Part
+}
+
+func (e *RowMember) Type() Type {
+	switch e.Part {
+	case PartAddr:
+		return AddrType
+	case PartPort:
+		return UintType(16)
+	}
+	return e.Member.Type
+}
+
+func (e *RowMember) parts(*visitor) {}
+
+// CounterValue reads the shared counter whose index is in a member of a row (0 where there is none).
+type CounterValue struct {
+	Row    *Row
+	Member *Member
+}
+
+func (e *CounterValue) Type() Type     { return UintType(64) }
+func (e *CounterValue) parts(*visitor) {}
+
+// BinOp is an operator on integers (and on booleans, for Land and Lor, which evaluate their right side only when needed).
+type BinOp int
+
+const (
+	Add BinOp = iota
+	Sub
+	Mul
+	Div // by a non-zero constant
+	Rem // by a non-zero constant
+	And
+	Or
+	Xor
+	Shl // by less than 64
+	Shr
+	Eq
+	Ne
+	Lt
+	Le
+	Gt
+	Ge
+	Land
+	Lor
+)
+
+// Bin applies an operator.
+type Bin struct {
+	Op   BinOp
+	X, Y Expr
+}
+
+func (e *Bin) Type() Type {
+	if e.Op >= Eq {
+		return BoolType
+	}
+	return UintType(64)
+}
+
+func (e *Bin) parts(v *visitor) { v.exprs(e.X, e.Y) }
+
+// Not is !X for a boolean.
+type Not struct{ X Expr }
+
+func (e *Not) Type() Type       { return BoolType }
+func (e *Not) parts(v *visitor) { v.exprs(e.X) }
+
+// BytesEq compares two byte strings of one size.
+type BytesEq struct{ X, Y Expr }
+
+func (e *BytesEq) Type() Type       { return BoolType }
+func (e *BytesEq) parts(v *visitor) { v.exprs(e.X, e.Y) }
+
+// InPrefix holds where an Addr lies in a prefix (given for mapped addresses: an IPv4 /8 is a /104).
+type InPrefix struct {
+	X      Expr
+	Prefix netip.Prefix // of the 16-byte form
+}
+
+func (e *InPrefix) Type() Type       { return BoolType }
+func (e *InPrefix) parts(v *visitor) { v.exprs(e.X) }
+
+// IsV4 holds where an Addr is a mapped IPv4 address.
+type IsV4 struct{ X Expr }
+
+func (e *IsV4) Type() Type       { return BoolType }
+func (e *IsV4) parts(v *visitor) { v.exprs(e.X) }
+
+// Unicast holds where an Addr may be a single host's, another one's than this: it is not unspecified (of IPv4 the whole of
+// 0.0.0.0/8), not loopback, and no Multicast. A mapped address is an IPv4 one.
+type Unicast struct{ X Expr }
+
+func (e *Unicast) Type() Type       { return BoolType }
+func (e *Unicast) parts(v *visitor) { v.exprs(e.X) }
+
+// Multicast holds where an Addr is a multicast group's, or 255.255.255.255.
+type Multicast struct{ X Expr }
+
+func (e *Multicast) Type() Type       { return BoolType }
+func (e *Multicast) parts(v *visitor) { v.exprs(e.X) }
+
+// ByteAt is one byte of a byte string, Index constant and in range.
+type ByteAt struct {
+	X     Expr
+	Index int
+}
+
+func (e *ByteAt) Type() Type       { return UintType(8) }
+func (e *ByteAt) parts(v *visitor) { v.exprs(e.X) }
+
+// SumOK holds where the internet checksum over the bytes [Off, Off+Len) of the packet that came is right (the sum is FFFF).
+type SumOK struct {
+	Off Off
+	Len int
+}
+
+func (e *SumOK) Type() Type       { return BoolType }
+func (e *SumOK) parts(v *visitor) { v.bytes(e.Off, e.Len) }
+
+// Pick is Then where If holds, else Else: integers, or conditions. Only the one that is chosen is evaluated.
+type Pick struct{ If, Then, Else Expr }
+
+// Type is the wider one of the two types.
+func (e *Pick) Type() Type {
+	t, f := e.Then.Type(), e.Else.Type()
+	if f.Bits > t.Bits {
+		return f
+	}
+	return t
+}
+
+func (e *Pick) parts(v *visitor) { v.exprs(e.If, e.Then, e.Else) }
+
+// VarintWord is the QUIC variable-length integer of X in Width bytes, as the upper bytes of a 64-bit integer whose other bits are
+// 0: what it adds to a checksum.
+type VarintWord struct {
+	X     Expr
+	Width *Var
+}
+
+func (e *VarintWord) Type() Type       { return UintType(64) }
+func (e *VarintWord) parts(v *visitor) { v.reads(e.Width); v.exprs(e.X) }

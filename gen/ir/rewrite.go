@@ -1,0 +1,149 @@
+package ir
+
+import (
+	"iter"
+
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+)
+
+// This file has what becomes of a packet: the rewrite, and the checksums that follow it.
+
+// Resize says how room is made or closed between the front and the payload.
+type Resize int
+
+const (
+	// InPlace: the front keeps its size.
+	InPlace Resize = iota
+	// MoveHeaders: room is made or closed behind the link-layer header (bpf_skb_adjust_room); the whole front is written again.
+	MoveHeaders
+	// MovePayload: the front stays, the payload moves, the tail is cut or grown.
+	MovePayload
+	// MoveEither: MovePayload where a checksum of a header in front of Rewrite.Unmoved is pending, else MoveHeaders. See
+	// docs/architecture.md: the kernel's csum_start doesn't follow a moved header.
+	MoveEither
+)
+
+// Rewrite turns the packet that came into the packet that leaves:
+//
+//	came:   [ front ............ OldFront ) [ payload: Payload bytes ) [ tail: the rest of the frame )
+//	leaves: [ new front ........ NewFront ) [ payload )
+//
+// All values are computed from the packet that came, before the first write. Cells cover the whole new front from byte 0,
+// except checksums, where Resize is MoveHeaders or MoveEither. With InPlace and MovePayload the bytes of the front stay where
+// they are, and Cells name only what changes or is new. Where Family changes the network header (Resize is then MoveHeaders or
+// MoveEither), bpf_skb_change_proto has made or closed 20 bytes already, and PopInner 4; what room remains to be made may be none.
+// Without Trim, the tail stays (InPlace only).
+//
+// Where the packet is sent (Forward.Hop) and the program begins with a link-layer header, the bytes 0 to 11 are the hop's
+// link-layer addresses, destination first, and no cell covers them; HopNeighbour leaves them to the kernel.
+type Rewrite struct {
+	Resize   Resize
+	Family   int  // 0, or the family that the network header changes to (4, 6): bpf_skb_change_proto first
+	PopTag   bool // the VLAN tag in the metadata goes away (bpf_skb_vlan_pop)
+	PopInner bool // the outermost VLAN tag stands in the frame, behind the link-layer addresses, and goes away (bpf_skb_vlan_pop)
+	L2       int  // bytes of the link-layer headers in the frame that leaves: where the network header begins
+	OldFront Off
+	NewFront Off // Base is OldFront.Base or nil
+	Unmoved  Off // unless InPlace: behind the last header that came in front of all that is taken out or put in
+	Payload  Expr
+	Trim     bool // cut the tail off
+	Stores   []Store
+	Sums     []*Sum
+	Priority Expr // skb->priority, or nil
+	Mark     Expr // skb->mark, or nil
+	Pos      diag.Pos
+}
+
+func (w *Rewrite) parts(v *visitor) {
+	v.bounds(w.OldFront, w.NewFront, w.Unmoved)
+	v.exprs(w.Payload, w.Priority, w.Mark)
+	for _, s := range w.Stores {
+		v.bytes(s.Off, s.Size)
+		v.reads(s.Width)
+		v.exprs(s.Value)
+	}
+	for _, s := range w.Sums {
+		v.bytes(s.Old, 2)
+		v.bytes(s.New, 2)
+		v.bounds(s.TailEnd)
+		v.exprs(s.TailOdd, s.Swap)
+		for t := range s.Terms() {
+			v.exprs(t.Value, t.Len, t.OddIf)
+			if t.Region {
+				v.bytes(t.At, t.Max)
+			}
+		}
+	}
+}
+
+// Store writes one value at an offset of the packet that leaves. Uint values take Size 1, 2, 4 or 8 bytes (a cell holds whole
+// bytes; bit fields that share bytes are already put together), bytes-like values take their own size; an Addr with Size 4
+// writes the last 4 bytes. Little: the integer is little endian.
+type Store struct {
+	Off    Off
+	Size   int
+	Little bool
+	Width  *Var // the value is written as a QUIC variable-length integer of so many bytes (1, 2, 4, 8), which it fits; Size is 8
+	Value  Expr
+	Note   string // the fields in it, for a comment: "version ihl dscp ecn"
+	Pos    diag.Pos
+}
+
+// Sum is an internet checksum (RFC 1071) that has to follow a rewrite.
+//
+// The payload's sum follows from the old checksum: payload = ~old - Old - OldPseudo - tail, its bytes swapped where Swap
+// holds (its first byte moved from an even to an odd position of the covered bytes, or back). Then
+// new = ~(payload + New + NewPseudo), all in ones' complement arithmetic. The canonical forms are: a result of FFFF is
+// written as 0, except that an Optional checksum writes 0 as FFFF.
+//
+// A checksum that is pending (the fact Partial names its field, or, of a super-packet, one that begins behind it) holds only the
+// pseudo-header's sum, not complemented: new = old + NewPseudo - OldPseudo. Where the kernel doesn't say which one is, one may be
+// that holds this sum.
+type Sum struct {
+	Name      string // "udp.checksum"
+	Old       Off    // the field in the packet that came; Fresh: not used
+	New       Off    // the field in the packet that leaves
+	Fresh     bool   // the header is new: new = ~(New + NewPseudo)
+	Absent    bool   // an old value of 0 means "no checksum" and stays
+	Optional  bool
+	Offloaded bool // may be pending. Where the kernel doesn't say, and one at an odd offset seems to be, the packet goes up (Forward.NoRoom)
+	OldTerms  []Term
+	NewTerms  []Term
+	OldPseudo []Term
+	NewPseudo []Term
+	Tail      bool // the covered bytes went on behind the payload up to TailEnd; those are cut off
+	TailEnd   Off
+	TailOdd   Expr // Tail: holds where the payload's end is at an odd position of the covered bytes that came; nil: it is even
+	TailMax   int  // at most so many bytes of tail
+	Swap      Expr // nil: never
+	Pos       diag.Pos
+}
+
+// Terms are all terms of a checksum.
+func (s *Sum) Terms() iter.Seq[Term] {
+	return func(yield func(Term) bool) {
+		for _, list := range [][]Term{s.OldTerms, s.NewTerms, s.OldPseudo, s.NewPseudo} {
+			for _, t := range list {
+				if !yield(t) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Term is a summand of a checksum: a value of Size bytes at an even or odd position of the covered bytes, or (Region) the
+// bytes of the packet that came from At, Len of them, at most Max, or (New) another checksum of the rewrite, one that stands
+// in front of this one in Rewrite.Sums, as it leaves: the field of a header whose checksum this one covers, too. Where only
+// the packet tells the position, OddIf holds where it is odd.
+type Term struct {
+	Value  Expr
+	Size   int
+	Odd    bool
+	OddIf  Expr
+	New    *Sum // its value when nothing is pending; Size is 2
+	Region bool
+	At     Off
+	Len    Expr
+	Max    int
+}

@@ -1,0 +1,212 @@
+package ir
+
+import (
+	"github.com/fastrelay/fastrelay-gen/internal/diag"
+	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+)
+
+// This file has the statements, but for those of one-to-many relays (fanout.go) and translations (effects.go).
+
+// NeedBytes continues only if the frame has all bytes up to End.
+type NeedBytes struct {
+	End    Off
+	Reason int
+	Pos    diag.Pos
+}
+
+func (s *NeedBytes) at() diag.Pos     { return s.Pos }
+func (s *NeedBytes) parts(v *visitor) { v.bounds(s.End) }
+
+// Let computes a value. A variable may be set in both branches of an If; it is always set before it is read.
+type Let struct {
+	Var   *Var
+	Value Expr
+	Pos   diag.Pos
+}
+
+func (s *Let) at() diag.Pos { return s.Pos }
+
+func (s *Let) parts(v *visitor) {
+	v.exprs(s.Value)
+	v.sets(s.Var)
+}
+
+// Guard continues only if Cond holds; else the packet goes up under Reason.
+type Guard struct {
+	Cond   Expr
+	Reason int // an index into Program.Reasons of kind Punted
+	Pos    diag.Pos
+}
+
+func (s *Guard) at() diag.Pos     { return s.Pos }
+func (s *Guard) parts(v *visitor) { v.exprs(s.Cond) }
+
+// If runs Then or Else; the block in which it stands goes on behind it, unless the branch ended in a terminal.
+type If struct {
+	Cond Expr
+	Then []Stmt
+	Else []Stmt
+	Pos  diag.Pos
+	Note string // "rule 1", "ipv4", for a comment
+}
+
+func (s *If) at() diag.Pos { return s.Pos }
+
+func (s *If) parts(v *visitor) {
+	v.exprs(s.Cond)
+	v.blocks(&s.Then, &s.Else)
+}
+
+// ReadVarint reads a QUIC variable-length integer (RFC 9000 §16): its value and its size in bytes (1, 2, 4, 8).
+type ReadVarint struct {
+	Value  *Var
+	Size   *Var
+	At     Off
+	Reason int // the frame ends before it does
+	Pos    diag.Pos
+}
+
+func (s *ReadVarint) at() diag.Pos { return s.Pos }
+
+func (s *ReadVarint) parts(v *visitor) {
+	v.bytes(s.At, 8)
+	v.sets(s.Value, s.Size)
+}
+
+// Lookup finds a row. In a session's table a row counts as missing unless its generation is the slot's, and the slot's
+// deadline has not passed. What the row holds is what it held at one moment, whatever user space does to the table meanwhile.
+type Lookup struct {
+	Row      *Row
+	Key      []MemberValue // all of Table.Key's members
+	Miss     int           // reason; -1 where Row.Optional
+	Changing int           // reason where user space changed rows at each attempt to read one: never in the model
+	Pos      diag.Pos
+}
+
+func (s *Lookup) at() diag.Pos     { return s.Pos }
+func (s *Lookup) parts(v *visitor) { v.values(s.Key) }
+
+// MemberValue gives a member its value. An Endpoint member takes two: Part 1 (address) and Part 2 (port). Otherwise Part is
+// 0. A Prefix member of a lookup takes an Addr (the whole address is looked up).
+type MemberValue struct {
+	Member *Member
+	Part   Part
+	Value  Expr
+}
+
+// Part is a part of a composite member.
+type Part int
+
+const (
+	Whole Part = iota
+	PartAddr
+	PartPort
+)
+
+// Count adds By to a counter: the named one, or the shared counter whose index is in Member of Row (nothing happens where
+// the index is 0).
+type Count struct {
+	Counter *Counter
+	Row     *Row
+	Member  *Member
+	By      Expr
+	Pos     diag.Pos
+}
+
+func (s *Count) at() diag.Pos     { return s.Pos }
+func (s *Count) parts(v *visitor) { v.exprs(s.By) }
+
+// Learn inserts or replaces a row of a table that is not a session's. It comes after every Guard of its path.
+type Learn struct {
+	Table *Table
+	Key   []MemberValue
+	Value []MemberValue
+	Full  int // reason where the kernel refuses (the table is full)
+	Pos   diag.Pos
+}
+
+func (s *Learn) at() diag.Pos { return s.Pos }
+
+func (s *Learn) parts(v *visitor) {
+	v.values(s.Key)
+	v.values(s.Value)
+}
+
+// CheckHop continues only if a packet can leave through Hop: its state and its MTU allow it.
+type CheckHop struct {
+	Hop    *HopRef
+	Length Expr // of the outgoing network-layer packet, in bytes (for a super-packet: of one segment is the kernel's matter)
+	// Reasons by state, indexed by the HopXxx constants; TooBig for a packet over the MTU.
+	Reasons [HopStates]int
+	TooBig  int
+	Pos     diag.Pos
+}
+
+func (s *CheckHop) at() diag.Pos { return s.Pos }
+
+func (s *CheckHop) parts(v *visitor) {
+	v.exprs(s.Length)
+	v.hop(s.Hop)
+}
+
+// States of a hop (struct fr_hop's state). Only HopDirect and HopNeighbour let a packet leave.
+const (
+	HopNone        = abi.HopNone        // not resolved
+	HopDirect      = abi.HopDirect      // the link-layer addresses are known: bpf_redirect
+	HopNeighbour   = abi.HopNeighbour   // the kernel has to resolve the neighbour: bpf_redirect_neigh
+	HopLocal       = abi.HopLocal       // the destination is this host
+	HopUnreachable = abi.HopUnreachable // the route says unreachable, or there is no route
+	HopBlackhole   = abi.HopBlackhole
+	HopProhibit    = abi.HopProhibit
+	HopStates      = abi.HopStates
+)
+
+// HopRef says where the hop of a packet comes from: a member of a row (Kind Hop, or NextHop), or (Row nil) a route lookup
+// in the kernel for the addresses given.
+type HopRef struct {
+	Row      *Row
+	Member   *Member
+	From, To Expr // Addr; Row nil
+	Family   int  // of the outgoing packet: 4 or 6
+}
+
+// Up lets the packet go up untouched.
+type Up struct {
+	Reason int
+	Pos    diag.Pos
+}
+
+func (s *Up) at() diag.Pos   { return s.Pos }
+func (s *Up) parts(*visitor) {}
+
+// Drop drops the packet.
+type Drop struct {
+	Effects // Emits that are not required, and Lets
+	Reason  int
+	Pos     diag.Pos
+}
+
+func (s *Drop) at() diag.Pos     { return s.Pos }
+func (s *Drop) parts(v *visitor) { s.Effects.parts(v) }
+
+// Forward is the write phase. With Hop, the packet is sent; without, it goes on (reason of kind Passed).
+type Forward struct {
+	Effects
+	Rewrite *Rewrite // nil: nothing changes
+	Hop     *HopRef
+	End     Expr   // the bytes of the packet that came from here on are cut off; nil: none (a Rewrite with Trim cuts off more)
+	Usage   []*Row // rows of sessions whose usage counters count the packet
+	Reason  int    // Sent or Passed
+	Fault   int    // reason where the kernel fails after the first change; -1 where nothing can fail
+	NoRoom  int    // reason (Punted) where the kernel fails before the first change; -1 likewise
+	Pos     diag.Pos
+}
+
+func (s *Forward) at() diag.Pos { return s.Pos }
+
+func (s *Forward) parts(v *visitor) {
+	s.Effects.parts(v)
+	v.hop(s.Hop)
+	v.exprs(s.End)
+	v.rewrite(s.Rewrite)
+}
