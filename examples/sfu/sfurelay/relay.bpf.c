@@ -13,13 +13,13 @@
 #define FR_NEEDS_LEARNED 1
 #define FR_NEEDS_SHARED 24577
 #define FR_NEEDS_NAMED 1
+#define FR_NEEDS_ELEMENTS
 #define FR_NEEDS_FACTS
 #define FR_NEEDS_RECEIVERS 8193
 #define FR_NEEDS_CREDITS 8193
 #define FR_NEEDS_RING 1048576
 #define FR_NEEDS_FRONT 512
 #define FR_NEEDS_SAME 13
-#define FR_NEEDS_ELEMENTS
 #define FR_LEVELS 4
 #define FR_EVENTS 2
 #include "fastrelay.h"
