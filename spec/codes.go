@@ -71,4 +71,9 @@ var (
 		"The operating system can't read the spec that a Go program loads: there is no such file, it is a\n"+
 			"folder, or this user may not read it. The command line reports FR0515 instead.",
 		`spec.LoadFile("relays")`, `spec.LoadFile("relays/spec.cue")`)
+	codeLanguage = diag.Define("FR0120", "unknown version of the language",
+		"`language` names the version of the language that a spec is written in. A version is a number that only changes where an existing\n"+
+			"spec would mean something else. This spec asks for one that this tool doesn't know: a newer tool knows it.",
+		"language: 2",
+		"language: 1")
 )

@@ -176,6 +176,9 @@ func (l *loader) load(src []byte) (s *Spec) {
 	l.syntax, l.known, l.src = f, declared(f), src
 	ctx := cuecontext.New()
 	l.evaluate(ctx, f)
+	if !l.languageKnown() {
+		return nil
+	}
 	schema := ctx.CompileString(schemaText, cue.Filename(schemaName)).LookupPath(cue.ParsePath("#Spec"))
 	if err := schema.Err(); err != nil {
 		panic(err)
@@ -196,6 +199,22 @@ func (l *loader) load(src []byte) (s *Spec) {
 		return nil
 	}
 	return s
+}
+
+// Language is the version of the language that this package knows. It changes where an existing spec would mean something else.
+const Language = 1
+
+// languageKnown reports a spec in another version of the language, and nothing else: the rest isn't for this loader to judge.
+func (l *loader) languageKnown() bool {
+	v := get(l.root, "language")
+	n, err := v.Int64()
+	if err != nil || n == Language {
+		return true // where it is no number, the schema says so
+	}
+	*l.diags = diag.List{}
+	l.diags.Add(codeLanguage, l.pos(v), "version %d of the language is not known", n).
+		WithHint("this tool knows version %d; fastrelay-gen version says which tool this is", Language)
+	return false
 }
 
 // evaluate computes the user's value, and reports what CUE finds wrong with it. A reference that leads nowhere makes CUE give up

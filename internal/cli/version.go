@@ -9,15 +9,17 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/internal/doctor"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
 // versions is what `version` prints.
 type versions struct {
-	Module  string `json:"module"`
-	Runtime int    `json:"runtime"` // contract between generated packages and package runtime
-	Go      string `json:"go"`
-	Clang   string `json:"clang"`
-	Kernel  string `json:"kernel"`
+	Module   string `json:"module"`
+	Language int    `json:"language"` // version of the language
+	Runtime  int    `json:"runtime"`  // contract between generated packages and package runtime
+	Go       string `json:"go"`
+	Clang    string `json:"clang"`
+	Kernel   string `json:"kernel"`
 }
 
 // release is the version of a released binary: `make release` sets it when it links.
@@ -55,7 +57,7 @@ func (a *app) version(ctx context.Context, format string) error {
 	if err := a.setFormat(format); err != nil {
 		return err
 	}
-	v := versions{Module: release, Runtime: abi.Version, Clang: doctor.Clang(ctx)}
+	v := versions{Module: release, Language: spec.Language, Runtime: abi.Version, Clang: doctor.Clang(ctx)}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		v.Go = info.GoVersion
 		if v.Module == "" {
@@ -66,7 +68,7 @@ func (a *app) version(ctx context.Context, format string) error {
 	if format == "json" {
 		return a.json(v)
 	}
-	fmt.Fprintf(a.out, "fastrelay-gen  %s (runtime contract %d, %s)\nclang          %s\nkernel         %s\n", v.Module, v.Runtime, v.Go, v.Clang, v.Kernel)
+	fmt.Fprintf(a.out, "fastrelay-gen  %s (language %d, runtime contract %d, %s)\nclang          %s\nkernel         %s\n", v.Module, v.Language, v.Runtime, v.Go, v.Clang, v.Kernel)
 	return nil
 }
 
