@@ -36,6 +36,7 @@ const (
 type Options struct {
 	Dir     string // where to write; empty: a folder beside the spec with the package's name
 	Package string // of the generated Go; empty: the folder's name if Dir is given and a package may have it, else the spec's name and "relay"
+	Reuse   bool   // where the folder has what a build would write, take its object, and run neither clang nor the model
 }
 
 // Result is what a build makes, before anything is written.
@@ -50,6 +51,10 @@ type Result struct {
 	Clang    string            // version
 	Lines    []diag.Pos        // of each line of the C, its place in the spec where it has one
 	Warnings *diag.List        // about the spec
+	Current  bool              // the folder has these files already (see Options.Reuse)
+
+	text   []byte // of the spec
+	source string // hash of what clang is given
 }
 
 // Object returns the compiled object.
@@ -62,7 +67,7 @@ func Plan(ctx context.Context, path string) (*Result, *diag.List, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	r := &Result{File: path, SpecHash: hash(text), Files: map[string][]byte{}}
+	r := &Result{File: path, SpecHash: hash(text), Files: map[string][]byte{}, text: text}
 	s, list := spec.LoadWithin(ctx, path, text)
 	if list.Len() > 0 {
 		return nil, list, nil
@@ -85,9 +90,9 @@ func Spec(ctx context.Context, path string, opt Options) (*Result, *diag.List, e
 	if err := r.place(opt); err != nil {
 		return nil, nil, err
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return nil, nil, err
+	rendered := r.render()
+	if rendered == nil && opt.Reuse && r.reuse(ctx) {
+		return r, list, nil
 	}
 	rehearsed := make(chan error, 1)
 	wrong := &diag.List{}
@@ -98,7 +103,7 @@ func Spec(ctx context.Context, path string, opt Options) (*Result, *diag.List, e
 		}
 		rehearsed <- err
 	}()
-	err = r.source(text)
+	err = rendered
 	if err == nil {
 		err = r.compile(ctx)
 	}
@@ -108,17 +113,12 @@ func Spec(ctx context.Context, path string, opt Options) (*Result, *diag.List, e
 	if err != nil {
 		return nil, nil, err
 	}
-	golang, err := glue.Render(r.Plan, glue.RenderOptions{Package: r.Package, Object: ObjectName})
-	if err != nil {
-		return nil, nil, err
-	}
-	r.Files[PackageName] = golang
 	return r, list, nil
 }
 
-// source renders the C, with the spec's own lines as comments.
-func (r *Result) source(text []byte) error {
-	lines := strings.Split(string(text), "\n")
+// render makes the C, with the spec's own lines as comments, and the Go.
+func (r *Result) render() error {
+	lines := strings.Split(string(r.text), "\n")
 	src, err := bpf.Render(r.Plan, bpf.Options{Quote: func(file string, line int) string {
 		if file != r.File || line < 1 || line > len(lines) {
 			return ""
@@ -132,7 +132,30 @@ func (r *Result) source(text []byte) error {
 		r.Files[name] = []byte(content)
 	}
 	r.Lines = src.Lines
-	return nil
+	r.source = clang.Digest(string(r.Files[SourceName]), string(r.Files[HelpersName]), clang.Options{Lines: r.Lines})
+	r.Files[PackageName], err = glue.Render(r.Plan, glue.RenderOptions{Package: r.Package, Object: ObjectName})
+	return err
+}
+
+// reuse reports whether the folder has what this build would write, and takes the object from there. That is so where the manifest
+// says that the object was made of the same C by the same clang, and every file is what it lists. Without a clang on this machine,
+// the one that made the object will do.
+func (r *Result) reuse(ctx context.Context) bool {
+	old, err := readManifest(r.Dir)
+	if err != nil || old.spec != r.SpecHash || old.source != r.source {
+		return false
+	}
+	if tool, err := clang.Find(ctx); err == nil && tool.Version != old.clang || ctx.Err() != nil {
+		return false
+	}
+	object, err := os.ReadFile(filepath.Join(r.Dir, ObjectName))
+	if err != nil || hash(object) != old.files[ObjectName] {
+		return false
+	}
+	r.Files[ObjectName], r.Clang = object, old.clang
+	d, err := Check(r)
+	r.Current = err == nil && d.Same()
+	return r.Current
 }
 
 // compile runs clang on the C.

@@ -18,11 +18,12 @@ type Written struct {
 	Files   []string // in the folder now, without the manifest, sorted
 	Removed []string // of an earlier build, and no longer part of it
 	Kept    []string // of an earlier build and no longer part of it, but changed since by somebody
+	Changed bool     // something was written or removed
 }
 
-// Write puts the files of r into its folder. All are written beside their place first and then renamed, the manifest last, so
-// that a reader never sees half a file, and a failure leaves what was there. Files of an earlier build that are no longer
-// part of this one go away, unless somebody has changed them.
+// Write puts the files of r into its folder, and leaves those alone that are there already. They are written beside their place
+// first and then renamed, the manifest last, so that a reader never sees half a file, and a failure leaves what was there. Files
+// of an earlier build that are no longer part of this one go away, unless somebody has changed them.
 func Write(r *Result) (*Written, error) {
 	old, err := readManifest(r.Dir)
 	if err != nil {
@@ -34,28 +35,10 @@ func Write(r *Result) (*Written, error) {
 	if err := os.MkdirAll(r.Dir, 0o755); err != nil {
 		return nil, writeError(err)
 	}
-	m := newManifest(r)
-	stage, err := os.MkdirTemp(r.Dir, ".fastrelay-")
-	if err != nil {
+	w := &Written{Files: slices.Sorted(maps.Keys(r.Files))}
+	if w.Changed, err = replace(r); err != nil {
 		return nil, writeError(err)
 	}
-	defer os.RemoveAll(stage)
-
-	names := slices.Sorted(maps.Keys(r.Files))
-	for _, name := range names {
-		if err := os.WriteFile(filepath.Join(stage, name), r.Files[name], 0o644); err != nil {
-			return nil, writeError(err)
-		}
-	}
-	if err := os.WriteFile(filepath.Join(stage, ManifestName), m.text(), 0o644); err != nil {
-		return nil, writeError(err)
-	}
-	for _, name := range append(slices.Clone(names), ManifestName) {
-		if err := os.Rename(filepath.Join(stage, name), filepath.Join(r.Dir, name)); err != nil {
-			return nil, writeError(err)
-		}
-	}
-	w := &Written{Files: names}
 	for _, name := range slices.Sorted(maps.Keys(old.files)) {
 		if _, current := r.Files[name]; current {
 			continue
@@ -70,10 +53,45 @@ func Write(r *Result) (*Written, error) {
 			if err := os.Remove(path); err != nil {
 				return nil, writeError(err)
 			}
-			w.Removed = append(w.Removed, name)
+			w.Removed, w.Changed = append(w.Removed, name), true
 		}
 	}
 	return w, nil
+}
+
+// replace writes the files that differ from what is there, the manifest last. It reports whether there were any.
+func replace(r *Result) (changed bool, err error) {
+	files := maps.Clone(r.Files)
+	files[ManifestName] = newManifest(r).text()
+	maps.DeleteFunc(files, func(name string, content []byte) bool {
+		there, err := os.ReadFile(filepath.Join(r.Dir, name))
+		return err == nil && bytes.Equal(there, content)
+	})
+	if len(files) == 0 {
+		return false, nil
+	}
+	stage, err := os.MkdirTemp(r.Dir, ".fastrelay-")
+	if err != nil {
+		return false, err
+	}
+	defer os.RemoveAll(stage)
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(stage, name), content, 0o644); err != nil {
+			return false, err
+		}
+	}
+	_, manifest := files[ManifestName]
+	delete(files, ManifestName)
+	order := slices.Sorted(maps.Keys(files))
+	if manifest {
+		order = append(order, ManifestName)
+	}
+	for _, name := range order {
+		if err := os.Rename(filepath.Join(stage, name), filepath.Join(r.Dir, name)); err != nil {
+			return true, err
+		}
+	}
+	return true, nil
 }
 
 func writeError(err error) error {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
@@ -154,6 +155,40 @@ func TestOnlyClangDiffers(t *testing.T) {
 	other.SpecHash = hash([]byte("another spec"))
 	if d := difference(t, other); d.OnlyClang {
 		t.Errorf("another spec: %+v", d)
+	}
+}
+
+// What is there already isn't written again.
+func TestUnchangedFilesAreLeft(t *testing.T) {
+	dir := t.TempDir()
+	if w := write(t, result(dir, "a.h", "1", "relay.go", "1")); !w.Changed {
+		t.Errorf("first: %+v", w)
+	}
+	long := time.Now().Add(-time.Hour).Truncate(time.Second)
+	for _, name := range []string{"a.h", "relay.go", ManifestName, "."} {
+		if err := os.Chtimes(filepath.Join(dir, name), long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	untouched := func() (names []string) {
+		for _, name := range []string{"a.h", "relay.go", ManifestName, "."} {
+			info, err := os.Stat(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if info.ModTime().Equal(long) {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	w := write(t, result(dir, "a.h", "1", "relay.go", "1"))
+	if got := untouched(); w.Changed || !slices.Equal(got, []string{"a.h", "relay.go", ManifestName, "."}) {
+		t.Errorf("again: %+v, untouched: %q", w, got)
+	}
+	w = write(t, result(dir, "a.h", "1", "relay.go", "2"))
+	if got := untouched(); !w.Changed || !slices.Equal(got, []string{"a.h"}) {
+		t.Errorf("one file: %+v, untouched: %q", w, got)
 	}
 }
 

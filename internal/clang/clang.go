@@ -3,12 +3,15 @@ package clang
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -153,28 +156,11 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 		return nil, "", err
 	}
 	defer os.RemoveAll(dir)
-	compiled, files := sourceName, map[string]string{sourceName: source, headerName: header}
-	if opt.Lines != nil {
-		compiled, files[copyName] = copyName, annotate(source, opt.Lines)
-	}
+	files, args := inputs(source, header, opt)
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return nil, "", err
 		}
-	}
-	cpu := opt.CPU
-	if cpu == "" {
-		cpu = "v3"
-	}
-	args := []string{
-		"-O2", "-g", "--target=bpfel", "-mcpu=" + cpu, "-std=gnu11", "-nostdinc", "-fno-strict-aliasing", "-fno-ident",
-		"-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-address-of-packed-member", "-Wno-tautological-compare",
-		// Any folder by another name, and that name taken off: files are called what they are called in #line.
-		"-fdebug-compilation-dir=/fastrelay", "-ffile-prefix-map=/fastrelay=", "-fno-color-diagnostics",
-		"-c", compiled, "-o", objectName,
-	}
-	if opt.Warn {
-		args = append(args, "-Werror")
 	}
 	if log, err := run(ctx, dir, tool.Clang, args...); err != nil {
 		return nil, tool.Version, failure(ctx, tool, log, err)
@@ -184,6 +170,40 @@ func Compile(ctx context.Context, source, header string, opt Options) (object []
 	}
 	object, err = os.ReadFile(filepath.Join(dir, objectName))
 	return object, tool.Version, err
+}
+
+// inputs are what clang is given: files by name, and its arguments.
+func inputs(source, header string, opt Options) (files map[string]string, args []string) {
+	compiled, files := sourceName, map[string]string{sourceName: source, headerName: header}
+	if opt.Lines != nil {
+		compiled, files[copyName] = copyName, annotate(source, opt.Lines)
+	}
+	cpu := opt.CPU
+	if cpu == "" {
+		cpu = "v3"
+	}
+	args = []string{
+		"-O2", "-g", "--target=bpfel", "-mcpu=" + cpu, "-std=gnu11", "-nostdinc", "-fno-strict-aliasing", "-fno-ident",
+		"-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-address-of-packed-member", "-Wno-tautological-compare",
+		// Any folder by another name, and that name taken off: files are called what they are called in #line.
+		"-fdebug-compilation-dir=/fastrelay", "-ffile-prefix-map=/fastrelay=", "-fno-color-diagnostics",
+		"-c", compiled, "-o", objectName,
+	}
+	if opt.Warn {
+		args = append(args, "-Werror")
+	}
+	return files, args
+}
+
+// Digest is a hash of all that an object depends on, besides the version of clang.
+func Digest(source, header string, opt Options) string {
+	files, args := inputs(source, header, opt)
+	h := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		fmt.Fprintf(h, "%s %d\n%s", name, len(files[name]), files[name])
+	}
+	fmt.Fprintf(h, "%q", args)
+	return fmt.Sprintf("sha256:%x", h.Sum(nil))
 }
 
 func failure(ctx context.Context, tool *Tool, log string, err error) error {

@@ -34,6 +34,8 @@ written is never touched.
 
 Warnings (something is declared that nothing uses) go to standard error, also with -q, and the build goes on.
 
+Where the folder has these files already, made from the same spec, nothing is written, and clang isn't run.
+
 With --check nothing is written. Exit status: 0 the folder is what a build would write, 2 it isn't, 1 an error.`,
 		Example: `  fastrelay-gen build examples/turn/spec.cue
   fastrelay-gen build spec.cue -o internal/turnrelay
@@ -67,6 +69,7 @@ type summary struct {
 	Files    []string         `json:"files"`
 	Removed  []string         `json:"removed,omitempty"`
 	Kept     []string         `json:"kept,omitempty"`
+	Current  bool             `json:"current"` // nothing had to be written
 	Seconds  float64          `json:"seconds"`
 	Warnings *diag.List       `json:"warnings"`
 
@@ -88,6 +91,7 @@ func (a *app) build(ctx context.Context, file string, opt buildOptions) error {
 		return a.dumpPlan(ctx, file)
 	}
 	start := time.Now()
+	opt.Reuse = !opt.check
 	r, err := a.compile(ctx, file, opt.Options)
 	if err != nil {
 		return err
@@ -106,6 +110,7 @@ func (a *app) build(ctx context.Context, file string, opt buildOptions) error {
 	if err != nil {
 		return err
 	}
+	s.Current = !w.Changed
 	s.Files, s.Removed, s.Kept = append(w.Files, build.ManifestName), w.Removed, w.Kept
 	s.Seconds = time.Since(start).Seconds()
 	switch {
@@ -194,6 +199,10 @@ func (a *app) summary(s *summary) {
 	}
 	for _, name := range s.Kept {
 		fmt.Fprintf(a.out, "kept %s: it is of an earlier build, but somebody has changed it\n", filepath.Join(s.Dir, name))
+	}
+	if s.Current {
+		fmt.Fprintf(a.out, "%s is up to date   %.1f s\n", s.Dir, s.Seconds)
+		return
 	}
 	fmt.Fprintf(a.out, "wrote %s: %s   %.1f s\n", s.Dir, strings.Join(s.Files, " "), s.Seconds)
 }
