@@ -88,7 +88,7 @@ var frames = map[diag.Code]string{
 	"FR0111": program("", udp, ""),
 	"FR0112": field,
 	"FR0113": program("", udp, ""), "FR0114": program("", udp, ""),
-	"FR0115": top, "FR0116": field, "FR0117": top, "FR0118": "import \"list\"\n\n" + top,
+	"FR0115": top, "FR0116": field, "FR0117": top, "FR0120": top, "FR0118": "import \"list\"\n\n" + top,
 
 	"FR0201": program(turn, toTurn, `do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}]`),
 	"FR0202": program("", udp, ""),
