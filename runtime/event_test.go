@@ -121,7 +121,7 @@ func TestEventsAreShared(t *testing.T) {
 	}
 }
 
-// A reader that doesn't read costs the kernel nothing; what is lost is counted, and what is there is whole.
+// A ring is no smaller than a page.
 func TestRingEntries(t *testing.T) {
 	for _, c := range []struct {
 		bytes uint32
@@ -134,6 +134,7 @@ func TestRingEntries(t *testing.T) {
 	}
 }
 
+// A reader that doesn't read costs the kernel nothing; what is lost is counted, and what is there is whole.
 func TestEventsLost(t *testing.T) {
 	r := loadRing(t, 4096)
 	add(t, openGroup(t, r, 7), 1, 1)

@@ -260,7 +260,7 @@ func checkFrames(t *testing.T, c *testnet.Capture, n int) {
 		if err := f.Check(); err != nil {
 			t.Errorf("%v: % x", err, f.Data)
 		}
-		if f.Pending {
+		if f.Partial {
 			pending++
 		}
 	}

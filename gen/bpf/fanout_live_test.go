@@ -150,7 +150,7 @@ func TestCopies(t *testing.T) {
 						if err := f.Check(); err != nil {
 							t.Errorf("%v\n%x", err, f.Data)
 						}
-						if f.Pending && !offload[1] {
+						if f.Partial && !offload[1] {
 							t.Error("a checksum is pending behind a device without offload")
 						}
 					}

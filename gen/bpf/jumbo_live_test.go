@@ -170,10 +170,10 @@ func jumboFrames(t *testing.T, u *unit, program string, offload [2]bool) {
 	for i, p := range packets {
 		shared := j.send(t, p)
 		came := tap.next(t, p.String())
-		if pending := sendWays[p.way].pending && offload[0]; came.Pending != pending {
-			t.Fatalf("%s: the checksum that came in is pending: %v: this test shows nothing", p, came.Pending)
+		if pending := sendWays[p.way].pending && offload[0]; came.Partial != pending {
+			t.Fatalf("%s: the checksum that came in is pending: %v: this test shows nothing", p, came.Partial)
 		}
-		if sendWays[p.way].name == likePending && len(p.data) >= 6 && (testnet.Frame{Data: came.Data, Pending: true}).Check() != nil {
+		if sendWays[p.way].name == likePending && len(p.data) >= 6 && (testnet.Frame{Data: came.Data, Partial: true}).Check() != nil {
 			t.Fatalf("%s: the checksum doesn't look like a pending one: this test shows nothing", p)
 		}
 		want, err := j.model.Run(program, sim.Packet{Data: came.Data, Partial: partialUDP(came)})
@@ -308,10 +308,10 @@ func (j *jumbo) compare(t *testing.T, what string, want sim.Result, got testnet.
 	if !bytes.Equal(got.Data[:6], want.Hop.Dst[:]) || !bytes.Equal(got.Data[6:12], want.Hop.Src[:]) {
 		t.Errorf("%s: came with MAC addresses %x, the model's hop is %+v", what, got.Data[:12], want.Hop)
 	}
-	if pending := want.Packet.Partial != (sim.Partial{}) && j.offload[1]; got.Pending != pending {
-		t.Errorf("%s: the checksum is pending: %v, want %v", what, got.Pending, pending)
+	if pending := want.Packet.Partial != (sim.Partial{}) && j.offload[1]; got.Partial != pending {
+		t.Errorf("%s: the checksum is pending: %v, want %v", what, got.Partial, pending)
 	}
-	model := testnet.Frame{Data: want.Packet.Data, Pending: want.Packet.Partial != (sim.Partial{})}
+	model := testnet.Frame{Data: want.Packet.Data, Partial: want.Packet.Partial != (sim.Partial{})}
 	for name, f := range map[string]testnet.Frame{"kernel": got, "model": model} {
 		if err := f.Check(); err != nil {
 			t.Errorf("%s: the %s's packet: %v", what, name, err)
@@ -328,7 +328,7 @@ func (j *jumbo) compare(t *testing.T, what string, want sim.Result, got testnet.
 
 // partialUDP says where the checksum of a UDP datagram is left to a device.
 func partialUDP(f testnet.Frame) sim.Partial {
-	if !f.Pending {
+	if !f.Partial {
 		return sim.Partial{}
 	}
 	udp := 14 + map[byte]int{4: 20, 6: 40}[f.Data[14]>>4]
@@ -338,7 +338,7 @@ func partialUDP(f testnet.Frame) sim.Partial {
 // completed returns a frame with UDP right behind the IP header, with a pending checksum completed.
 func completed(f testnet.Frame) []byte {
 	data := bytes.Clone(f.Data)
-	if f.Pending {
+	if f.Partial {
 		udp := data[14+map[byte]int{4: 20, 6: 40}[data[14]>>4]:]
 		sum := ^sumOf(udp) // what is in the field is the sum of the pseudo-header
 		if sum == 0 {

@@ -194,7 +194,7 @@ func pendingChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, s
 			if err := f.Check(); err != nil {
 				t.Errorf("at the %s: %v\n%x", name, err, f.Data)
 			}
-			if f.Pending && !offload[1] {
+			if f.Partial && !offload[1] {
 				t.Errorf("at the %s: a checksum is pending behind a device without offload", name)
 			}
 		}

@@ -1,6 +1,6 @@
-// Command testreport reads `go test -json` on standard input and prints what a person wants to see: one line a package, the
-// output of what failed, and a closing line. It fails where a test failed, and where a test was skipped: a machine that can't
-// run a test has to say so.
+// Command testreport reads `go test -json` on standard input and prints a summary: one line a package, the output
+// of failed tests, and a last line with totals. It fails where a test failed or was skipped, so that a machine that
+// can't run a test doesn't pass.
 package main
 
 import (
@@ -25,7 +25,7 @@ type event struct {
 
 type report struct {
 	out             io.Writer
-	output          map[string][]string // of what still runs, by package and test
+	output          map[string][]string // of tests that are running, by package and test
 	passed, failed  int
 	packages        int
 	skipped, broken []string
@@ -48,7 +48,7 @@ func (r *report) read(in io.Reader) error {
 		text, err := lines.ReadBytes('\n')
 		if len(text) > 0 {
 			var e event
-			if json.Unmarshal(text, &e) != nil { // what the go command itself says
+			if json.Unmarshal(text, &e) != nil { // output of the go command itself
 				fmt.Fprint(r.out, string(text))
 			} else {
 				r.event(e)
@@ -123,6 +123,7 @@ func (r *report) close() bool {
 	for _, p := range r.broken {
 		fmt.Fprintln(r.out, "FAILED ", p)
 	}
-	fmt.Fprintf(r.out, "%d packages: %d tests passed, %d failed, %d skipped\n", r.packages, r.passed, r.failed, len(r.skipped))
+	fmt.Fprintf(r.out, "%d packages: %d tests passed, %d failed, %d skipped\n",
+		r.packages, r.passed, r.failed, len(r.skipped))
 	return r.packages > 0 && r.passed > 0 && r.failed == 0 && len(r.broken) == 0 && len(r.skipped) == 0
 }

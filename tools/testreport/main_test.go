@@ -25,7 +25,8 @@ const (
 
 func TestAllPass(t *testing.T) {
 	out, ok := run(t, passTest, passLine, passPkg)
-	if !ok || !strings.Contains(out, "ok  \ta\t0.1s") || !strings.Contains(out, "1 packages: 1 tests passed, 0 failed, 0 skipped") {
+	const total = "1 packages: 1 tests passed, 0 failed, 0 skipped"
+	if !ok || !strings.Contains(out, "ok  \ta\t0.1s") || !strings.Contains(out, total) {
 		t.Errorf("ok %v, output %q", ok, out)
 	}
 }
@@ -48,7 +49,8 @@ func TestAFailureIsShown(t *testing.T) {
 }
 
 func TestABrokenBuildFails(t *testing.T) {
-	out, ok := run(t, `{"ImportPath":"a","Action":"build-output","Output":"undefined: x\n"}`, `{"Action":"fail","Package":"a"}`, passTest, passPkg)
+	out, ok := run(t, `{"ImportPath":"a","Action":"build-output","Output":"undefined: x\n"}`,
+		`{"Action":"fail","Package":"a"}`, passTest, passPkg)
 	if ok || !strings.Contains(out, "undefined: x") {
 		t.Errorf("ok %v, output %q", ok, out)
 	}

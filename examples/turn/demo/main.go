@@ -1,5 +1,6 @@
-// The demo command shows what the relay does: a client and a peer exchange channel data through a TURN server on hosts
-// that it makes for the purpose, first with the server in user space, then with its relay in the kernel.
+// Command demo measures the relay: a client sends channel data to a peer through a TURN server, on three hosts that
+// it makes (network namespaces): first with the server in user space, then with its relay in the kernel, then
+// through a plain router.
 package main
 
 import (
@@ -83,11 +84,20 @@ func run(w io.Writer) error {
 		}
 	}
 	report(w, results)
-	fmt.Fprintf(w, "\n%s\n\nThe relay is examples/turn/spec.cue, one page. Begin one of your own:\n\n    bin/fastrelay-gen init hello\n\n", proof)
+	fmt.Fprintf(w, closing, proof)
 	return nil
 }
 
-// measure sends traffic from client to peer, and says what passed by the server.
+const closing = `
+%s
+
+The relay is examples/turn/spec.cue, one page. Begin one of your own:
+
+    bin/fastrelay-gen init hello
+
+`
+
+// measure sends traffic from client to peer, and says how much of it the server received.
 func measure(v turnlab.Variant, busy *turnlab.Busy) (r turnlab.Result, seen string, err error) {
 	p, err := turnlab.NewPath(v, false)
 	if err != nil {
@@ -98,8 +108,8 @@ func measure(v turnlab.Variant, busy *turnlab.Busy) (r turnlab.Result, seen stri
 		return r, "", err
 	}
 	s, err := p.Stats()
-	return r, fmt.Sprintf("With the relay in the kernel, %s packets were forwarded; the server itself saw %d, to set up the channel.",
-		thousands(float64(s.Packets("to_peer", "sent"))), s.UserReceived), err
+	const text = "With the relay in the kernel, %s packets were forwarded; the server itself received %d, for setup."
+	return r, fmt.Sprintf(text, thousands(float64(s.Packets("to_peer", "sent"))), s.UserReceived), err
 }
 
 func report(w io.Writer, results map[turnlab.Variant]turnlab.Result) {
@@ -112,16 +122,16 @@ func report(w io.Writer, results map[turnlab.Variant]turnlab.Result) {
 		if measured(r.CPU) {
 			cpu = fmt.Sprintf("%.2f µs", r.CPU/1e3)
 		}
-		fmt.Fprintf(t, "%s\t%s%s\t%s\t%.0f µs\t%.0f µs\t\n", name, atLeast(r), thousands(r.Peak), cpu, r.DeviceP50, r.DeviceP99)
+		fmt.Fprintf(t, "%s\t%s%s\t%s\t%.0f µs\t%.0f µs\t\n",
+			name, atLeast(r), thousands(r.Peak), cpu, r.DeviceP50, r.DeviceP99)
 		return r
 	}
 	user := row("user space", turnlab.UserSpace)
 	kernel := row("kernel", turnlab.InKernel)
-	fmt.Fprintf(t, "\t%s%s\t%s\t%s\t\t\n", atLeast(kernel), times(kernel.Peak, user.Peak, "times"), times(user.CPU, kernel.CPU, "times less"),
-		times(user.DeviceP50, kernel.DeviceP50, "times less"))
+	fmt.Fprintf(t, "\t%s%s\t%s\t%s\t\t\n", atLeast(kernel), times(kernel.Peak, user.Peak, "times"),
+		times(user.CPU, kernel.CPU, "times less"), times(user.DeviceP50, kernel.DeviceP50, "times less"))
 	router := row("plain router", turnlab.Forwarding)
 	t.Flush()
-	fmt.Fprintln(w)
 	if kernel.AtLeast || router.AtLeast {
 		fmt.Fprintln(w, senderNote)
 	}
@@ -136,13 +146,14 @@ func atLeast(r turnlab.Result) string {
 	return ""
 }
 
-const senderNote = "≥: nothing was lost; the sender, which has the other processor, could send no more."
+const senderNote = "\n≥: nothing was lost; the sender, which has the other processor, could send no more."
 
-const delayNote = `Delay: from the client's system call until the packet is at the peer's network device, at 10,000 packets a second.
-The peer's process has it when the scheduler runs that process: p99 %.0f µs, %.0f µs and %.0f µs from the system call.
+const delayNote = `
+Delay: from the client's system call until the packet is at the peer's network device (10,000 packets a second).
+The peer's process receives it when the scheduler runs that process: p99 %.0f µs, %.0f µs and %.0f µs.
 `
 
-// warnBusy looks for a moment at what else the machine does, and says so if that is enough to change the figures.
+// warnBusy measures for a moment how busy the machine is, and prints a note if that changes the figures.
 func warnBusy(w io.Writer) error {
 	const enough = 0.1 // of all processors
 	share, err := turnlab.Load(300 * time.Millisecond)
@@ -154,13 +165,13 @@ func warnBusy(w io.Writer) error {
 }
 
 const busyNote = `
-Note: other programs use %.0f%% of this machine's processors. Figures will be lower and less steady than on a quiet machine.
+Note: other programs use %.0f%% of this machine's processors. Rates are lower and delays higher than on a quiet machine.
 `
 
 const busyMachine = "not measurable: the machine is busy"
 
-// measured reports whether a figure is one. What a packet costs is a difference between two shares of a processor: other
-// work on that processor makes it any number, and none that means anything below the least a packet can cost.
+// measured reports whether a figure is a valid measurement. A packet's cost is the difference between two shares of a
+// processor; other work on that processor can make it any number, even less than the least a packet can cost.
 func measured(f float64) bool { return f >= leastCost && !math.IsInf(f, 1) }
 
 const leastCost = 5 // ns: less than a single line of memory that isn't in the cache takes

@@ -15,7 +15,9 @@ func TestReport(t *testing.T) {
 		turnlab.InKernel:   {Peak: 1_000_000, CPU: 500, P99: 300, DeviceP50: 45, DeviceP99: 100},
 		turnlab.Forwarding: {Peak: 1_000_000, CPU: 500, P99: 301, DeviceP50: 45, DeviceP99: 100},
 	})
-	for _, want := range []string{"200,000", "1,000,000", "5.0 times", "10.0 times less", "2.0 times less", "p99 3000 µs, 300 µs and 301 µs"} {
+	for _, want := range []string{
+		"200,000", "1,000,000", "5.0 times", "10.0 times less", "2.0 times less", "p99 3000 µs, 300 µs and 301 µs",
+	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the report doesn't say %q:\n%s", want, b.String())
 		}
@@ -37,7 +39,7 @@ func TestReportOfASlowSender(t *testing.T) {
 	}
 }
 
-// A figure that other work on the machine hid is said to be none, and nothing is compared with it.
+// A figure that other work on the machine spoilt is not printed, and nothing is compared with it.
 func TestReportOfABusyMachine(t *testing.T) {
 	for _, cpu := range []float64{0, -40, math.Inf(1)} {
 		var b strings.Builder
@@ -47,7 +49,7 @@ func TestReportOfABusyMachine(t *testing.T) {
 			turnlab.Forwarding: {Peak: 1_000_000, CPU: 500, DeviceP50: 45, DeviceP99: 100},
 		})
 		text := b.String()
-		if !strings.Contains(text, "not measurable: the machine is busy") || strings.Contains(text, "Inf") || strings.Contains(text, "0.00") ||
+		if !strings.Contains(text, busyMachine) || strings.Contains(text, "Inf") || strings.Contains(text, "0.00") ||
 			strings.Count(text, "times less") != 1 {
 			t.Errorf("with %v ns:\n%s", cpu, text)
 		}

@@ -25,15 +25,17 @@ func (p Program) String() string {
 // Budget is what programs may cost.
 type Budget map[Program]Cost
 
-const budgetHeader = `# What the kernel's verifier makes of each program: instructions that it walked through, states that it kept, bytes of stack,
-# and the instructions of the program as loaded. make test-kernels fails where one is worse, and FASTRELAY_UPDATE=1 records.
+const budgetHeader = `
+# What each program costs in the kernel's verifier: instructions processed, states kept, and bytes of stack; and its
+# size as loaded, in instructions. make test-kernels fails where a figure is higher; FASTRELAY_UPDATE=1 records it.
 `
 
 // String returns the budget as it is stored.
 func (b Budget) String() string {
 	var s strings.Builder
-	s.WriteString(budgetHeader)
-	fmt.Fprintf(&s, "%-22s %-16s %-6s %12s %7s %6s %6s\n", "# spec", "program", "kernel", "instructions", "states", "stack", "size")
+	s.WriteString(strings.TrimPrefix(budgetHeader, "\n"))
+	fmt.Fprintf(&s, "%-22s %-16s %-6s %12s %7s %6s %6s\n",
+		"# spec", "program", "kernel", "instructions", "states", "stack", "size")
 	programs := slices.SortedFunc(maps.Keys(b), func(x, y Program) int {
 		return cmp.Or(cmp.Compare(x.Spec, y.Spec), cmp.Compare(x.Name, y.Name), compareSeries(x.Kernel, y.Kernel))
 	})
@@ -75,7 +77,7 @@ func ParseBudget(text string) (Budget, error) {
 	return b, lines.Err()
 }
 
-// Record makes measured the budget of all kernels that were measured, and keeps that of others.
+// Record replaces the budget of all measured kernels by measured, and keeps that of the others.
 func (b Budget) Record(measured Budget) {
 	kernels := measured.kernels()
 	maps.DeleteFunc(b, func(p Program, _ Cost) bool { return kernels[p.Kernel] })
@@ -90,8 +92,8 @@ func (b Budget) kernels() map[ir.Version]bool {
 	return kernels
 }
 
-// Compare compares what was measured with the budget. Faults are what is worse than recorded, and what isn't recorded or isn't
-// there any more on a kernel that is. Gains ask to be recorded: what is better, and kernels of which nothing is known.
+// Compare compares measured costs with the budget. Faults are costs above the recorded ones and, for recorded kernels,
+// programs that only one of the two has. Gains are costs below the recorded ones, and kernels that aren't recorded.
 func (b Budget) Compare(measured Budget) (faults, gains []string) {
 	known := b.kernels()
 	for p, got := range measured {
@@ -107,7 +109,7 @@ func (b Budget) Compare(measured Budget) (faults, gains []string) {
 			what      string
 			got, want int
 		}{
-			{"instructions walked through", got.Instructions, want.Instructions},
+			{"instructions processed", got.Instructions, want.Instructions},
 			{"states", got.States, want.States},
 			{"bytes of stack", got.Stack, want.Stack},
 			{"instructions in size", got.Size, want.Size},
@@ -137,8 +139,8 @@ func (b Budget) Compare(measured Budget) (faults, gains []string) {
 	return faults, gains
 }
 
-// Costs returns what a report says that programs cost. The verifier looks at the same instructions on every architecture, so a
-// kernel's architecture makes no difference here.
+// Costs returns the programs' costs in a report. The verifier sees the same instructions on every architecture, so the
+// kernel's architecture doesn't matter here.
 func (r *Report) Costs() (Budget, error) {
 	kernel, err := ParseSeries(r.Kernel)
 	if err != nil {

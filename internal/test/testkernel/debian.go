@@ -46,14 +46,14 @@ type Kernel struct {
 // Image returns the file to boot.
 func (k *Kernel) Image() string { return filepath.Join(k.Dir, "vmlinuz") }
 
-// fresh is how long a kernel is used before the mirror is asked for a newer one.
+// fresh is how long a cached kernel is used before Fetch looks for a newer one.
 const fresh = 7 * 24 * time.Hour
 
 // metaPackage depends on the newest kernel of its suite, built for virtual machines.
 func (s Source) metaPackage() string { return "linux-image-cloud-" + string(s.Arch) }
 
-// Fetch returns a suite's kernel from the cache, or from the mirror where it isn't there or has grown old. Where the mirror
-// can't be reached, an old one is good enough. say is told what takes time, and what isn't as it should be.
+// Fetch returns a kernel from the cache, or from the mirror where it isn't cached or is old. Where the mirror can't be
+// reached, it returns the old one. It passes notes on slow steps and problems to say.
 func Fetch(ctx context.Context, source Source, cache string, say func(string)) (*Kernel, error) {
 	dir, err := filepath.Abs(filepath.Join(cache, "kernels", source.Name))
 	if err != nil {
@@ -66,7 +66,7 @@ func Fetch(ctx context.Context, source Source, cache string, say func(string)) (
 	say(fmt.Sprintf("fetching %s", source))
 	k, err := download(ctx, source, dir)
 	if err != nil && have != nil {
-		say(fmt.Sprintf("%s is %.0f days old, and there is no newer one to be had: %v", have.Release, age.Hours()/24, err))
+		say(fmt.Sprintf("%s is %.0f days old, and no newer one is available: %v", have.Release, age.Hours()/24, err))
 		return have, nil
 	}
 	if err != nil {
@@ -75,7 +75,7 @@ func Fetch(ctx context.Context, source Source, cache string, say func(string)) (
 	return k, nil
 }
 
-// recordName holds the Kernel as JSON. It is written last, and its time is that of the look-up.
+// recordName holds the Kernel as JSON. It is written last; its modification time is that of the download.
 const recordName = "kernel.json"
 
 func readKernel(dir string, source Source) (*Kernel, time.Duration) {
@@ -146,7 +146,7 @@ func download(ctx context.Context, source Source, dir string) (*Kernel, error) {
 	return k, os.Rename(out, dir)
 }
 
-// find finds the kernel among the unpacked packages: in /boot, and since 7.0 with its modules.
+// find returns the kernel among the unpacked packages: in /boot, and since 7.0 beside its modules.
 func (k *Kernel) find(root string) (string, error) {
 	for _, pattern := range []string{"boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
@@ -160,11 +160,11 @@ func (k *Kernel) find(root string) (string, error) {
 			return file, nil
 		}
 	}
-	return "", errors.New("its packages hold no kernel")
+	return "", errors.New("its packages contain no kernel")
 }
 
-// apt is Debian's package manager with lists and a cache of its own, so that another suite's packages can be had without a
-// trace in the system.
+// apt is Debian's package manager with lists and a cache of its own, so that it downloads another suite's packages
+// without a change to the system.
 type apt struct {
 	source  Source
 	work    string
@@ -209,7 +209,8 @@ func newApt(ctx context.Context, source Source, work string) (*apt, error) {
 // debianMirror returns where this machine gets Debian from, by its own sources.
 func debianMirror(ctx context.Context) (string, error) {
 	for range 2 {
-		out, err := command(ctx, "", "apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(SITE)", "Created-By: Packages")
+		out, err := command(ctx, "", "apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(SITE)",
+			"Created-By: Packages")
 		if err != nil {
 			return "", err
 		}
@@ -223,7 +224,7 @@ func debianMirror(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	return "", errors.New("apt's sources name no mirror of Debian; the kernels come from there")
+	return "", errors.New("apt's sources name no Debian mirror, from which kernels are downloaded")
 }
 
 func (a *apt) run(ctx context.Context, name string, args ...string) (string, error) {

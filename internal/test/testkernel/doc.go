@@ -1,8 +1,7 @@
-// Package testkernel runs relays on kernels that this machine doesn't have: Debian's, for amd64 and arm64, in virtual machines
-// without KVM.
+// Package testkernel runs relays on Debian's kernels, for amd64 and arm64, in virtual machines without KVM.
 //
-// [Fetch] gets a kernel of a Debian suite from the mirror that the machine's own apt uses, and keeps it. [Pack] makes an
-// initial file system of the guest (package guest: a static program that is init as well as the test), the modules it needs
-// and the relays. [Boot] starts it, waits, and returns what the guest reported, a [Line] each, on a serial port of its own,
-// so that the kernel's messages on the console can't come between.
+// [Fetch] downloads a kernel of a Debian suite from the mirror that the machine's apt uses, and caches it. [Pack]
+// makes an initial file system of the guest (package guest: a static program that is both init and the test), the
+// modules it needs and the relays. [Boot] starts a machine, waits for its end, and returns the guest's report, a
+// [Line] for each check. The report has a serial port of its own, apart from the kernel's messages on the console.
 package testkernel

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Where the guest finds things.
+// Paths in the guest.
 const (
 	GuestModules = "/modules"
 	GuestRoot    = "/specs"
@@ -24,7 +24,8 @@ const (
 	ObjectName = "relay.o"
 )
 
-// BuildGuest builds package guest for an architecture, without a C library, into a file. dir is a folder of this module.
+// BuildGuest builds package guest for an architecture, without a C library, into a file. dir is a folder of this
+// module.
 func BuildGuest(ctx context.Context, dir string, arch Arch, out string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", out,
 		"github.com/fastrelay/fastrelay-gen/internal/test/testkernel/guest")
@@ -36,8 +37,8 @@ func BuildGuest(ctx context.Context, dir string, arch Arch, out string) error {
 	return nil
 }
 
-// Pack makes the image of a guest: the binary built by [BuildGuest], the kernel's modules, and the files in root, which the
-// guest's arguments may name by [GuestRoot].
+// Pack makes the image of a guest: the binary built by [BuildGuest], the kernel's modules, and the files in root,
+// which the guest's arguments may name by [GuestRoot].
 func Pack(k *Kernel, binary, root string, args ...string) (Image, error) {
 	image := Image{strings.TrimPrefix(GuestArgs, "/"): {[]byte(strings.Join(args, " ")), 0o644}}
 	add := func(name, path string, mode fs.FileMode) error {
@@ -49,7 +50,8 @@ func Pack(k *Kernel, binary, root string, args ...string) (Image, error) {
 		return nil, err
 	}
 	for i, name := range k.Modules {
-		if err := add(fmt.Sprintf("%s/%02d-%s", GuestModules, i, name), filepath.Join(k.Dir, "modules", name), 0o644); err != nil {
+		in := fmt.Sprintf("%s/%02d-%s", GuestModules, i, name)
+		if err := add(in, filepath.Join(k.Dir, "modules", name), 0o644); err != nil {
 			return nil, err
 		}
 	}

@@ -14,8 +14,8 @@ import (
 // wanted are the modules that the guest needs, where nothing loads modules on demand. A kernel may have some built in.
 var wanted = []string{"veth", "sch_ingress", "cls_bpf"}
 
-// collectModules copies the wanted modules and those that they need from an unpacked kernel into a folder, uncompressed, and
-// returns their names in the order of loading.
+// collectModules copies the wanted modules and those that they need from an unpacked kernel into a folder,
+// uncompressed, and returns their names in the order of loading.
 func collectModules(ctx context.Context, root, out string) ([]string, error) {
 	files := map[string]string{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// Line is one line of a guest's report, in JSON. A report begins with Kernel and ends with Done, or it is not whole.
+// Line is one line of a guest's report, in JSON. A report begins with Kernel and ends with Done, or it is incomplete.
 type Line struct {
 	Kernel string `json:"kernel,omitempty"` // the release that runs ("6.1.0-13-cloud-amd64")
 
 	Spec   string `json:"spec,omitempty"`   // the folder of the spec, relative to the module's root
-	Check  string `json:"check,omitempty"`  // what was tried: "load", "tests", "packets", …
-	Failed string `json:"failed,omitempty"` // why it failed; empty: it held
+	Check  string `json:"check,omitempty"`  // "load", "tests", "packets", …
+	Failed string `json:"failed,omitempty"` // why it failed; empty: it passed
 	Note   string `json:"note,omitempty"`   // numbers for people: "12 tests"
 
 	Program string `json:"program,omitempty"` // with Cost
@@ -30,7 +30,7 @@ type Line struct {
 
 // Cost is what a program costs in the kernel's verifier, and how large it is.
 type Cost struct {
-	Instructions int `json:"instructions"` // that the verifier walked through
+	Instructions int `json:"instructions"` // that the verifier processed
 	States       int `json:"states"`       // that it kept, in total
 	Stack        int `json:"stack"`        // bytes, over all frames
 	Size         int `json:"size"`         // instructions of the loaded program, after the verifier's rewriting
@@ -41,14 +41,14 @@ func (c Cost) Max(d Cost) Cost {
 	return Cost{max(c.Instructions, d.Instructions), max(c.States, d.States), max(c.Stack, d.Stack), max(c.Size, d.Size)}
 }
 
-// Report is what a guest said.
+// Report is a guest's report.
 type Report struct {
 	Kernel string
 	Lines  []Line // without the first and the last
 }
 
-// ErrCut is returned for a report that doesn't end: the guest died or hung.
-var ErrCut = errors.New("the report is not whole")
+// ErrCut is returned for a report without an end: the guest died or hung.
+var ErrCut = errors.New("the report is incomplete")
 
 // ReadReport reads a guest's report.
 func ReadReport(r io.Reader) (*Report, error) {
@@ -84,7 +84,8 @@ func ReadReport(r io.Reader) (*Report, error) {
 	return report, nil
 }
 
-// Patterns of the verifier's closing lines (kernel/bpf/verifier.c, print_verification_stats), the same from Linux 5.2 on.
+// Patterns of the verifier's closing lines (kernel/bpf/verifier.c, print_verification_stats), the same from Linux
+// 5.2 on.
 var (
 	stackPattern = regexp.MustCompile(`(?m)^stack depth ([0-9+]+)`)
 	costPattern  = regexp.MustCompile(`(?m)^processed (\d+) insns .* total_states (\d+)`)
@@ -106,12 +107,12 @@ func ParseCost(log string) (Cost, error) {
 	return c, nil
 }
 
-// Failed reports whether something failed, or nothing was tried.
+// Failed reports whether a check failed, or there was none.
 func (r *Report) Failed() bool {
 	return len(r.Lines) == 0 || slices.ContainsFunc(r.Lines, func(l Line) bool { return l.Failed != "" })
 }
 
-// Summary counts what held, and quotes what was forwarded and refused.
+// Summary counts the checks that passed, and quotes what was forwarded and refused.
 func (r *Report) Summary() string {
 	relays := map[string]bool{}
 	sum := map[string]int{}

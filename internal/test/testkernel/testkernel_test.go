@@ -62,7 +62,8 @@ func encode(t *testing.T, lines ...testkernel.Line) string {
 func TestReadReport(t *testing.T) {
 	begin, end := testkernel.Line{Kernel: "6.1.0-50-cloud-amd64"}, testkernel.Line{Done: true}
 	good := testkernel.Line{Spec: "examples/turn", Check: "load"}
-	cost := testkernel.Line{Spec: "examples/turn", Program: "to_peer", Cost: &testkernel.Cost{Instructions: 1, States: 2, Stack: 3, Size: 4}}
+	cost := testkernel.Line{Spec: "examples/turn", Program: "to_peer",
+		Cost: &testkernel.Cost{Instructions: 1, States: 2, Stack: 3, Size: 4}}
 	bad := testkernel.Line{Spec: "examples/turn", Check: "tests", Failed: "no"}
 
 	r, err := testkernel.ReadReport(strings.NewReader(encode(t, begin, good, cost, end)))
@@ -70,7 +71,8 @@ func TestReadReport(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	costs, err := r.Costs()
-	want := testkernel.Budget{{Spec: "examples/turn", Name: "to_peer", Kernel: ir.Version{Major: 6, Minor: 1}}: *cost.Cost}
+	program := testkernel.Program{Spec: "examples/turn", Name: "to_peer", Kernel: ir.Version{Major: 6, Minor: 1}}
+	want := testkernel.Budget{program: *cost.Cost}
 	if diff := cmp.Diff(want, costs); err != nil || diff != "" {
 		t.Errorf("%v\n%s", err, diff)
 	}
@@ -92,7 +94,8 @@ func TestReadReport(t *testing.T) {
 		}
 	}
 	end.Status = 2
-	if _, err := testkernel.ReadReport(strings.NewReader(encode(t, begin, good, end))); err == nil || errors.Is(err, testkernel.ErrCut) {
+	_, err = testkernel.ReadReport(strings.NewReader(encode(t, begin, good, end)))
+	if err == nil || errors.Is(err, testkernel.ErrCut) {
 		t.Errorf("status 2: %v", err)
 	}
 }
@@ -103,11 +106,15 @@ func TestParseCost(t *testing.T) {
 		want testkernel.Cost
 	}{
 		{ // Linux 5.10
-			"verification time 5093 usec\nstack depth 216+0+80+4\nprocessed 606 insns (limit 1000000) max_states_per_insn 1 total_states 42 peak_states 41 mark_read 16\n",
+			"verification time 5093 usec\nstack depth 216+0+80+4\n" +
+				"processed 606 insns (limit 1000000) max_states_per_insn 1 total_states 42 peak_states 41 mark_read 16\n",
 			testkernel.Cost{Instructions: 606, States: 42, Stack: 300},
 		},
-		{"stack depth 96\nprocessed 1904 insns (limit 1000000) max_states_per_insn 4 total_states 90 peak_states 90 mark_read 5\n",
-			testkernel.Cost{Instructions: 1904, States: 90, Stack: 96}},
+		{
+			"stack depth 96\n" +
+				"processed 1904 insns (limit 1000000) max_states_per_insn 4 total_states 90 peak_states 90 mark_read 5\n",
+			testkernel.Cost{Instructions: 1904, States: 90, Stack: 96},
+		},
 	} {
 		if got, err := testkernel.ParseCost(c.log); err != nil || got != c.want {
 			t.Errorf("%+v, %v, want %+v", got, err, c.want)
@@ -138,13 +145,15 @@ func TestBudget(t *testing.T) {
 	}{
 		{"same", testkernel.Budget{a: {100, 10, 64, 50}, c: {5, 1, 8, 7}}, nil, nil},
 		{"worse and better", testkernel.Budget{b: {91, 9, 56, 51}},
-			[]string{"examples/turn, program to_peer, Linux 6.12: 91 instructions walked through, recorded are 90"},
+			[]string{"examples/turn, program to_peer, Linux 6.12: 91 instructions processed, recorded are 90"},
 			[]string{"examples/turn, program to_peer, Linux 6.12: 56 bytes of stack, recorded are 64"}},
 		{"one is missing", testkernel.Budget{a: {100, 10, 64, 50}},
 			[]string{"golden/bits, program filter, Linux 5.10: recorded, but not measured"}, nil},
-		{"a new program", testkernel.Budget{b: {90, 9, 64, 51}, {Spec: "golden/bits", Name: "filter", Kernel: recent}: {}},
+		{"a new program",
+			testkernel.Budget{b: {90, 9, 64, 51}, {Spec: "golden/bits", Name: "filter", Kernel: recent}: {}},
 			[]string{"golden/bits, program filter, Linux 6.12: not recorded"}, nil},
-		{"a new kernel", testkernel.Budget{{Spec: "golden/bits", Name: "filter", Kernel: ir.Version{Major: 7, Minor: 2}}: {}},
+		{"a new kernel",
+			testkernel.Budget{{Spec: "golden/bits", Name: "filter", Kernel: ir.Version{Major: 7, Minor: 2}}: {}},
 			nil, []string{"Linux 7.2: nothing is recorded"}},
 	} {
 		faults, gains := budget.Compare(test.measured)
@@ -160,7 +169,8 @@ func TestBudget(t *testing.T) {
 
 func TestParseSeries(t *testing.T) {
 	for release, want := range map[string]ir.Version{
-		"5.10.0-32-cloud-amd64": {Major: 5, Minor: 10}, "7.2.13+deb14-cloud-amd64": {Major: 7, Minor: 2}, "6.18": {Major: 6, Minor: 18},
+		"5.10.0-32-cloud-amd64": {Major: 5, Minor: 10}, "7.2.13+deb14-cloud-amd64": {Major: 7, Minor: 2},
+		"6.18": {Major: 6, Minor: 18},
 	} {
 		if got, err := testkernel.ParseSeries(release); err != nil || got != want {
 			t.Errorf("%s: %v, %v", release, got, err)

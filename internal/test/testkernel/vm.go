@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// Names of what a run leaves in its folder.
+// Names of the files of a run in its folder.
 const (
 	consoleName = "console.log"  // the kernel's messages and the guest's diagnostics
 	reportName  = "report.jsonl" // the guest's report
@@ -23,9 +23,9 @@ const (
 // ErrPanic says that the guest's kernel panicked.
 var ErrPanic = errors.New("the kernel panicked")
 
-// Boot boots a kernel with an image in an emulated machine, waits until it powers itself off, and reads the guest's report.
-// Where it doesn't in the context's time, the machine is ended. The folder keeps console.log and report.jsonl; an error names
-// it and shows the end of the console.
+// Boot boots a kernel with an image in an emulated machine, waits until the guest powers it off, and reads the
+// guest's report. If the context ends first, the machine is killed. The folder keeps console.log and report.jsonl;
+// an error names console.log and shows its end.
 func Boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, error) {
 	report, err := boot(ctx, k, image, dir)
 	if err == nil {
@@ -35,11 +35,12 @@ func Boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, err
 	text, _ := os.ReadFile(console) // what can't be read can't be shown
 	switch {
 	case ctx.Err() != nil:
-		err = fmt.Errorf("it hung and was ended: %w", context.Cause(ctx))
+		err = fmt.Errorf("it hung and was killed: %w", context.Cause(ctx))
 	case bytes.Contains(text, []byte("Kernel panic")):
 		err = fmt.Errorf("%w: %w", ErrPanic, err)
 	}
-	return report, fmt.Errorf("Linux %s: %w\nits console, in full in %s, ends:\n%s", k.Release, err, console, lastLines(text, 30))
+	return report, fmt.Errorf("Linux %s: %w\nits console, in full in %s, ends:\n%s",
+		k.Release, err, console, lastLines(text, 30))
 }
 
 func boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, error) {

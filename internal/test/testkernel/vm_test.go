@@ -12,7 +12,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 )
 
-// fakeMachine puts a shell script in the place of an emulator. In it, $console and $report are the files of the serial ports.
+// fakeMachine replaces an emulator by a shell script, in which $console and $report are the files of the serial ports.
 func fakeMachine(t *testing.T, emulator, script string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -38,7 +38,8 @@ func TestBoot(t *testing.T) {
 	}{
 		{"all is well", `echo booting >$console; ` + whole, nil, ""},
 		{"arm64", `echo booting >$console; ` + whole, nil, ""},
-		{"the kernel panics", `echo '{"kernel":"6.1.0"}' >$report; echo 'Kernel panic - not syncing' >$console`, testkernel.ErrPanic, "Kernel panic - not syncing"},
+		{"the kernel panics", `echo '{"kernel":"6.1.0"}' >$report; echo 'Kernel panic - not syncing' >$console`,
+			testkernel.ErrPanic, "Kernel panic - not syncing"},
 		{"init gives up", `echo 'guest: init: mount' >$console; : >$report`, testkernel.ErrCut, "guest: init: mount"},
 		{"it hangs", `echo last words >$console; exec sleep 600`, timeUp, "last words"},
 		{"the emulator fails", `echo no such processor >&2; exit 1`, nil, "no such processor"},
@@ -74,14 +75,15 @@ func TestBoot(t *testing.T) {
 	}
 }
 
-// The mirror is asked only where the cache has no kernel, or an old one.
+// The mirror is used only where the cache has no kernel, or an old one.
 func TestFetchFromCache(t *testing.T) {
 	cache := t.TempDir()
 	dir := filepath.Join(cache, "kernels", "bookworm")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	record := `{"release": "6.1.0-50-cloud-amd64", "version": "6.1.176-1", "wanted": ["veth", "sch_ingress", "cls_bpf"], "modules": ["veth.ko"]}`
+	record := `{"release": "6.1.0-50-cloud-amd64", "version": "6.1.176-1",
+		"wanted": ["veth", "sch_ingress", "cls_bpf"], "modules": ["veth.ko"]}`
 	if err := os.WriteFile(filepath.Join(dir, "kernel.json"), []byte(record), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +92,7 @@ func TestFetchFromCache(t *testing.T) {
 	if err != nil || k.Release != "6.1.0-50-cloud-amd64" || k.Image() != filepath.Join(dir, "vmlinuz") {
 		t.Fatalf("%+v, %v", k, err)
 	}
-	// Where the mirror can't be asked, an old kernel still does, with a word about it.
+	// Where the mirror can't be reached, an old kernel is used, and its age is noted.
 	long := time.Now().Add(-30 * 24 * time.Hour)
 	if err := os.Chtimes(filepath.Join(dir, "kernel.json"), long, long); err != nil {
 		t.Fatal(err)
@@ -105,7 +107,8 @@ func TestFetchFromCache(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err = testkernel.Fetch(t.Context(), source, cache, func(string) {}); err == nil || !strings.Contains(err.Error(), "Debian bookworm") {
+	_, err = testkernel.Fetch(t.Context(), source, cache, func(string) {})
+	if err == nil || !strings.Contains(err.Error(), "Debian bookworm") {
 		t.Errorf("%v", err)
 	}
 }

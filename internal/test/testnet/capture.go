@@ -22,9 +22,9 @@ type Frame struct {
 	Data []byte
 	At   time.Time // when the kernel had it, by the wall clock
 
-	// Pending says that the transport checksum holds the pseudo-header's sum only (TP_STATUS_CSUMNOTREADY): whoever
+	// Partial says that the transport checksum holds the pseudo-header's sum only (TP_STATUS_CSUMNOTREADY): whoever
 	// sends the frame on to a real device still has to complete it.
-	Pending bool
+	Partial bool
 	// VLAN is the tag in the packet's metadata, or nil. A tag in the frame is part of Data.
 	VLAN *Tag
 	// Outgoing frames are those that the device sends.
@@ -76,7 +76,7 @@ func (d *Dev) Capture() (*Capture, error) {
 		unix.SetsockoptInt(fd, unix.SOL_PACKET, unix.PACKET_AUXDATA, 1),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1),
 		unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 16<<20),
-		// Stop is noticed between two frames or after this time.
+		// How long it takes at most until Stop is noticed.
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 20_000}),
 	)
 	if err != nil {
@@ -136,7 +136,7 @@ func (f *Frame) readAux(oob []byte) {
 			continue
 		}
 		status := binary.NativeEndian.Uint32(m.Data)
-		f.Pending = status&unix.TP_STATUS_CSUMNOTREADY != 0
+		f.Partial = status&unix.TP_STATUS_CSUMNOTREADY != 0
 		if status&unix.TP_STATUS_VLAN_VALID != 0 {
 			f.VLAN = &Tag{Proto: binary.NativeEndian.Uint16(m.Data[18:]), TCI: binary.NativeEndian.Uint16(m.Data[16:])}
 		}
@@ -188,13 +188,13 @@ func (f Frame) UDP() (*layers.UDP, []byte, bool) {
 }
 
 // Check finds wrong lengths and checksums in the IP and UDP headers of a frame, by gopacket's independent reading.
-// Where the checksum is pending it has to be the pseudo-header's sum.
+// A partial checksum has to be the pseudo-header's sum.
 func (f Frame) Check() error {
 	packet := f.Packet()
 	if e := packet.ErrorLayer(); e != nil {
 		return e.Error()
 	}
-	rest := 0 // the bytes behind the link-layer header
+	rest := 0 // the bytes after the link-layer header
 	if link := packet.LinkLayer(); link != nil {
 		rest = len(link.LayerPayload())
 	}
@@ -225,9 +225,9 @@ func (f Frame) Check() error {
 	if int(udp.Length) != rest {
 		return fmt.Errorf("UDP length %d, but the IP header says %d", udp.Length, rest)
 	}
-	if f.Pending {
+	if f.Partial {
 		if want := pseudoSum(src, dst, udp.Length); udp.Checksum != want {
-			return fmt.Errorf("pending UDP checksum %#04x, the pseudo-header's sum is %#04x", udp.Checksum, want)
+			return fmt.Errorf("partial UDP checksum %#04x, the pseudo-header's sum is %#04x", udp.Checksum, want)
 		}
 		return nil
 	}
@@ -278,8 +278,8 @@ func WritePcap(w io.Writer, frames []Frame) error {
 	return err
 }
 
-// CheckTshark has tshark look for wrong checksums and lengths in frames whose checksums are complete. It
-// reports the first frames that it objects to.
+// CheckTshark has tshark look for wrong checksums and lengths in frames whose checksums are complete. Its error
+// names the first frame that tshark objects to.
 func CheckTshark(frames []Frame) error {
 	file, err := os.CreateTemp("", "testnet-*.pcap")
 	if err != nil {
@@ -288,14 +288,15 @@ func CheckTshark(frames []Frame) error {
 	defer os.Remove(file.Name())
 	var complete []Frame
 	for _, f := range frames {
-		if !f.Pending {
+		if !f.Partial {
 			complete = append(complete, f)
 		}
 	}
 	if err := errors.Join(WritePcap(file, complete), file.Close()); err != nil {
 		return err
 	}
-	const bad = `ip.checksum.status == "Bad" || udp.checksum.status == "Bad" || udp.length.bad || udp.length.bad_zero || ip.bogus_ip_length || udp.checksum.zero`
+	const bad = `ip.checksum.status == "Bad" || ip.bogus_ip_length || udp.checksum.status == "Bad" || udp.checksum.zero || ` +
+		`udp.length.bad || udp.length.bad_zero`
 	args := []string{"-n", "-r", file.Name(), "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-Y", bad}
 	out, err := exec.Command("tshark", args...).CombinedOutput()
 	if err != nil {

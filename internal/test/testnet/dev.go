@@ -89,10 +89,11 @@ func (d *Dev) AddRoute(prefix, via string) error {
 	if err != nil {
 		return err
 	}
-	return d.wrap("route "+prefix, d.Host.links.RouteAdd(&netlink.Route{LinkIndex: d.Index, Dst: ipNet(p), Gw: router.AsSlice()}))
+	route := &netlink.Route{LinkIndex: d.Index, Dst: ipNet(p), Gw: router.AsSlice()}
+	return d.wrap("route "+prefix, d.Host.links.RouteAdd(route))
 }
 
-// AddNeighbour enters a neighbour for good, so that its address needs no resolution.
+// AddNeighbour adds a permanent neighbour, whose address needs no resolution.
 func (d *Dev) AddNeighbour(addr netip.Addr, mac net.HardwareAddr) error {
 	return d.wrap("neighbour", d.Host.links.NeighSet(&netlink.Neigh{
 		LinkIndex: d.Index, IP: addr.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT,

@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Features of a device that ethtool names: how much of a packet's work is left to it.
+// Features of a device, as ethtool names them: which work on packets is offloaded to it.
 
-// SetTxChecksum says whether checksums of what the device sends are left to it (on veth: to nobody, the packet goes on
-// with CHECKSUM_PARTIAL) or filled in by software before.
+// SetTxChecksum sets whether the device completes the checksums of what it sends (a veth doesn't: its packets go on
+// with CHECKSUM_PARTIAL), or software does before.
 func (d *Dev) SetTxChecksum(on bool) error {
 	return d.wrap("tx checksum", d.setFeature("tx-checksum-ip-generic", on))
 }
 
-// SetSegmentation says whether the device takes super-packets of UDP (UDP_SEGMENT) or the kernel cuts them up before.
+// SetSegmentation sets whether the device takes GSO packets of UDP (UDP_SEGMENT), or the kernel segments them before.
 func (d *Dev) SetSegmentation(on bool) error {
 	return d.wrap("segmentation", d.setFeature("tx-udp-segmentation", on))
 }
 
-// setFeature switches one feature (linux/ethtool.h: ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS, ETHTOOL_SFEATURES). A feature
-// that the kernel changes no further than others allow is not an error.
+// setFeature switches one feature (linux/ethtool.h: ETHTOOL_GSSET_INFO, ETHTOOL_GSTRINGS, ETHTOOL_SFEATURES). It is
+// no error if the kernel leaves it as it is because other features require that.
 func (d *Dev) setFeature(name string, on bool) error {
 	const (
 		set    = 4  // ETH_SS_FEATURES

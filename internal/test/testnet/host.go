@@ -137,7 +137,8 @@ func StartChild(cmd *exec.Cmd) error {
 func (h *Host) Run(name string, args ...string) error {
 	out, err := h.Command(context.Background(), name, args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s: %s %s: %w: %s", h.Name, name, strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+		command := strings.Join(append([]string{name}, args...), " ")
+		return fmt.Errorf("%s: %s: %w: %s", h.Name, command, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }

@@ -49,7 +49,8 @@ func (n *Net) Line() (*Line, error) {
 		return nil, err
 	}
 	return l, errors.Join(
-		l.ClientDev.addrs(l.ClientAddr), l.RelayIn.addrs(l.RelayInAddr), l.RelayOut.addrs(l.RelayOutAddr), l.PeerDev.addrs(l.PeerAddr),
+		l.ClientDev.addrs(l.ClientAddr), l.RelayIn.addrs(l.RelayInAddr),
+		l.RelayOut.addrs(l.RelayOutAddr), l.PeerDev.addrs(l.PeerAddr),
 		l.ClientDev.routes(l.RelayInAddr), l.PeerDev.routes(l.RelayOutAddr))
 }
 
@@ -115,7 +116,7 @@ func (d *Dev) addrs(a Addrs) error {
 	return errors.Join(d.AddAddr(a.V4.String()+"/24"), d.AddAddr(a.V6.String()+"/64"))
 }
 
-// routes makes router the way to everywhere.
+// routes makes router the default gateway.
 func (d *Dev) routes(router Addrs) error {
 	return errors.Join(d.AddRoute("0.0.0.0/0", router.V4.String()), d.AddRoute("::/0", router.V6.String()))
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namePrefix marks the namespaces of this package. The rest of a name is the maker's process id and start time, the
+// namePrefix marks the namespaces of this package. The rest of a name is the process's ID and start time, the
 // number of the network in that process, and the host.
 const namePrefix = "frnet-"
 
@@ -31,10 +31,10 @@ type Net struct {
 	hosts []*Host
 }
 
-// ErrNotRoot is returned where namespaces can't be made for want of rights.
+// ErrNotRoot is returned where the right to make namespaces is missing.
 var ErrNotRoot = errors.New("network namespaces need root: run this with sudo")
 
-// New makes an empty network, after removing what killed processes left behind.
+// New makes an empty network, after removing what killed processes left.
 func New() (*Net, error) {
 	if os.Geteuid() != 0 {
 		return nil, ErrNotRoot
@@ -143,7 +143,8 @@ func removeNamespace(name string) error {
 	if err := killInside(path); err != nil {
 		return err
 	}
-	if err := unix.Unmount(path, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+	err := unix.Unmount(path, unix.MNT_DETACH)
+	if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// noiseVariable in the environment makes every cable carry what kernels send by themselves, at random moments: a test that counts
-// packets which aren't its own fails then for certain, and not once in a thousand runs.
+// noiseVariable in the environment makes every cable carry, at random moments, what kernels send on their own: a
+// test that counts packets of others then fails always, and not once in a thousand runs.
 //
 //	FASTRELAY_TEST_NOISE=2ms go test -count=1 ./runtime ./gen/bpf …
 const noiseVariable = "FASTRELAY_TEST_NOISE"
@@ -54,8 +54,8 @@ func (n *Net) noises(devs ...*Dev) error {
 	return nil
 }
 
-// strayFrames are an address probe of IPv4 (RFC 5227), duplicate address detection of IPv6 (RFC 4862 §5.4) and a report of a
-// multicast listener (RFC 3810 §5.2), which are answered by nobody and change nothing.
+// strayFrames are an address probe of IPv4 (RFC 5227), duplicate address detection of IPv6 (RFC 4862 §5.4) and a
+// report of a multicast listener (RFC 3810 §5.2), which no host answers and which change nothing.
 func strayFrames(mac []byte) [][]byte {
 	multicast := []byte{0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x01, 0xff, 0, 0, 0x99} // of target
 	target := []byte{0x20, 0x01, 0x0d, 0xb8, 0xff, 0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x99}
@@ -67,12 +67,14 @@ func strayFrames(mac []byte) [][]byte {
 	probe = append(probe, 0, 0, 0, 0, 0, 0, 198, 18, 0, 99)
 
 	solicitation := append([]byte{135, 0, 0, 0, 0, 0, 0, 0}, target...)
-	report := append([]byte{143, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0}, multicast...) // one record: changed to exclude nothing
+	report := append([]byte{143, 0, 0, 0, 0, 0, 0, 1, 4, 0, 0, 0}, multicast...) // a record: exclude nothing
 	alert := []byte{unix.IPPROTO_ICMPV6, 0, 5, 2, 0, 0, 1, 0}                    // hop-by-hop options
 	return [][]byte{
 		probe,
-		append(frame([]byte{0x33, 0x33, 0xff, 0, 0, 0x99}, mac, unix.ETH_P_IPV6), icmp6(multicast, 255, nil, solicitation)...),
-		append(frame([]byte{0x33, 0x33, 0, 0, 0, 0x16}, mac, unix.ETH_P_IPV6), icmp6(listeners, 1, alert, report)...),
+		append(frame([]byte{0x33, 0x33, 0xff, 0, 0, 0x99}, mac, unix.ETH_P_IPV6),
+			icmp6(multicast, 255, nil, solicitation)...),
+		append(frame([]byte{0x33, 0x33, 0, 0, 0, 0x16}, mac, unix.ETH_P_IPV6),
+			icmp6(listeners, 1, alert, report)...),
 	}
 }
 

@@ -84,7 +84,7 @@ func TestBranch(t *testing.T) {
 	}
 }
 
-// A capture tells pending checksums from complete ones, and Check reads both.
+// A capture distinguishes partial from complete checksums, and Check reads both.
 func TestCaptureChecksums(t *testing.T) {
 	l, err := Start(t).Line()
 	if err != nil {
@@ -118,17 +118,18 @@ func TestCaptureChecksums(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, f := range udp() {
-			if f.Pending != offload {
-				t.Errorf("transmit offload %v, but pending is %v", offload, f.Pending)
+			if f.Partial != offload {
+				t.Errorf("transmit offload %v, but partial is %v", offload, f.Partial)
 			}
 			if err := f.Check(); err != nil {
 				t.Error(err)
 			}
 			f.Data[len(f.Data)-1] ^= 1
-			if err := f.Check(); err == nil && !f.Pending {
+			if err := f.Check(); err == nil && !f.Partial {
 				t.Error("a wrong checksum was not found")
 			}
-			if err := CheckTshark([]Frame{f}); !f.Pending && (err == nil || !strings.Contains(err.Error(), "objects to 1 of 1")) {
+			err := CheckTshark([]Frame{f})
+			if !f.Partial && (err == nil || !strings.Contains(err.Error(), "objects to 1 of 1")) {
 				t.Errorf("tshark did not find a wrong checksum: %v", err)
 			}
 		}
@@ -177,7 +178,7 @@ func TestCommandRunsInside(t *testing.T) {
 	}
 }
 
-// What a killed process left behind goes away when the next network is made; what belongs to a living one stays.
+// The namespaces of a killed process are removed when the next network is made; those of a running one stay.
 func TestSweep(t *testing.T) {
 	n := Start(t)
 	if _, err := n.Host("alive"); err != nil {
@@ -196,7 +197,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// What ends its goroutine inside of Do, as t.Fatal does where a test can't prepare itself, ends the caller's: nobody waits for it.
+// A function that ends its goroutine inside Do, as t.Fatal does in a test that can't be set up, ends the caller's too.
 func TestDoEndsTheCaller(t *testing.T) {
 	h, err := Start(t).Host("alone")
 	if err != nil {
@@ -215,14 +216,14 @@ func TestDoEndsTheCaller(t *testing.T) {
 			t.Error("the caller goes on, as if all were well")
 		}
 	case <-time.After(10 * time.Second):
-		t.Fatal("the caller waits for ever")
+		t.Fatal("the caller waits forever")
 	}
 }
 
-// Tests that can't prepare themselves fail at once.
+// Tests that can't be set up fail at once.
 func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
 
-// Stray packets come on every cable, and a decoder finds nothing wrong with them.
+// Stray packets come on every cable, and a decoder finds no fault in them.
 func TestNoise(t *testing.T) {
 	t.Setenv(noiseVariable, "100us")
 	l, err := Start(t).Line()

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Until waits for a condition: for the given time, and longer, since the machine may have other things to do. what describes the
-// condition in the error.
+// Until waits for a condition, up to five times as long as the given limit, since the machine may be busy. what
+// describes the condition in the error.
 func Until(limit time.Duration, what string, holds func() bool) error {
 	limit *= 5
 	deadline := time.Now().Add(limit)

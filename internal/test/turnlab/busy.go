@@ -102,7 +102,8 @@ func busyMain() error {
 	if err := pinThread(cpu); err != nil {
 		return err
 	}
-	if err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0); err != nil {
+	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
+	if err := unix.SchedSetAttr(0, &attr, 0); err != nil {
 		return err
 	}
 	in := bufio.NewReader(os.Stdin)

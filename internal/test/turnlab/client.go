@@ -16,8 +16,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// Client is a TURN client under the control of a test: it does nothing by itself, no refreshing, no choosing of channel
-// numbers. It is not safe for several goroutines.
+// Client is a TURN client that a test controls: it sends nothing by itself, refreshes nothing and chooses no channel
+// numbers. It is not safe for concurrent use.
 type Client struct {
 	Conn    *net.UDPConn // connected to the server
 	Relayed netip.AddrPort
@@ -37,16 +37,17 @@ const (
 func Dial(host *testnet.Host, local netip.Addr, server netip.AddrPort) (*Client, error) {
 	c := &Client{}
 	return c, host.Do(func() (err error) {
-		c.Conn, err = net.DialUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0)), net.UDPAddrFromAddrPort(server))
+		from := net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, 0))
+		c.Conn, err = net.DialUDP("udp", from, net.UDPAddrFromAddrPort(server))
 		if err != nil {
 			return err
 		}
-		// Room for answers behind much channel data that nobody has read yet.
+		// Room for answers that come after much unread channel data.
 		return c.Conn.SetReadBuffer(4 << 20)
 	})
 }
 
-// Close ends the client without telling the server.
+// Close ends the client; the server is not notified.
 func (c *Client) Close() error { return c.Conn.Close() }
 
 // Addr is the client's transport address, as the server sees it.
@@ -194,12 +195,14 @@ func (c *Client) read(deadline time.Time) ([]byte, error) {
 	return bytes.Clone(c.buf[:n]), err
 }
 
-// request makes a transaction with the long-term credentials, once more where the server asks for (other) credentials.
+// request makes a transaction with the long-term credentials, and repeats it where the server asks for (other)
+// credentials.
 func (c *Client) request(method stun.Method, attributes ...stun.Setter) (*stun.Message, error) {
 	for try := 0; ; try++ {
 		setters := append([]stun.Setter{stun.NewType(method, stun.ClassRequest), stun.TransactionID}, attributes...)
 		if c.nonce != nil {
-			setters = append(setters, stun.NewUsername(User), stun.NewRealm(string(c.realm)), stun.NewNonce(string(c.nonce)),
+			setters = append(setters,
+				stun.NewUsername(User), stun.NewRealm(string(c.realm)), stun.NewNonce(string(c.nonce)),
 				stun.NewLongTermIntegrity(User, string(c.realm), Password))
 		}
 		request, err := stun.Build(append(setters, stun.Fingerprint)...)

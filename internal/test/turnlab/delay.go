@@ -24,18 +24,19 @@ func (d Delays) Quantile(q float64) time.Duration {
 	return d[min(int(q*float64(len(d))), len(d)-1)]
 }
 
-// warmUp is the share of datagrams in front that don't count: they find cold caches, and the kernel turns its time stamps on
-// some time after it was asked to.
+// warmUp is the share of datagrams in front that don't count: they find cold caches, and the kernel turns its time
+// stamps on some time after it was asked to.
 const warmUp = 0.1
 
-// MeasureDelay sends stamped datagrams one by one at a steady rate and measures how long each takes: to the receiver's network
-// device (toDevice), and until the receiving process has it (toProcess), which on a busy machine is much later, whatever was on
-// the path. send sends one datagram with the payload; the receiver's socket must be blocking, and has the sender's time stamp
-// at the offset stamp. Both ends run on the given processor.
+// MeasureDelay sends stamped datagrams one by one at a steady rate and measures how long each takes: to the
+// receiver's network device (toDevice), and until the receiving process has it (toProcess), which on a busy machine
+// is much later, whatever was on the path. send sends one datagram with the payload; the receiver's socket must be
+// blocking, and has the sender's time stamp at the offset stamp. Both ends run on the given processor.
 func MeasureDelay(
 	cpu, count int, rate float64, size int, send func(payload []byte) error, receiver, stamp int,
 ) (toDevice, toProcess Delays, err error) {
-	if err := unix.SetsockoptTimeval(receiver, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 300_000}); err != nil {
+	limit := &unix.Timeval{Usec: 300_000}
+	if err := unix.SetsockoptTimeval(receiver, unix.SOL_SOCKET, unix.SO_RCVTIMEO, limit); err != nil {
 		return nil, nil, err
 	}
 	if err := unix.SetsockoptInt(receiver, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1); err != nil {
@@ -106,7 +107,8 @@ func receive(fd, stamp int) (datagram, error) {
 	}
 }
 
-// clockOffset returns what CLOCK_REALTIME is ahead of CLOCK_MONOTONIC: of several readings, the one that was interrupted least.
+// clockOffset returns what CLOCK_REALTIME is ahead of CLOCK_MONOTONIC: of several readings, the one that was
+// interrupted least.
 func clockOffset() (offset time.Duration) {
 	shortest := int64(math.MaxInt64)
 	for range 100 {
@@ -121,8 +123,8 @@ func clockOffset() (offset time.Duration) {
 	return offset
 }
 
-// SendStamped sends so many datagrams one by one at a steady rate from one processor, each with the time (CLOCK_MONOTONIC,
-// nanoseconds, little endian) in 8 bytes of the payload from stamp on.
+// SendStamped sends so many datagrams one by one at a steady rate from one processor, each with the time
+// (CLOCK_MONOTONIC, nanoseconds, little endian) in 8 bytes of the payload from stamp on.
 func SendStamped(cpu, count int, rate float64, payload []byte, stamp int, send func(payload []byte) error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -14,20 +14,23 @@ func UDPFrame(srcMAC, dstMAC net.HardwareAddr, src, dst netip.AddrPort, payload 
 	eth := &layers.Ethernet{SrcMAC: srcMAC, DstMAC: dstMAC, EthernetType: layers.EthernetTypeIPv4}
 	var ip gopacket.SerializableLayer
 	if src.Addr().Is4() {
-		v4 := &layers.IPv4{Version: 4, TTL: 64, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolUDP, SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
+		v4 := &layers.IPv4{Version: 4, TTL: 64, Flags: layers.IPv4DontFragment, Protocol: layers.IPProtocolUDP,
+			SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
 		ip = v4
 		if err := udp.SetNetworkLayerForChecksum(v4); err != nil {
 			return nil, err
 		}
 	} else {
 		eth.EthernetType = layers.EthernetTypeIPv6
-		v6 := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolUDP, SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
+		v6 := &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolUDP,
+			SrcIP: src.Addr().AsSlice(), DstIP: dst.Addr().AsSlice()}
 		ip = v6
 		if err := udp.SetNetworkLayerForChecksum(v6); err != nil {
 			return nil, err
 		}
 	}
 	buf := gopacket.NewSerializeBuffer()
-	err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, udp, gopacket.Payload(payload))
+	options := gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}
+	err := gopacket.SerializeLayers(buf, options, eth, ip, udp, gopacket.Payload(payload))
 	return buf.Bytes(), err
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Load returns the share (0 to 1) of all processors' time that was in use during the next d: by processes, interrupts, and
-// other guests of the host that this machine runs on.
+// Load returns the share (0 to 1) of all processors' time that was in use during the next d: by processes,
+// interrupts, and other guests of the host that this machine runs on.
 func Load(d time.Duration) (float64, error) {
 	usedBefore, allBefore, err := processorTime()
 	if err != nil {

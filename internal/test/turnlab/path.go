@@ -20,7 +20,7 @@ const (
 	RelayCPU = 1
 )
 
-// Variant is a way from client to peer.
+// Variant is a kind of path from client to peer.
 type Variant string
 
 const (
@@ -32,12 +32,13 @@ const (
 // Result is what one variant did with one kind of traffic.
 type Result struct {
 	Peak     float64 `json:"peak_pps"`      // most packets delivered in a second, over all rates offered
-	AtLeast  bool    `json:"peak_at_least"` // whether the sender was the limit of Peak: nothing was lost, and it could send no more
+	AtLeast  bool    `json:"peak_at_least"` // the sender was the limit: nothing was lost, and it could send no more
 	LossFree float64 `json:"loss_free_pps"` // highest rate offered of which 99.5% arrived
 	CPU      float64 `json:"cpu_ns"`        // of the relay's processor, a packet, at steadyRate
 	P50      float64 `json:"p50_us"`        // one-way delay at delayRate, until the receiving process has the packet
 	P99      float64 `json:"p99_us"`
-	// The same until the receiver's network device has the packet: without the wait for the scheduler to run the receiver.
+	// The same until the receiver's network device has the packet: without the wait for the scheduler to run the
+	// receiver.
 	DeviceP50 float64 `json:"device_p50_us"`
 	DeviceP99 float64 `json:"device_p99_us"`
 }
@@ -50,7 +51,7 @@ const (
 	stepTime   = 100 * time.Millisecond
 	stepTries  = 4
 	lossFree   = 0.995
-	drainTime  = 20 * time.Millisecond // for what is still on its way, at most
+	drainTime  = 20 * time.Millisecond // for packets in flight, at most
 	spells     = 12
 	spellTime  = 80 * time.Millisecond
 	firstRate  = 60_000
@@ -75,9 +76,9 @@ type Path struct {
 }
 
 // NewPath sets up a variant on hosts of its own. Packets come as from a network card, with complete checksums; or with
-// pending ones, as from a virtual machine on the same host. This process has to stay away from the relay's processor
+// partial ones, as from a virtual machine on the same host. This process has to stay away from the relay's processor
 // (Prefer).
-func NewPath(v Variant, pending bool) (_ *Path, err error) {
+func NewPath(v Variant, partial bool) (_ *Path, err error) {
 	p := &Path{Variant: v, peerFd: -1, direct: -1}
 	defer func() {
 		if err != nil {
@@ -96,10 +97,11 @@ func NewPath(v Variant, pending bool) (_ *Path, err error) {
 		l.RelayIn.SetReceiveCPU(RelayCPU), l.RelayOut.SetReceiveCPU(RelayCPU),
 		l.ClientDev.SetReceiveCPU(LoadCPU), l.PeerDev.SetReceiveCPU(LoadCPU),
 		l.ClientDev.SetSegmentation(false), l.PeerDev.SetSegmentation(false),
-		l.ClientDev.SetTxChecksum(pending), l.PeerDev.SetTxChecksum(pending),
-		// While a sink is on, nobody answers questions for neighbours.
+		l.ClientDev.SetTxChecksum(partial), l.PeerDev.SetTxChecksum(partial),
+		// While a sink is attached, no host answers neighbour solicitations.
 		l.RelayIn.AddNeighbour(l.ClientAddr.V4, l.ClientDev.MAC), l.RelayOut.AddNeighbour(l.PeerAddr.V4, l.PeerDev.MAC),
-		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC), l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
+		l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC),
+		l.PeerDev.AddNeighbour(l.RelayOutAddr.V4, l.RelayOut.MAC),
 	)
 	if err != nil {
 		return nil, err
@@ -159,7 +161,7 @@ func (p *Path) Close() {
 		}
 	}
 	if p.net != nil {
-		_ = p.net.Close() // what stays is swept away by the next network
+		_ = p.net.Close() // what remains is removed by the next network
 	}
 }
 
@@ -204,7 +206,10 @@ func (p *Path) Measure(direction string, size int, busy *Busy) (r Result, err er
 			least  *float64
 			delays Delays
 			share  float64
-		}{{&r.P50, toProcess, 0.5}, {&r.P99, toProcess, 0.99}, {&r.DeviceP50, toDevice, 0.5}, {&r.DeviceP99, toDevice, 0.99}} {
+		}{
+			{&r.P50, toProcess, 0.5}, {&r.P99, toProcess, 0.99},
+			{&r.DeviceP50, toDevice, 0.5}, {&r.DeviceP99, toDevice, 0.99},
+		} {
 			*q.least = min(*q.least, float64(q.delays.Quantile(q.share))/1e3)
 		}
 	}
@@ -242,7 +247,8 @@ func (p *Path) throughput(to *testnet.Dev, sender *Sender, busy *Busy, r *Result
 			if err != nil {
 				return err
 			}
-			best, offered = max(best, float64(delivered)/stepTime.Seconds()), max(offered, float64(sent)/stepTime.Seconds())
+			best = max(best, float64(delivered)/stepTime.Seconds())
+			offered = max(offered, float64(sent)/stepTime.Seconds())
 			if best >= lossFree*rate {
 				r.LossFree = best
 				break
@@ -264,8 +270,8 @@ func senderIsLimit(rate, offered, delivered float64) bool {
 	return offered < lossFree*rate && delivered >= lossFree*offered
 }
 
-// arrived returns how many packets a device has received since its counter was before: as soon as that are all that were
-// sent, or after drainTime, since what comes later was not delivered at the rate that it was sent at.
+// arrived returns how many packets a device has received since its counter was before: as soon as all that were sent
+// have arrived, or after drainTime, since what comes later was not delivered at the rate that it was sent at.
 func arrived(to *testnet.Dev, before uint64, sent int) (int, error) {
 	deadline := time.Now().Add(drainTime)
 	for {
@@ -306,7 +312,8 @@ func (p *Path) cost(to *testnet.Dev, sender *Sender, busy *Busy) (float64, error
 		time.Sleep(drainTime)
 	}
 	if len(costs) == 0 {
-		return 0, fmt.Errorf("in none of %d tries could %d packets a second be sent and received; is the machine busy with other work?", spells, steadyRate)
+		const text = "%d tries to send and receive %d packets a second failed; is the machine busy with other work?"
+		return 0, fmt.Errorf(text, spells, steadyRate)
 	}
 	cost := Median(costs)
 	if p.Variant != UserSpace {

@@ -206,7 +206,8 @@ func (p *Process) CPUTime() (total time.Duration, err error) {
 	return total, nil
 }
 
-// Prefer has all threads of a process, and those it starts later, run on one processor, before other work of the machine.
+// Prefer has all threads of a process, and those it starts later, run on one processor, before other work of the
+// machine.
 func Prefer(pid, cpu int) error {
 	const first = -20 // the best of the ordinary priorities (setpriority(2))
 	var set unix.CPUSet
@@ -228,8 +229,8 @@ func Prefer(pid, cpu int) error {
 	return nil
 }
 
-// SetRealTime has all threads of a process, and those it starts later, run before all ordinary work (SCHED_FIFO), and with a
-// priority above 1 before what Busy measures with. Priority 0 makes them ordinary again.
+// SetRealTime has all threads of a process, and those it starts later, run before all ordinary work (SCHED_FIFO),
+// and with a priority above 1 before what Busy measures with. Priority 0 makes them ordinary again.
 func SetRealTime(pid, priority int) error {
 	tasks, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// Sink drops all that a device receives, as early as its host can, so that a receiver costs next to nothing. The
-// device's own statistics tell how much that was.
+// Sink drops all packets that a device receives, as early as its host can, so that a receiver costs next to
+// nothing. The device's statistics count them.
 type Sink struct {
 	program *ebpf.Program
 	detach  func() error
@@ -44,8 +44,9 @@ func NewSink(dev *testnet.Dev) (*Sink, error) {
 }
 
 func (s *Sink) attachTCX(dev *testnet.Dev) error {
+	options := link.TCXOptions{Interface: dev.Index, Program: s.program, Attach: ebpf.AttachTCXIngress}
 	return dev.Host.Do(func() error {
-		l, err := link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: s.program, Attach: ebpf.AttachTCXIngress})
+		l, err := link.AttachTCX(options)
 		if err == nil {
 			s.detach = l.Close
 		}
@@ -66,7 +67,8 @@ func (s *Sink) attachFilter(dev *testnet.Dev) error {
 		}
 		return netlink.FilterAdd(&netlink.BpfFilter{
 			FilterAttrs: netlink.FilterAttrs{
-				LinkIndex: dev.Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
+				LinkIndex: dev.Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Priority: 1,
+				Protocol: unix.ETH_P_ALL,
 			},
 			Fd: s.program.FD(), Name: "turnlab_sink", DirectAction: true,
 		})

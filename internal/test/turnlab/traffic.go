@@ -68,8 +68,8 @@ func (s *Sender) SetBatch(n int) {
 	s.iov.SetLen(len(s.payload) / s.most * s.batch)
 }
 
-// SetNumber has each datagram carry a number of its own: 16 bits in network order at a place in the payload, one more than
-// *last, which becomes that.
+// SetNumber has each datagram carry a number of its own: 16 bits in network order at a place in the payload, one
+// more than *last, which becomes that.
 func (s *Sender) SetNumber(at int, last *uint16) { s.number, s.last = at, last }
 
 // fill numbers the datagrams of the next call.
@@ -119,7 +119,7 @@ func (s *Sender) Send(cpu int, d time.Duration, rate float64) (sent int, err err
 		s.fill()
 		_, _, errno := unix.Syscall(unix.SYS_SENDMSG, uintptr(s.fd), uintptr(unsafe.Pointer(&s.message)), 0)
 		switch errno {
-		case 0, unix.ENOBUFS, unix.EAGAIN, unix.EINTR: // dropped behind the socket is offered all the same
+		case 0, unix.ENOBUFS, unix.EAGAIN, unix.EINTR: // what is dropped after the socket was offered, too
 			sent += s.batch
 		default:
 			return sent, errno

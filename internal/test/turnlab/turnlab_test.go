@@ -107,7 +107,8 @@ func TestSenderAndSink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(l.ClientDev.SetSegmentation(false), l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC)); err != nil {
+	err = errors.Join(l.ClientDev.SetSegmentation(false), l.ClientDev.AddNeighbour(l.RelayInAddr.V4, l.RelayIn.MAC))
+	if err != nil {
 		t.Fatal(err)
 	}
 	fd, _, err := BlockingSocket(l.Client, netip.AddrPortFrom(l.ClientAddr.V4, 0))
@@ -135,7 +136,8 @@ func TestSenderAndSink(t *testing.T) {
 	if sent == 0 || sent > 1000+maxBatch { // fewer where other work holds the sender up
 		t.Errorf("%d datagrams in 50 ms, want at most 1000 and one batch", sent)
 	}
-	if err := testnet.Until(2*time.Second, "all datagrams", func() bool { return count()-before >= uint64(sent) }); err != nil {
+	all := func() bool { return count()-before >= uint64(sent) }
+	if err := testnet.Until(2*time.Second, "all datagrams", all); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -160,7 +162,9 @@ func TestBusy(t *testing.T) {
 
 // On kernels without TCX a sink is a filter. Either keeps packets from a socket, until it is closed.
 func TestSinkKinds(t *testing.T) {
-	for name, attach := range map[string]func(*Sink, *testnet.Dev) error{"tcx": (*Sink).attachTCX, "filter": (*Sink).attachFilter} {
+	for name, attach := range map[string]func(*Sink, *testnet.Dev) error{
+		"tcx": (*Sink).attachTCX, "filter": (*Sink).attachFilter,
+	} {
 		t.Run(name, func(t *testing.T) {
 			l, err := testnet.Start(t).Line()
 			if err != nil {
@@ -196,7 +200,8 @@ func TestSinkKinds(t *testing.T) {
 				n, err := unix.Read(to, buf)
 				return err == nil && string(buf[:n]) == text
 			}
-			if err := unix.SetsockoptTimeval(to, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}); err != nil {
+			err = unix.SetsockoptTimeval(to, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000})
+			if err != nil {
 				t.Fatal(err)
 			}
 			if arrives("dropped") {
@@ -205,12 +210,13 @@ func TestSinkKinds(t *testing.T) {
 			if err := second.detach(); err != nil {
 				t.Fatal(err)
 			}
-			if err := testnet.Until(2*time.Second, "a packet arrives", func() bool { return arrives("passed") }); err != nil {
+			passes := func() bool { return arrives("passed") }
+			if err := testnet.Until(2*time.Second, "a packet arrives", passes); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-// Tests that can't prepare themselves fail at once.
+// Tests that can't be set up fail at once.
 func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }

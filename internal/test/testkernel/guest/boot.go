@@ -15,8 +15,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 )
 
-// boot is what init does: make the system ready, run the test, report how it ended, power off. It never returns. If it can't
-// report, the host sees a report that doesn't end, and the reason on the console.
+// boot does init's work: it sets up the system, runs the test, reports its status and powers the machine off. It never
+// returns. If it can't report, the report has no end, and the reason is on the console.
 func boot() {
 	if err := serve(); err != nil {
 		fmt.Fprintln(os.Stderr, "guest: init:", err)
@@ -64,7 +64,8 @@ func serve() error {
 
 func mountAll() error {
 	for _, m := range []struct{ kind, at string }{
-		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"bpf", "/sys/fs/bpf"},
+		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"},
+		{"tmpfs", "/tmp"}, {"tmpfs", "/run"}, {"bpf", "/sys/fs/bpf"},
 	} {
 		if err := os.MkdirAll(m.at, 0o755); err != nil {
 			return err

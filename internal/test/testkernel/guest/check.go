@@ -31,7 +31,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// relay is a spec with what became of it.
+// relay is a spec with its plan and object.
 type relay struct {
 	dir    string
 	spec   *spec.Spec
@@ -61,7 +61,7 @@ func read(dir string) (*relay, error) {
 	return r, nil
 }
 
-// checkSpec tries everything with the relay in a folder.
+// checkSpec runs all checks of the relay in a folder.
 func checkSpec(rep *reporter, dir string, packets int) {
 	var r *relay
 	if !rep.check(dir, "read", func() (_ string, err error) { r, err = read(dir); return "", err }) {
@@ -91,8 +91,8 @@ func (r *relay) tooOld() (bool, error) {
 	return major < k.Major || major == k.Major && minor < k.Minor, nil
 }
 
-// refuse checks that a kernel which is too old for a plan refuses it (the plan would claim a need for no reason otherwise),
-// and that the runtime then says what is wrong.
+// refuse checks that a kernel which is too old for a plan refuses it (otherwise the plan asks for too new a
+// kernel), and that the runtime then says what is wrong.
 func (r *relay) refuse(err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -209,15 +209,16 @@ func (r *relay) verify(rep *reporter) (string, error) {
 	return "", nil
 }
 
-// compiled checks that the kernel has compiled a program to machine code, unless it was told not to. Where the compiler of an
-// architecture doesn't know an instruction, the kernel interprets the program without a word, at many times the cost.
+// compiled checks that the kernel has compiled a program to machine code, unless its JIT compiler is turned off.
+// Where the JIT compiler of an architecture doesn't support an instruction, the kernel silently interprets the
+// program, at many times the cost.
 func compiled(info *ebpf.ProgramInfo) error {
 	enabled, err := os.ReadFile("/proc/sys/net/core/bpf_jit_enable")
 	if err != nil || strings.TrimSpace(string(enabled)) == "0" {
 		return err
 	}
 	if _, err = info.JitedSize(); errors.Is(err, ebpf.ErrNotSupported) {
-		return errors.New("the kernel interprets it: its compiler doesn't know all of its instructions")
+		return errors.New("the kernel interprets it: its JIT compiler doesn't support all instructions")
 	}
 	return err
 }
@@ -268,7 +269,8 @@ func (r *relay) tests() (string, error) {
 		case spectest.NotShown:
 			modelOnly++
 		default:
-			failed = append(failed, fmt.Sprintf("%s: test %q: %s\n%s", o.Pos, o.Name, strings.Join(o.Differences, "; "), o.Dump))
+			text := fmt.Sprintf("%s: test %q: %s\n%s", o.Pos, o.Name, strings.Join(o.Differences, "; "), o.Dump)
+			failed = append(failed, text)
 		}
 	}
 	if len(failed) > 0 {
@@ -279,7 +281,8 @@ func (r *relay) tests() (string, error) {
 
 // packets compares the kernel with the model on random packets. The seed is fixed, so that each kernel gets the same.
 func (r *relay) packets(n int) (string, error) {
-	report, err := fuzz.Run(context.Background(), fuzz.Config{Spec: r.spec, Plan: r.plan, Object: r.object, Seed: 1, Packets: n})
+	config := fuzz.Config{Spec: r.spec, Plan: r.plan, Object: r.object, Seed: 1, Packets: n}
+	report, err := fuzz.Run(context.Background(), config)
 	if err != nil {
 		return "", err
 	}

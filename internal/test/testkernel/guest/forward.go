@@ -30,12 +30,12 @@ const (
 	channel     = 0x4001
 )
 
-// patience is for an emulated processor that also resolves neighbours.
+// patience is enough for an emulated processor, neighbour resolution included.
 const patience = 20 * time.Second
 
-// forward attaches the TURN relay between two devices, and sends a message there and back for each combination of address
-// families. Then another relay takes it over, as a process that is started anew would, and a device is replaced by another one of
-// its name. It returns how the programs were attached.
+// forward attaches the TURN relay between two devices, and sends a message there and back for each combination of
+// address families. Then another relay adopts its state, as after a restart of the process, and a device is
+// replaced by another of its name. It returns how the programs were attached.
 func (r *relay) forward(clsact bool) (how string, err error) {
 	network, err := testnet.New()
 	if err != nil {
@@ -47,8 +47,10 @@ func (r *relay) forward(clsact bool) (how string, err error) {
 		return "", err
 	}
 	desc := glue.Desc(r.plan)
-	defer os.RemoveAll(pinPath) // what a failure leaves
-	opt := runtime.Options{Clsact: clsact, Lease: time.Minute, PinPath: pinPath, Linger: time.Minute, Logger: slog.New(slog.DiscardHandler)}
+	defer os.RemoveAll(pinPath) // after a failure
+	opt := runtime.Options{
+		Clsact: clsact, Lease: time.Minute, PinPath: pinPath, Linger: time.Minute, Logger: slog.New(slog.DiscardHandler),
+	}
 	load := func() (loaded *runtime.Relay, err error) {
 		err = line.Relay.Do(func() (err error) {
 			loaded, err = runtime.Load(&desc, r.object, opt)
@@ -99,17 +101,20 @@ func (r *relay) forward(clsact bool) (how string, err error) {
 	return how, replaced(network, line, next.Program("to_peer"), how)
 }
 
-// pinPath is where the relay is pinned for its successor.
+// pinPath is where the relay is pinned.
 const pinPath = "/sys/fs/bpf/fastrelay-testkernel"
 
-// replaced deletes the device that a program is attached to and makes one of that name, which the program has to be attached to.
+// replaced deletes the device that a program is attached to and makes another of that name, to which the program
+// has to be attached then.
 func replaced(network *testnet.Net, line *testnet.Line, p *runtime.Program, how string) error {
 	if err := line.Relay.Do(func() error {
-		return netlink.LinkDel(&netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: line.RelayIn.Name, Index: line.RelayIn.Index}})
+		old := netlink.LinkAttrs{Name: line.RelayIn.Name, Index: line.RelayIn.Index}
+		return netlink.LinkDel(&netlink.Device{LinkAttrs: old})
 	}); err != nil {
 		return err
 	}
-	if err := testnet.Until(patience, "the device is missed", func() bool { return p.Attachments()[0].Lost != nil }); err != nil {
+	missed := func() bool { return p.Attachments()[0].Lost != nil }
+	if err := testnet.Until(patience, "the device is missed", missed); err != nil {
 		return err
 	}
 	dev, _, err := network.Join(line.Relay, line.RelayIn.Name, line.Client, "again")

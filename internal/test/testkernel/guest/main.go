@@ -1,6 +1,6 @@
-// Command guest tries relays on the kernel that it runs on, and reports on standard output (see testkernel.Line). In a virtual
-// machine it is the first and only program: as init it makes the system ready, runs itself as the test, and powers off. The
-// same binary tests the machine that it was built on.
+// Command guest tests relays on the kernel that it runs on, and reports on standard output (see testkernel.Line).
+// In a virtual machine it is the only program: as init it sets up the system, runs itself as the test, and powers
+// off. The same binary also tests the machine that it was built on.
 package main
 
 import (
@@ -16,7 +16,7 @@ func main() {
 		boot()
 	}
 	root := flag.String("root", "", "the folder with the specs and their objects")
-	packets := flag.Int("packets", 0, "random packets to try with each spec")
+	packets := flag.Int("packets", 0, "random packets for each spec")
 	flag.Parse()
 	if err := run(*root, *packets); err != nil {
 		fmt.Fprintln(os.Stderr, "guest:", err)

@@ -1,11 +1,12 @@
-// Command testkernels tries all relays of this module on this machine's kernel and on Debian's, in emulated machines:
+// Command testkernels tests all relays of this module on this machine's kernel and on Debian's, in emulated machines:
 //
 //	go run ./internal/test/testkernel/testkernels [-kernels bullseye,arm64] [-packets N]
 //
-// Kernels of two architectures are among Debian's: amd64 and, as "arm64", bookworm's for arm64. As many run at a time as there
-// are processors. It needs root for this machine's kernel, and the Debian mirror of this machine's apt. Kernels are kept in .cache, or where
-// FASTRELAY_CACHE says. What programs cost in the verifier is compared with golden/budget.txt; FASTRELAY_UPDATE=1 records it.
-// What a kernel leaves of a failure is in fastrelay-failure-NAME.
+// Kernels of two architectures are among Debian's: amd64 and, as "arm64", bookworm's for arm64. As many run at a
+// time as there are processors. It needs root for this machine's kernel, and the Debian mirror of this machine's
+// apt. Kernels are kept in .cache, or where FASTRELAY_CACHE says. What programs cost in the verifier is compared
+// with golden/budget.txt; FASTRELAY_UPDATE=1 records it. After a failure the folder fastrelay-failure-NAME has the
+// console and the report.
 package main
 
 import (
@@ -30,7 +31,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testkernel"
 )
 
-// thisMachine names the kernel that runs here among the suites.
+// thisMachine is the name of this machine's kernel among the others.
 const thisMachine = "here"
 
 // budgetFile is what programs may cost, relative to the module's root.
@@ -41,13 +42,16 @@ func main() {
 	for _, s := range testkernel.Sources {
 		names = append(names, s.Name)
 	}
-	kernels := flag.String("kernels", strings.Join(names, ","), "which kernels to try")
-	packets := flag.Int("packets", 3000, "random packets to try with each relay on each kernel")
+	kernels := flag.String("kernels", strings.Join(names, ","), "which kernels to test")
+	packets := flag.Int("packets", 3000, "random packets for each relay on each kernel")
 	limit := flag.Duration("limit", 10*time.Minute, "how long a kernel may take")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
-	r := &run{out: os.Stdout, names: strings.Split(*kernels, ","), packets: *packets, limit: *limit, measured: testkernel.Budget{}}
+	r := &run{
+		out: os.Stdout, names: strings.Split(*kernels, ","), packets: *packets, limit: *limit,
+		measured: testkernel.Budget{},
+	}
 	if err := r.all(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "testkernels:", err)
 		os.Exit(1)
@@ -100,7 +104,7 @@ func (r *run) all(ctx context.Context) error {
 	return nil
 }
 
-// archs returns the architectures of the kernels to try.
+// archs returns the architectures of the kernels to test.
 func (r *run) archs() []testkernel.Arch {
 	var archs []testkernel.Arch
 	for _, name := range r.names {
@@ -118,8 +122,8 @@ func (r *run) archs() []testkernel.Arch {
 // guest returns the guest's binary for an architecture.
 func (r *run) guest(arch testkernel.Arch) string { return filepath.Join(r.work, "guest-"+string(arch)) }
 
-// kernels tries all kernels, as many at a time as there are processors: an emulated machine keeps one busy. It prints each
-// result as it comes.
+// kernels tests all kernels, as many at a time as there are processors: an emulated machine keeps one busy. It
+// prints each result as it comes.
 func (r *run) kernels(ctx context.Context) error {
 	var all sync.WaitGroup
 	free := make(chan struct{}, runtime.NumCPU())
@@ -141,7 +145,7 @@ func (r *run) kernels(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// check looks at everything that can be wrong with how the command is called, before anything takes time.
+// check looks for wrong arguments before anything takes time.
 func (r *run) check() error {
 	for _, name := range r.names {
 		if _, ok := source(name); !ok && name != thisMachine {
@@ -170,9 +174,9 @@ func source(name string) (testkernel.Source, bool) {
 	return testkernel.Sources[i], true
 }
 
-// kernel tries one kernel.
+// kernel tests one kernel.
 func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.limit, fmt.Errorf("%v are over", r.limit))
+	ctx, cancel := context.WithTimeoutCause(ctx, r.limit, fmt.Errorf("the limit of %v is over", r.limit))
 	defer cancel()
 	if name == thisMachine {
 		return r.here(ctx, "-packets", fmt.Sprint(r.packets))
@@ -180,13 +184,14 @@ func (r *run) kernel(ctx context.Context, name string) (*testkernel.Report, erro
 	s, _ := source(name) // check has seen it
 	packets := r.packets
 	if s.Arch != testkernel.AMD64 {
-		packets /= 5 // the same kernel is tried on amd64 with all packets; what differs is the compiler of its programs
+		packets /= 5 // amd64 has all packets on the same kernel; only the JIT compiler differs
 	}
 	k, err := testkernel.Fetch(ctx, s, r.cache, r.say)
 	if err != nil {
 		return nil, err
 	}
-	image, err := testkernel.Pack(k, r.guest(s.Arch), r.relays, "-packets", fmt.Sprint(packets), "-root", testkernel.GuestRoot)
+	image, err := testkernel.Pack(k, r.guest(s.Arch), r.relays,
+		"-packets", fmt.Sprint(packets), "-root", testkernel.GuestRoot)
 	if err != nil {
 		return nil, err
 	}
@@ -214,7 +219,7 @@ func (r *run) here(ctx context.Context, args ...string) (*testkernel.Report, err
 	return testkernel.ReadReport(bytes.NewReader(append(out, "{\"done\":true}\n"...))) // which init adds in a machine
 }
 
-// say prints what takes time, and what is not as it should be.
+// say prints a note on a slow step or a problem.
 func (r *run) say(text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -264,7 +269,8 @@ func indent(text string) string {
 	return "      " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n      ")
 }
 
-// shorten keeps the beginning and the end of a long text, such as a verifier's log; the report in the folder has all of it.
+// shorten keeps the beginning and the end of a long text, such as a verifier's log; the report in the folder has
+// all of it.
 func shorten(text string) string {
 	const head, tail = 12, 30
 	lines := strings.Split(strings.TrimSpace(text), "\n")

@@ -42,11 +42,13 @@ func TestSummarise(t *testing.T) {
 		want     string
 	}{
 		{"good", report(loaded, tests, forward), nil, 0,
-			"ok    Linux 6.1.0-50-cloud-amd64 (bookworm)       1 relays loaded, 4 tests, 0 random packets, 8 packets forwarded by clsact, 3 s\n"},
+			"ok    Linux 6.1.0-50-cloud-amd64 (bookworm)       1 relays loaded, 4 tests, 0 random packets, " +
+				"8 packets forwarded by clsact, 3 s\n"},
 		{"a check failed", report(loaded, failed), nil, 1,
 			"FAIL  Linux 6.1.0-50-cloud-amd64 (bookworm)       1 relays loaded, 0 tests, 0 random packets, 3 s\n" +
 				"      golden/bits: verify: invalid zero-sized read\n"},
-		{"it died", nil, errors.New("the kernel panicked"), 1, "FAIL  bookworm                                    3 s\n      the kernel panicked\n"},
+		{"it died", nil, errors.New("the kernel panicked"), 1,
+			"FAIL  bookworm                                    3 s\n      the kernel panicked\n"},
 	} {
 		r, out := newRun(t)
 		r.summarise("bookworm", test.report, test.err, 3*time.Second)
@@ -76,22 +78,25 @@ func TestArchs(t *testing.T) {
 // Of kernels of one series the higher costs count, in whatever order they come.
 func TestSameSeries(t *testing.T) {
 	line := func(instructions, states int) testkernel.Line {
-		return testkernel.Line{Spec: "examples/turn", Program: "to_peer", Cost: &testkernel.Cost{Instructions: instructions, States: states}}
+		cost := &testkernel.Cost{Instructions: instructions, States: states}
+		return testkernel.Line{Spec: "examples/turn", Program: "to_peer", Cost: cost}
 	}
 	r, _ := newRun(t)
 	r.summarise("bookworm", report(line(7, 2)), nil, 0)
 	r.summarise("arm64", report(line(5, 3)), nil, 0)
 	want := testkernel.Cost{Instructions: 7, States: 3}
-	if got := r.measured[testkernel.Program{Spec: "examples/turn", Name: "to_peer", Kernel: ir.Version{Major: 6, Minor: 1}}]; got != want {
+	program := testkernel.Program{Spec: "examples/turn", Name: "to_peer", Kernel: ir.Version{Major: 6, Minor: 1}}
+	if got := r.measured[program]; got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 
-// A budget is recorded, kept, and defended.
+// A budget is recorded and kept, and costs above it fail.
 func TestBudget(t *testing.T) {
 	r, out := newRun(t)
 	cost := func(n int) testkernel.Line {
-		return testkernel.Line{Spec: "examples/turn", Program: "to_peer", Cost: &testkernel.Cost{Instructions: n, States: 9, Stack: 64, Size: 50}}
+		return testkernel.Line{Spec: "examples/turn", Program: "to_peer",
+			Cost: &testkernel.Cost{Instructions: n, States: 9, Stack: 64, Size: 50}}
 	}
 	measure := func(n int) {
 		t.Helper()
@@ -116,11 +121,12 @@ func TestBudget(t *testing.T) {
 		want                   string
 	}{
 		{100, 0, ""},
-		{101, 1, "WORSE examples/turn, program to_peer, Linux 6.1: 101 instructions walked through, recorded are 100\n"},
-		{99, 0, "better examples/turn, program to_peer, Linux 6.1: 99 instructions walked through, recorded are 100\n"},
+		{101, 1, "WORSE examples/turn, program to_peer, Linux 6.1: 101 instructions processed, recorded are 100\n"},
+		{99, 0, "better examples/turn, program to_peer, Linux 6.1: 99 instructions processed, recorded are 100\n"},
 	} {
 		measure(test.instructions)
-		if r.failures != test.failures || !strings.HasPrefix(out.String(), test.want) || (test.want == "") != (out.Len() == 0) {
+		right := strings.HasPrefix(out.String(), test.want) && (test.want == "") == (out.Len() == 0)
+		if r.failures != test.failures || !right {
 			t.Errorf("%d instructions: %d failures, %q", test.instructions, r.failures, out)
 		}
 	}
@@ -137,7 +143,8 @@ func TestShorten(t *testing.T) {
 		lines = append(lines, fmt.Sprint("line ", i))
 	}
 	got := shorten(strings.Join(lines, "\n"))
-	if !strings.HasPrefix(got, "line 0\n") || !strings.HasSuffix(got, "\nline 999") || !strings.Contains(got, "\n… 958 lines …\n") {
+	ends := strings.HasPrefix(got, "line 0\n") && strings.HasSuffix(got, "\nline 999")
+	if !ends || !strings.Contains(got, "\n… 958 lines …\n") {
 		t.Errorf("%q", got)
 	}
 	if short := "one\ntwo"; shorten(short) != short {
