@@ -115,13 +115,13 @@ func (w *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []
 	}
 	emit(w.blk, w.guards...)
 	check := w.checkHop(hop, length, pos)
-	check.Reasons[ir.HopNeighbour] = w.went("no_neighbour", "the neighbour's link-layer address isn't known yet", pos)
+	check.Reasons[ir.HopNeighbour] = w.went("no_neighbour", "the neighbour's link-layer address isn't resolved yet", pos)
 	emit(w.blk, check)
 	emit(w.blk, w.fx.late...)
 	out := &ir.Copy{
 		Effects: w.fx.Effects, Rewrite: rw, Hop: hop, Pos: pos,
 		Reason: w.reason("copy", ir.Copied, "a copy was sent", pos),
-		Failed: w.went("refused_by_device", "the device takes no more", pos),
+		Failed: w.went("refused_by_device", "the device refused the copy", pos),
 	}
 	for _, s := range state {
 		out.Counts = append(out.Counts, s.(*ir.Count))

@@ -179,6 +179,6 @@ func (w *rewriter) admit(a *spec.Action) {
 		}
 	}
 	out.Refused = w.went("refused_"+v.member.Name, "no "+v.member.Name+" left", a.Pos)
-	out.Contended = w.went("contended", "too many processors spend one credit at once", a.Pos)
+	out.Contended = w.went("contended", "too many processors spend from one credit at once", a.Pos)
 	w.fx.Admits = append(w.fx.Admits, out)
 }

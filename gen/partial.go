@@ -50,7 +50,7 @@ func (w *rewriter) keepsField(end ir.Expr, pos diag.Pos) {
 }
 
 func (s *scope) partialChecksum(pos diag.Pos) int {
-	return s.went("partial_checksum", "a checksum is left to a device, of a header that the stack doesn't name", pos)
+	return s.went("partial_checksum", "a partial checksum in a header that the stack doesn't name", pos)
 }
 
 // readdressed reports whether the packet's addresses change.

@@ -73,8 +73,8 @@ func (c *compiler) program(src *spec.Program) {
 		Name: src.Name.Value, Hook: src.Hook, Base: base, Pos: src.Name.Pos,
 	}}
 	p.reason("sent", ir.Sent, "rewritten and sent", src.Name.Pos)
-	p.reason("pass", ir.Passed, "passed on, as the spec says", src.Name.Pos)
-	inactive := p.went("inactive", "the relay's lease has lapsed", src.Name.Pos)
+	p.reason("pass", ir.Passed, "passed to the stack, as the spec says", src.Name.Pos)
+	inactive := p.went("inactive", "the relay's lease has expired", src.Name.Pos)
 	errors := c.diags.Len()
 	p.checkRules(src.Rules)
 	blk := &p.out.Body
@@ -471,7 +471,7 @@ func (s *scope) ordinary(pos diag.Pos) ir.Stmt {
 }
 
 func (p *program) superPacket(pos diag.Pos) int {
-	return p.went("super_packet", "several datagrams in one buffer (GSO, GRO)", pos)
+	return p.went("super_packet", "a GSO packet: several datagrams in one buffer", pos)
 }
 
 // pull notes how many bytes from the start of the frame the program reads.

@@ -51,11 +51,11 @@ programs: {
 			"tag_id":         "tag.id has a value that the spec doesn't allow",
 			"tag_length":     "tag.length disagrees with the packet",
 			"unfit_tag_n":    "tag.n isn't there, or has no room for its new value",
-			"udp_checksum":   "udp.checksum is 0, which stands for none and is not valid here",
+			"udp_checksum":   "udp.checksum is 0 (no checksum), which isn't allowed here",
 			"ip_options":     "ipv4.ihl is not 5",
 			"fragment":       "ipv4.mf is not 0; or: ipv4.fragment_offset is not 0",
 		},
-		{"udp_has_checksum": "udp.checksum is not 0: it may be partial, and its header is taken out"},
+		{"udp_has_checksum": "udp.checksum is not 0: it may be partial, and its header is removed"},
 	} {
 		got := map[string]string{}
 		for _, r := range plan.Programs[i].Reasons {

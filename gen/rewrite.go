@@ -133,7 +133,7 @@ func (w *rewriter) remove(in *layer, pos diag.Pos) {
 	for _, pl := range in.order {
 		if k := pl.f.Checksum; k != nil && k.Offloaded {
 			// A pending checksum would be written into what follows when its header is gone: only packets without one.
-			has := w.went(in.h.Name.Value+"_has_"+pl.f.Name.Value, in.h.Name.Value+"."+pl.f.Name.Value+" is not 0: it may be partial, and its header is taken out", pl.f.Name.Pos)
+			has := w.went(in.h.Name.Value+"_has_"+pl.f.Name.Value, in.h.Name.Value+"."+pl.f.Name.Value+" is not 0: it may be partial, and its header is removed", pl.f.Name.Pos)
 			w.guard(bin(ir.Eq, pl.load, num(0)), has, pos)
 		}
 	}
@@ -421,7 +421,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	payload := bin(ir.Sub, end, offExpr(oldFront))
 	if _, fixed := constant(payload); moved && !fixed {
 		if isFrame(end) {
-			w.guard(bin(ir.Le, end, num(0xFFFF)), w.went("too_big", "larger than the MTU of the way out", pos), pos)
+			w.guard(bin(ir.Le, end, num(0xFFFF)), w.went("too_big", "larger than the MTU towards the destination", pos), pos)
 		}
 		payload = &ir.VarRef{Var: w.let(&w.guards, "payload_len", payload, 0xFFFF, pos)}
 	}
@@ -516,14 +516,14 @@ func segmentedOnly(path []*layer) bool {
 }
 
 func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.CheckHop {
-	c := &ir.CheckHop{Hop: hop, Length: length, Pos: pos, TooBig: w.went("too_big", "larger than the MTU of the way out", pos)}
+	c := &ir.CheckHop{Hop: hop, Length: length, Pos: pos, TooBig: w.went("too_big", "larger than the MTU towards the destination", pos)}
 	none := w.went("no_route", "no route to the destination", pos)
 	c.Reasons = [ir.HopStates]int{
 		ir.HopNone: none, ir.HopDirect: -1, ir.HopNeighbour: -1,
 		ir.HopLocal:       w.went("local", "the destination is this host", pos),
-		ir.HopUnreachable: w.went("unreachable", "the route says unreachable", pos),
-		ir.HopBlackhole:   w.went("blackhole", "the route says blackhole", pos),
-		ir.HopProhibit:    w.went("prohibit", "the route says prohibit", pos),
+		ir.HopUnreachable: w.went("unreachable", "the route's type is unreachable", pos),
+		ir.HopBlackhole:   w.went("blackhole", "the route's type is blackhole", pos),
+		ir.HopProhibit:    w.went("prohibit", "the route's type is prohibit", pos),
 	}
 	return c
 }

@@ -87,7 +87,7 @@ func (s *scope) matches(ms []*spec.FieldMatch) ir.Expr {
 }
 
 func (s *scope) noMatch(pos diag.Pos) int {
-	return s.went("no_match", "not what the program is for", pos)
+	return s.went("no_match", "the program's match or condition isn't true", pos)
 }
 
 // require continues only if cond holds. It returns true where the block has ended.

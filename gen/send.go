@@ -53,7 +53,7 @@ func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	if w.each != nil {
 		other = nil // copies are rewritten in place
 	}
-	family := w.went("address_family", "an address of the other family", a.Pos)
+	family := w.went("address_family", "an address of the other IP version", a.Pos)
 	toV4 := isV4(to.x)
 	if from.x != nil {
 		w.guard(bin(ir.Eq, isV4(from.x), toV4), family, a.Pos)

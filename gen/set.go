@@ -105,7 +105,7 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 		w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", v.t.What(), f.Name.Value, bytesType(f).What())
 		return false
 	case f.Type == "ip":
-		w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other family", as.Value.Pos), as.Value.Pos)
+		w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other IP version", as.Value.Pos), as.Value.Pos)
 	}
 	return true
 }

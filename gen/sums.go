@@ -126,7 +126,7 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 		return nil, true
 	}
 	if !s.Absent && k.Optional {
-		w.guard(bin(ir.Ne, at.load, num(0)), w.fieldReason(o.old.h, f, "is 0, which stands for none and is not valid here"), f.Name.Pos)
+		w.guard(bin(ir.Ne, at.load, num(0)), w.fieldReason(o.old.h, f, "is 0 (no checksum), which isn't allowed here"), f.Name.Pos)
 	}
 	return s, true
 }

@@ -67,7 +67,7 @@ to_client            0        0.0              0  not attached to eth0: the inte
 func TestTableOfCopies(t *testing.T) {
 	at := func(seconds uint64) []tally {
 		return []tally{
-			{program: "spread", kind: "pass", reason: "pass", doc: "passed on, as the spec says", packets: 1_000 * seconds, bytes: 125_000 * seconds},
+			{program: "spread", kind: "pass", reason: "pass", doc: "passed to the stack, as the spec says", packets: 1_000 * seconds, bytes: 125_000 * seconds},
 			{program: "spread", kind: "copy", reason: "copy", doc: "a copy was sent", packets: 1_900 * seconds, bytes: 237_500 * seconds},
 			{program: "spread", kind: "declined", reason: "refused_credit", doc: "no credit left", packets: 100 * seconds, bytes: 12_500 * seconds},
 			{program: "spread", kind: "declined", reason: "no_neighbour"},
