@@ -161,8 +161,8 @@ func TestReadmeGoCompiles(t *testing.T) {
 	})
 }
 
-// compiles compiles the packages under ./readme. The go command is shown files that aren't there, so that imports are resolved as
-// anywhere in this module.
+// compiles compiles the packages under ./readme. The go command is shown files that aren't there, so that imports are
+// resolved as anywhere in this module.
 func compiles(t *testing.T, files map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -194,8 +194,8 @@ func compiles(t *testing.T, files map[string]string) {
 	}
 }
 
-// Every code has a test that triggers it: a test, a script or the message of a wrong spec names it, or a test of its package
-// names its constant.
+// Every code has a test that triggers it: a test, a script or the message of a wrong spec names it, or a test of its
+// package names its constant.
 func TestEveryCodeHasATest(t *testing.T) {
 	var tests strings.Builder
 	byFolder := map[string]string{}     // Go tests
@@ -239,7 +239,7 @@ func TestEveryCodeHasATest(t *testing.T) {
 	}
 }
 
-// Every reason of every plan stands in the list of reasons, and every line of the list is one that some plan has.
+// Every reason of every plan is in the list of reasons, and every line of the list is a reason of some plan.
 func TestReasons(t *testing.T) {
 	text, err := os.ReadFile("operations.md")
 	if err != nil {

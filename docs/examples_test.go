@@ -15,8 +15,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// An example of errors.md is a piece of a spec. Its frame is the rest of the spec, with EXAMPLE in the piece's place; a piece that doesn't
-// say what is done with packets passes them.
+// An example of errors.md is a piece of a spec. Its frame is the rest of the spec, with EXAMPLE in the piece's place;
+// a piece that doesn't say what is done with packets passes them.
 const (
 	whole = "EXAMPLE\n"
 	top   = "name: \"example\"\nEXAMPLE\n"
@@ -222,8 +222,8 @@ func workplace(t *testing.T) {
 	t.Chdir(dir)
 }
 
-// commands runs the examples of a code of the command line. What `run` does when all is right takes a device: the scripts of
-// internal/cli show it.
+// commands runs the examples of a code of the command line. What `run` does when all is right takes a device: the
+// scripts of internal/cli show it.
 func commands(t *testing.T, i diag.Info) {
 	path := os.Getenv("PATH")
 	for _, example := range []struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// The second part of the guide shows a relay as it grows: its first form and its last one are specs whose tests pass, and every
-// piece in between is in the last one.
+// The second part of the guide shows a relay as it grows: its first form and its last one are specs whose tests pass,
+// and every piece in between is in the last one.
 func TestGuideSpecs(t *testing.T) {
 	guide, err := os.ReadFile("guide.md")
 	if err != nil {
@@ -64,9 +64,9 @@ func TestGuideSpecs(t *testing.T) {
 	}
 }
 
-// The first part of the guide makes the spec that `init` writes somebody's own. The step in it that is refused gets the message that is
-// shown, which doesn't lead to one flow's packets at another one's peer; the spec behind the next step passes its tests, and keeps flows
-// apart that end in the same 16 bits.
+// The first part of the guide adapts the spec that `init` writes. Its wrong step gets the message that is shown,
+// whose hint doesn't mix flows; the spec after the next step passes its tests, and distinguishes flows that have the
+// same lowest 16 bits.
 func TestGuideFirstSteps(t *testing.T) {
 	guide, err := os.ReadFile("guide.md")
 	if err != nil {

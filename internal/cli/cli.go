@@ -49,7 +49,7 @@ type exit int
 
 func (e exit) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// status shows an error that nobody has shown yet, and returns the exit status for it.
+// status shows an error unless it has been shown, and returns its exit status.
 func (a *app) status(err error) int {
 	var shown exit
 	switch {

@@ -12,7 +12,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// What a shell completes besides commands and flags: specs, codes, and the names in the spec that the command line has already.
+// What a shell completes besides commands and flags: specs, codes, and the names in the spec that the command line
+// has already.
 
 // specFiles completes an argument that is a spec.
 func specFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -43,7 +44,7 @@ func named(names func(*spec.Spec) []spec.Name) cobra.CompletionFunc {
 	}
 }
 
-// assigned completes a flag whose value is NAME=…; what stands behind the = comes from values.
+// assigned completes a flag whose value is NAME=…; values completes the part after the =.
 func assigned(names func(*spec.Spec) []spec.Name, values func() []string) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		name, _, ok := strings.Cut(begun, "=")
@@ -137,7 +138,8 @@ func devices() (names []string) {
 	return names
 }
 
-// completeFlags registers what completes the flags of a command. A flag that the command doesn't have is a mistake in this program.
+// completeFlags registers what completes the flags of a command. A flag that the command doesn't have is a mistake in
+// this program.
 func completeFlags(cmd *cobra.Command, flags map[string]cobra.CompletionFunc) {
 	for name, f := range flags {
 		if err := cmd.RegisterFlagCompletionFunc(name, f); err != nil {

@@ -55,7 +55,7 @@ func (a *app) json(v any) error {
 	return enc.Encode(v)
 }
 
-// marks stand in front of a check: what is fine is quiet, what is missing catches the eye.
+// marks are printed before a check: lower case for what is fine, capitals for what is missing.
 var marks = map[doctor.Status]string{doctor.OK: "ok     ", doctor.Info: "       ", doctor.Warning: "warning", doctor.Missing: "MISSING"}
 
 func (a *app) checks(checks []doctor.Check) {

@@ -46,7 +46,8 @@ func (a *app) format(files []string, opt fmtOptions) error {
 		}
 		formatted, err := format.Source(text)
 		if err != nil {
-			// CUE's formatter and the loader stumble over the same mistakes; the loader's messages have a place and a hint.
+			// CUE's formatter and the loader stumble over the same mistakes; the loader's messages have a place and a
+			// hint.
 			if _, list := spec.Load(file, text); list.Len() > 0 {
 				mistakes.Append(list)
 				continue

@@ -46,7 +46,8 @@ func (a *app) run(ctx context.Context, file string, opt runOptions) error {
 	if opt.events && len(desc.Events) == 0 {
 		return usage("the spec has no events to print")
 	}
-	// Where the output is a pipe that closes (run … | head), writing fails, and the relay is closed like any other time.
+	// Where the output is a pipe that closes (run … | head), writing fails, and the relay is closed like any other
+	// time.
 	signal.Ignore(unix.SIGPIPE)
 	options := runtime.Options{
 		Settings: in.settings,
@@ -95,8 +96,8 @@ func runError(err error) error {
 	return &diag.Diagnostic{Code: codeRun, Message: err.Error(), Hint: "fastrelay-gen doctor says what this machine has and lacks"}
 }
 
-// serve fills the tables and groups, attaches, and shows counters until it is told to stop. The tables are filled first: the first
-// packet already finds its session.
+// serve fills the tables and groups, attaches, and shows counters until ctx ends. The tables are filled first, so
+// that the first packet finds its session.
 func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt runOptions) error {
 	for _, row := range in.rows {
 		if err := relay.Table(row.table).Put(row.key, row.value); err != nil && !in.traffic.refuse(row.text, err) {
@@ -211,7 +212,7 @@ type watcher struct {
 	view      view
 }
 
-// watch shows the counters once a second. The relay goes on whatever becomes of the output.
+// watch shows the counters once a second.
 func (w *watcher) watch(ctx context.Context, opt runOptions) error {
 	w.look(time.Now())
 	tick := time.NewTicker(opt.interval)
@@ -246,7 +247,7 @@ func (w *watcher) watch(ctx context.Context, opt runOptions) error {
 	}
 }
 
-// outputError: nobody reads the counters any more, which ends the run and is no mistake.
+// outputError hides that the reader of the counters has closed its pipe, which ends the run and is not an error.
 func outputError(err error) error {
 	if errors.Is(err, unix.EPIPE) {
 		return nil

@@ -126,8 +126,8 @@ func (m member) isState() bool {
 	return false
 }
 
-// mayBeLeftOut: a counter begins at 0, and a translation takes no value. A credit that nobody gives admits nothing, which
-// nobody means.
+// mayBeLeftOut reports whether a value is optional: a counter begins at 0, and a translation has no value. A credit
+// without a limit would admit nothing.
 func (m member) mayBeLeftOut() bool {
 	return m.kind == abi.KindCounter || m.kind == abi.KindTranslation
 }

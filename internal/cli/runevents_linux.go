@@ -36,7 +36,7 @@ type eventPrinter struct {
 	armed bool // a write is due
 }
 
-// printEvents begins to print. failed is told where writing fails, which ends it.
+// printEvents begins to print. If writing fails, it calls failed and stops.
 func (a *app) printEvents(relay *runtime.Relay, receivers []*receiver, failed func(error)) *eventPrinter {
 	ctx, stop := context.WithCancel(context.Background())
 	p := &eventPrinter{

@@ -23,7 +23,8 @@ type refusal struct {
 	refused func(level int) uint64
 }
 
-// openGroups opens the groups with their receivers. A group gets all of them in one step: the first packet finds them all.
+// openGroups opens the groups with their receivers. A group gets all of them in one step: the first packet finds them
+// all.
 func openGroups(relay *runtime.Relay, in *runInput) ([]*receiver, error) {
 	var all []*receiver
 	for _, g := range in.groups {
@@ -58,8 +59,8 @@ func openGroups(relay *runtime.Relay, in *runInput) ([]*receiver, error) {
 	return all, nil
 }
 
-// begin gives a counter its first value, a credit its limit, a bucket its rate; those for each level of priority all get the
-// same.
+// begin gives a counter its first value, a credit its limit, a bucket its rate; those for each level of priority all
+// get the same.
 func begin(state, first any) {
 	if first == nil {
 		return
@@ -145,7 +146,7 @@ func sum[C interface{ Refused(int) uint64 }](all []C) func(int) uint64 {
 	}
 }
 
-// receiverTallies reads what became of the copies of each receiver.
+// receiverTallies reads how many copies each receiver got, and how many were declined.
 func receiverTallies(receivers []*receiver, levels int) []tally {
 	var out []tally
 	for _, v := range receivers {

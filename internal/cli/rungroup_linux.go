@@ -14,8 +14,8 @@ type groupInput struct {
 	receivers []receiverInput
 }
 
-// receiverInput is one receiver. Counters, credits, buckets and translations are no values of its row: what they begin with is
-// set before the first packet comes.
+// receiverInput is one receiver. Counters, credits, buckets and translations are no values of its row: what they
+// begin with is set before the first packet comes.
 type receiverInput struct {
 	number int    // among those of its kind of group, from 1 on
 	values []any  // in the order of the plain members
@@ -26,8 +26,8 @@ type receiverInput struct {
 // receiverForm is said wherever the form of --receiver is wrong.
 const receiverForm = "for example --receiver 'subscribers=publisher=192.0.2.2:5004 ssrc=7 / local=192.0.2.1:5004 remote=203.0.113.2:6000'"
 
-// receiver reads 'GROUP=KEY=V KEY=V / FIELD=V FIELD=V'. The key stands in front of the slash, since a key and a receiver may have
-// members of one name. Receivers with one key are one group.
+// receiver reads 'GROUP=KEY=V KEY=V / FIELD=V FIELD=V'. The key is before the slash, since a key and a receiver may
+// have members of the same name. Receivers with the same key are one group.
 func (in *runInput) receiver(desc *abi.Desc, text string) error {
 	kind, rest, ok := strings.Cut(text, "=")
 	words := strings.Fields(rest)

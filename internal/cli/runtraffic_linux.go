@@ -20,11 +20,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// traffic is what `run --traffic` sends: the packets of the spec's tests, in a network of their own (package lab). The relay has the
-// tests' settings, sessions, rows and groups at once, so a test whose state contradicts that of an earlier test is left out, and
-// so is one with other settings than most.
+// traffic is what `run --traffic` sends: the packets of the spec's tests, in a network of their own (package lab).
+// The relay has the tests' settings, sessions, rows and groups at once, so a test whose state contradicts that of an
+// earlier test is left out, and so is one with other settings than most.
 //
-// State is kept as the text that the flags --set, --session, --row and --receiver take, and goes the way of flags from there on.
+// State is added to the options, as the text that the flags --set, --session, --row and --receiver take.
 type traffic struct {
 	plan  *ir.Plan
 	tests []*trafficTest
@@ -56,7 +56,8 @@ func checkTrafficFlags(opt runOptions) error {
 	return nil
 }
 
-// newTraffic collects the packets of the spec's tests, and adds their state and the places of the programs to the options.
+// newTraffic collects the packets of the spec's tests, and adds their state and the places of the programs to the
+// options.
 func newTraffic(r *build.Result, opt *runOptions) (*traffic, error) {
 	packets, diags := spectest.Packets(r.Spec, r.Plan)
 	if err := diags.Err(); err != nil {
@@ -104,8 +105,8 @@ func unsendable(p spectest.Packet) string {
 	return ""
 }
 
-// settings adds to the options the settings that most tests have, as far as none are given. It returns them, and a function that gives
-// those of a test, as text.
+// settings adds to the options the settings that most tests have, as far as none are given. It returns them, and a
+// function that gives those of a test, as text.
 func (t *traffic) settings(packets []spectest.Packet, opt *runOptions) (of func(*spec.Test) string, chosen string) {
 	given := map[string]bool{}
 	for _, text := range opt.settings {
@@ -213,7 +214,8 @@ func (t *traffic) group(src *spec.TestGroup, opt *runOptions) piece {
 	return p
 }
 
-// membersText writes the values of the members of a structure: "addr=192.0.2.1 quota=4". Those that are not given are 0.
+// membersText writes the values of the members of a structure: "addr=192.0.2.1 quota=4". Those that are not given are
+// 0.
 func membersText(s *ir.Struct, values []*spec.TestValue) string {
 	var all []string
 	for _, m := range s.Members {
@@ -279,7 +281,8 @@ func (t *traffic) programs() []*ir.Program {
 	return all
 }
 
-// devices are those that the programs are attached to: where packets come in, one each, from eth0 on; where they leave, from eth1 on.
+// devices are those that the programs are attached to: where packets come in, one each, from eth0 on; where they
+// leave, from eth1 on.
 func (t *traffic) devices() []int {
 	var all []int
 	in, out := 0, 1
@@ -374,8 +377,8 @@ func (t *traffic) send(ctx context.Context, receivers []*receiver) error {
 	return nil
 }
 
-// frame is a test's packet, addressed to the relay's device where it is for this host, with a tag in front that the kernel will take
-// into the metadata.
+// frame is a test's packet, addressed to the relay's device where it is for this host, with a tag in front that the
+// kernel will take into the metadata.
 func (t *traffic) frame(test *trafficTest) lab.Frame {
 	p := test.Packet.Packet
 	f := lab.Frame{Data: slices.Clone(p.Data), SumStart: p.Partial.Start, SumField: p.Partial.Field}

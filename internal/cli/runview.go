@@ -14,7 +14,7 @@ type tally struct {
 	packets, bytes        uint64
 }
 
-// Kinds of tallies that are no kinds of reasons. What stands in doc is their whole label.
+// Kinds of tallies that aren't kinds of reasons. Their doc is the whole label.
 const (
 	kindReceiver  = "receiver"  // program: "subscribers 1"; packets: copies
 	kindLost      = "lost"      // reason: the event; packets: records
@@ -93,8 +93,8 @@ func table(rates []rate) string {
 	return b.String()
 }
 
-// label says what became of the packets of a reason: "sent", "up: no_by_channel (no row in by_channel)", "drop: over_quota",
-// "declined: layer".
+// label says what happened to the packets of a reason: "sent", "up: no_by_channel (no row in by_channel)", "drop:
+// over_quota", "declined: layer".
 func label(t tally) string {
 	switch {
 	case t.kind == kindReceiver, t.kind == kindLost, t.kind == kindInterface, t.kind == kindArrived:
@@ -107,8 +107,8 @@ func label(t tally) string {
 	return t.kind + ": " + t.reason
 }
 
-// line is the table in one line, for logs: packets that came, and what became of them and of their copies. Receivers, of which there may
-// be many, are left to the table.
+// line is the table in one line, for logs: incoming packets and copies by reason. Receivers, of which there may be
+// many, are only in the table.
 func line(rates []rate) string {
 	var parts []string
 	for i := 0; i < len(rates); {
@@ -159,7 +159,8 @@ func line(rates []rate) string {
 	return strings.Join(parts, "; ") + "\n"
 }
 
-// redraw draws the table over the last one. Where the terminal has no room for all of it, the last line says how much is left out.
+// redraw replaces the last table on the terminal. If it has more lines than the terminal, the last line says how many
+// are missing.
 func (v *view) redraw(w io.Writer, text string, height int) error {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	if height > 2 && len(lines) > height-2 {

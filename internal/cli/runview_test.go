@@ -38,7 +38,8 @@ to_client            0        0.0              0  no packet yet
 	}
 }
 
-// A program whose interface has gone says so, whether it has counted anything or not; one whose interface is there says nothing.
+// A program whose interface has gone says so, whether it has counted anything or not; one whose interface is there
+// says nothing.
 func TestTableOfLostInterfaces(t *testing.T) {
 	var v view
 	rates := v.look(time.Unix(1, 0), []tally{

@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// Every behaviour of the command line, its messages included, is a script. Those in testdata/kernel load and attach programs, in
-// network namespaces of their own, and need root.
+// Every behaviour of the command line, its messages included, is a script. Those in testdata/kernel load and attach
+// programs, in network namespaces of their own, and need root.
 func TestScripts(t *testing.T) { scripts(t, "testdata/script") }
 
 // The commands that load programs, on a network of their own.
@@ -115,7 +115,8 @@ func udp(ts *testscript.TestScript, neg bool, args []string) {
 	}))
 }
 
-// attached HOST DEVICE N: waits until so many programs are attached to the device, on the way in; for at most ten seconds.
+// attached HOST DEVICE N: waits until this many programs are attached to the device's ingress, for at most ten
+// seconds.
 func attached(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 3 {
 		ts.Fatalf("usage: attached HOST DEVICE N")

@@ -31,7 +31,7 @@ func (a *app) showError(err error) {
 	if a.machine && diag.RenderJSON(a.out, list) == nil {
 		return
 	}
-	// Where even standard error can't be written to, nobody is left to be told.
+	// If standard error can't be written to either, the error can't be reported.
 	_ = diag.Render(a.err, list, diag.RenderOptions{Source: a.source, Color: colored(a.err)})
 }
 

@@ -25,8 +25,8 @@ type versions struct {
 // release is the version of a released binary: `make release` sets it when it links.
 var release string
 
-// moduleVersion is what the go command knows: the version that `go install` was given; in a checkout a version made of the commit,
-// or "(devel)", with the commit where the go command recorded it.
+// moduleVersion is what the go command knows: the version that `go install` was given; in a checkout a version made
+// of the commit, or "(devel)", with the commit where the go command recorded it.
 func moduleVersion(info *debug.BuildInfo) string {
 	version := info.Main.Version
 	if version == "" {

@@ -134,7 +134,7 @@ func (d *Diagnostic) WithHint(format string, args ...any) *Diagnostic {
 	return d
 }
 
-// WithLabel sets the text behind the caret and returns d.
+// WithLabel sets the text after the caret and returns d.
 func (d *Diagnostic) WithLabel(format string, args ...any) *Diagnostic {
 	d.Label = fmt.Sprintf(format, args...)
 	return d
@@ -151,7 +151,8 @@ func (d *Diagnostic) WithRelated(pos Pos, format string, args ...any) *Diagnosti
 // Append adds all of m's diagnostics to l.
 func (l *List) Append(m *List) { l.all = append(l.all, m.all...) }
 
-// Len returns the number of errors collected. Warnings don't count. No list at all, as where something else has failed, has none.
+// Len returns the number of errors collected. Warnings don't count. No list at all, as where something else has
+// failed, has none.
 func (l *List) Len() int {
 	if l == nil {
 		return 0

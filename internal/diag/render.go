@@ -21,8 +21,8 @@ type RenderOptions struct {
 	Color  bool                     // use the colours of a terminal
 }
 
-// Render shows a list to a person: each diagnostic with an excerpt of its source, in the order of their positions, and how
-// many errors and warnings there are.
+// Render shows a list to a person: each diagnostic with an excerpt of its source, in the order of their positions,
+// and how many errors and warnings there are.
 func Render(w io.Writer, list *List, opt RenderOptions) error {
 	r := &renderer{opt: opt, files: map[string][]string{}}
 	all := list.All()
@@ -115,7 +115,7 @@ func (r *renderer) diagnostic(d *Diagnostic) {
 	}
 }
 
-// note writes a line behind the excerpt, or several.
+// note writes one or several lines after the excerpt.
 func (r *renderer) note(gutter int, text string) {
 	if text == "" {
 		return
@@ -141,8 +141,8 @@ func (r *renderer) line(p Pos) (string, bool) {
 	return strings.TrimSuffix(lines[p.Line-1], "\r"), true
 }
 
-// excerpt lays a line out for the screen: tabs become spaces, a long line is cut. It returns the text, how many columns stand
-// in front of what is underlined, and how many are underlined (at least one).
+// excerpt lays a line out for the screen: tabs become spaces, a long line is cut. It returns the text, how many
+// columns stand in front of what is underlined, and how many are underlined (at least one).
 func excerpt(line string, column, length int) (text string, indent, carets int) {
 	from := min(max(column-1, 0), len(line))
 	to := min(from+max(length, 1), len(line))

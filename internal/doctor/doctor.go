@@ -1,5 +1,5 @@
-// Package doctor finds out what a machine has and lacks for building and running relays, and says what to do about it. It
-// asks the kernel by trying, where trying changes nothing, and never attaches a program to a device.
+// Package doctor finds out what a machine has and lacks for building and running relays, and says what to do about
+// it. It asks the kernel by trying, where trying changes nothing, and never attaches a program to a device.
 package doctor
 
 import (
@@ -40,7 +40,8 @@ func Examine(ctx context.Context) []Check {
 	return append([]Check{compiler(ctx)}, system()...)
 }
 
-// Release returns the running kernel's release ("6.1.0-13-amd64") and its version; on other systems than Linux, the system's name.
+// Release returns the running kernel's release ("6.1.0-13-amd64") and its version; on other systems than Linux, the
+// system's name.
 func Release() (release string, major, minor int) {
 	if runtime.GOOS != "linux" {
 		return runtime.GOOS, 0, 0

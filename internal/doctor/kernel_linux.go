@@ -135,7 +135,8 @@ func memlock() Check {
 	return c
 }
 
-// backlog is how many packets wait at most on a processor for a virtual device (veth): a fan-out fills it with one packet.
+// backlog is how many packets wait at most on a processor for a virtual device (veth): a fan-out fills it with one
+// packet.
 func backlog() Check {
 	c := Check{Name: "packet backlog", Status: Info}
 	text, err := os.ReadFile("/proc/sys/net/core/netdev_max_backlog")

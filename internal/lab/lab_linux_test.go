@@ -43,8 +43,8 @@ func wait(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// Frames leave the hosts, the relay's stack forwards them by the network's routes, and they are counted where they arrive. Nothing
-// else arrives, and a network that is closed leaves nothing.
+// Frames leave the hosts, the relay's stack forwards them by the network's routes, and they are counted where they
+// arrive. Nothing else arrives, and a network that is closed leaves nothing.
 func TestNetwork(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("network namespaces need root")

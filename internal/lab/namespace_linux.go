@@ -24,8 +24,8 @@ type namespace struct {
 	links *netlink.Handle
 }
 
-// newNamespace makes a namespace. The settings, paths below /proc/sys/net with their values, are made before it has devices other
-// than lo; those that the kernel doesn't have (IPv6 may be missing) are left out.
+// newNamespace makes a namespace. The settings, paths below /proc/sys/net with their values, are made before it has
+// devices other than lo; those that the kernel doesn't have (IPv6 may be missing) are left out.
 func newNamespace(name string, settings ...[2]string) (*namespace, error) {
 	n := &namespace{name: name, ns: netns.None()}
 	err := OnThread(netns.None(), func() (err error) {
@@ -77,9 +77,10 @@ func (n *namespace) close() error {
 	return n.ns.Close()
 }
 
-// OnThread runs f on a locked thread, in the network namespace ns if that is open, and restores the thread's namespace. Sockets
-// made in f belong to ns; goroutines started in f don't, they run on other threads. A thread that can't be restored stays locked,
-// and Go ends it with the goroutine. Where f ends its goroutine, as t.Fatal does, OnThread ends the caller's.
+// OnThread runs f on a locked thread, in the network namespace ns if that is open, and restores the thread's
+// namespace. Sockets made in f belong to ns; goroutines started in f don't, they run on other threads. A thread that
+// can't be restored stays locked, and Go ends it with the goroutine. Where f ends its goroutine, as t.Fatal does,
+// OnThread ends the caller's.
 func OnThread(ns netns.NsHandle, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -108,8 +108,8 @@ func (r *receiver) count(frame []byte) {
 	into.Bytes += uint64(len(frame))
 }
 
-// flowOf reads the outermost addresses of a frame, with the ports of UDP and TCP. What hosts send for themselves (ARP, neighbour
-// discovery, multicast listener reports) is no flow.
+// flowOf reads the outermost addresses of a frame, with the ports of UDP and TCP. What hosts send for themselves
+// (ARP, neighbour discovery, multicast listener reports) is no flow.
 func flowOf(frame []byte) (f flow, ok bool) {
 	h, ok := outermost(frame)
 	switch {

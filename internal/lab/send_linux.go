@@ -19,7 +19,8 @@ type Frame struct {
 	Device int    // of the relay: where the frame arrives, or leaves
 	Leaves bool   // the relay itself sends it through the device, for programs at tc/egress
 	Data   []byte // from the link-layer header on
-	// A checksum that is left to a device: the first byte that it covers and its field, as offsets in Data. Zeros: there is none.
+	// A checksum that is left to a device: the first byte that it covers and its field, as offsets in Data. Zeros:
+	// there is none.
 	SumStart, SumField int
 }
 
@@ -83,7 +84,8 @@ func (s *sender) run(rate int) {
 		case <-s.stopped:
 			return
 		case now := <-tick.C:
-			// What a machine that was busy elsewhere has missed is made up for, but not more than a tenth of a second of it.
+			// What a machine that was busy elsewhere has missed is made up for, but not more than a tenth of a second
+			// of it.
 			due := int(now.Sub(begun).Seconds() * float64(rate))
 			if most := max(rate/10, 1); due-sent > most {
 				begun, sent, due = now, 0, most
