@@ -106,8 +106,8 @@ type GateReason int
 // The reasons of gate.
 const (
 	GateSent               GateReason = iota // rewritten and sent
-	GatePass                                 // passed on, as the spec says
-	GateInactive                             // the relay's lease has lapsed
+	GatePass                                 // passed to the stack, as the spec says
+	GateInactive                             // the relay's lease has expired
 	GateVLANTag                              // a VLAN tag that the stack doesn't have
 	GateOtherHost                            // a frame for another host
 	GateLinkBroadcast                        // a link-layer broadcast
@@ -124,8 +124,8 @@ const (
 	GateMartianDestination                   // a destination that no other host has: unspecified or loopback
 	GateNotUDP                               // no udp header here
 	GateUDPLength                            // udp.length disagrees with the packet
-	GateSuperPacket                          // several datagrams in one buffer (GSO, GRO)
-	GateNoMatch                              // not what the program is for
+	GateSuperPacket                          // a GSO packet: several datagrams in one buffer
+	GateNoMatch                              // the program's match or condition isn't true
 	GateNoSources                            // no row in sources
 	GateChanging                             // user space changed rows at each attempt to read one
 	GateDropOverQuota                        // dropped, as the spec says
@@ -305,8 +305,8 @@ var desc = abi.Desc{
 	Programs: []abi.Program{
 		{Name: "gate", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
 			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
 			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
@@ -323,8 +323,8 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
-			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "not what the program is for"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "no_sources", Kind: abi.ReasonPunted, Doc: "no row in sources"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "over_quota", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},

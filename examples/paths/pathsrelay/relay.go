@@ -96,8 +96,8 @@ type ForwardReason int
 // The reasons of forward.
 const (
 	ForwardSent               ForwardReason = iota // rewritten and sent
-	ForwardPass                                    // passed on, as the spec says
-	ForwardInactive                                // the relay's lease has lapsed
+	ForwardPass                                    // passed to the stack, as the spec says
+	ForwardInactive                                // the relay's lease has expired
 	ForwardVLANTag                                 // a VLAN tag that the stack doesn't have
 	ForwardOtherHost                               // a frame for another host
 	ForwardLinkBroadcast                           // a link-layer broadcast
@@ -113,19 +113,19 @@ const (
 	ForwardMulticast                               // a multicast or broadcast destination
 	ForwardMartianDestination                      // a destination that no other host has: unspecified or loopback
 	ForwardUDPLength                               // udp.length disagrees with the packet
-	ForwardSuperPacket                             // several datagrams in one buffer (GSO, GRO)
+	ForwardSuperPacket                             // a GSO packet: several datagrams in one buffer
 	ForwardNoRoutes                                // no row in routes
 	ForwardChanging                                // user space changed rows at each attempt to read one
 	ForwardHopLimit                                // the hop limit is used up
-	ForwardPartialChecksum                         // a checksum is left to a device, of a header that the stack doesn't name
+	ForwardPartialChecksum                         // a partial checksum in a header that the stack doesn't name
 	ForwardNoMemory                                // the kernel has no memory to change the packet
 	ForwardFault                                   // dropped: the kernel failed after the first change
-	ForwardTooBig                                  // larger than the MTU of the way out
+	ForwardTooBig                                  // larger than the MTU towards the destination
 	ForwardNoRoute                                 // no route to the destination
 	ForwardLocal                                   // the destination is this host
-	ForwardUnreachable                             // the route says unreachable
-	ForwardBlackhole                               // the route says blackhole
-	ForwardProhibit                                // the route says prohibit
+	ForwardUnreachable                             // the route's type is unreachable
+	ForwardBlackhole                               // the route's type is blackhole
+	ForwardProhibit                                // the route's type is prohibit
 	ForwardTCPDataOffset                           // tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet
 	ForwardTCPOptions                              // tcp.options is longer than the spec allows
 	ForwardNotL4                                   // no l4 header here
@@ -219,8 +219,8 @@ var desc = abi.Desc{
 	Programs: []abi.Program{
 		{Name: "forward", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
 			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
 			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
@@ -236,19 +236,19 @@ var desc = abi.Desc{
 			{Name: "multicast", Kind: abi.ReasonPunted, Doc: "a multicast or broadcast destination"},
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "no_routes", Kind: abi.ReasonPunted, Doc: "no row in routes"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "hop_limit", Kind: abi.ReasonPunted, Doc: "the hop limit is used up"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU of the way out"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
 			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route says unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route says blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route says prohibit"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
 			{Name: "tcp_data_offset", Kind: abi.ReasonPunted, Doc: "tcp.data_offset is not 5 or more; or: tcp.data_offset disagrees with the packet"},
 			{Name: "tcp_options", Kind: abi.ReasonPunted, Doc: "tcp.options is longer than the spec allows"},
 			{Name: "not_l4", Kind: abi.ReasonPunted, Doc: "no l4 header here"},

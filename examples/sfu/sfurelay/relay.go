@@ -126,8 +126,8 @@ type VideoReason int
 // The reasons of video.
 const (
 	VideoSent                        VideoReason = iota // rewritten and sent
-	VideoPass                                           // passed on, as the spec says
-	VideoInactive                                       // the relay's lease has lapsed
+	VideoPass                                           // passed to the stack, as the spec says
+	VideoInactive                                       // the relay's lease has expired
 	VideoVLANTag                                        // a VLAN tag that the stack doesn't have
 	VideoOtherHost                                      // a frame for another host
 	VideoLinkBroadcast                                  // a link-layer broadcast
@@ -144,38 +144,38 @@ const (
 	VideoMartianDestination                             // a destination that no other host has: unspecified or loopback
 	VideoNotUDP                                         // no udp header here
 	VideoUDPLength                                      // udp.length disagrees with the packet
-	VideoSuperPacket                                    // several datagrams in one buffer (GSO, GRO)
+	VideoSuperPacket                                    // a GSO packet: several datagrams in one buffer
 	VideoRTPVersion                                     // rtp.version is not 2
 	VideoRTCP                                           // rtp.payload_type is not 0 to 63 or 96 or more
 	VideoRTPCSRCList                                    // rtp.csrc_list is longer than the spec allows
 	VideoRTPExtensions                                  // rtp.extensions is longer than the spec allows
-	VideoNoMatch                                        // not what the program is for
+	VideoNoMatch                                        // the program's match or condition isn't true
 	VideoNoStreams                                      // no row in streams
 	VideoChanging                                       // user space changed rows at each attempt to read one
 	VideoFullStreams                                    // table streams is full
-	VideoPartialChecksum                                // a checksum is left to a device, of a header that the stack doesn't name
+	VideoPartialChecksum                                // a partial checksum in a header that the stack doesn't name
 	VideoNoSubscribers                                  // no group in subscribers
 	VideoNoMemory                                       // the kernel has no memory to change the packet
 	VideoFault                                          // dropped: the kernel failed after the first change
 	VideoDeclinedNoKeyFrame                             // no copy, as the spec says
 	VideoDeclinedLayer                                  // no copy, as the spec says
 	VideoDeclinedRefusedRate                            // no rate left
-	VideoDeclinedContended                              // too many processors spend one credit at once
+	VideoDeclinedContended                              // too many processors spend from one credit at once
 	VideoDeclinedUnfitRTPPayloadType                    // rtp.payload_type would get a value that it can't have
-	VideoDeclinedAddressFamily                          // an address of the other family
-	VideoDeclinedTooBig                                 // larger than the MTU of the way out
+	VideoDeclinedAddressFamily                          // an address of the other IP version
+	VideoDeclinedTooBig                                 // larger than the MTU towards the destination
 	VideoDeclinedNoRoute                                // no route to the destination
 	VideoDeclinedLocal                                  // the destination is this host
-	VideoDeclinedUnreachable                            // the route says unreachable
-	VideoDeclinedBlackhole                              // the route says blackhole
-	VideoDeclinedProhibit                               // the route says prohibit
-	VideoDeclinedNoNeighbour                            // the neighbour's link-layer address isn't known yet
+	VideoDeclinedUnreachable                            // the route's type is unreachable
+	VideoDeclinedBlackhole                              // the route's type is blackhole
+	VideoDeclinedProhibit                               // the route's type is prohibit
+	VideoDeclinedNoNeighbour                            // the neighbour's link-layer address isn't resolved yet
 	VideoCopy                                           // a copy was sent
-	VideoDeclinedRefusedByDevice                        // the device takes no more
+	VideoDeclinedRefusedByDevice                        // the device refused the copy
 	VideoIPv6Version                                    // ipv6.version is not 6
 	VideoMappedAddress                                  // an IPv4-mapped address in an IPv6 header
 	VideoIPv6PayloadLength                              // ipv6.payload_length disagrees with the packet
-	VideoDeclinedUDPChecksum                            // udp.checksum is 0, which stands for none and is not valid here
+	VideoDeclinedUDPChecksum                            // udp.checksum is 0 (no checksum), which isn't allowed here
 	VideoNotIP                                          // no ip header here
 )
 
@@ -208,8 +208,8 @@ type AudioReason int
 // The reasons of audio.
 const (
 	AudioSent                        AudioReason = iota // rewritten and sent
-	AudioPass                                           // passed on, as the spec says
-	AudioInactive                                       // the relay's lease has lapsed
+	AudioPass                                           // passed to the stack, as the spec says
+	AudioInactive                                       // the relay's lease has expired
 	AudioVLANTag                                        // a VLAN tag that the stack doesn't have
 	AudioOtherHost                                      // a frame for another host
 	AudioLinkBroadcast                                  // a link-layer broadcast
@@ -226,37 +226,37 @@ const (
 	AudioMartianDestination                             // a destination that no other host has: unspecified or loopback
 	AudioNotUDP                                         // no udp header here
 	AudioUDPLength                                      // udp.length disagrees with the packet
-	AudioSuperPacket                                    // several datagrams in one buffer (GSO, GRO)
+	AudioSuperPacket                                    // a GSO packet: several datagrams in one buffer
 	AudioRTPVersion                                     // rtp.version is not 2
 	AudioRTCP                                           // rtp.payload_type is not 0 to 63 or 96 or more
 	AudioRTPCSRCList                                    // rtp.csrc_list is longer than the spec allows
 	AudioRTPExtensions                                  // rtp.extensions is longer than the spec allows
-	AudioNoMatch                                        // not what the program is for
+	AudioNoMatch                                        // the program's match or condition isn't true
 	AudioNoStreams                                      // no row in streams
 	AudioChanging                                       // user space changed rows at each attempt to read one
 	AudioFullStreams                                    // table streams is full
-	AudioPartialChecksum                                // a checksum is left to a device, of a header that the stack doesn't name
+	AudioPartialChecksum                                // a partial checksum in a header that the stack doesn't name
 	AudioNoSubscribers                                  // no group in subscribers
 	AudioNoMemory                                       // the kernel has no memory to change the packet
 	AudioFault                                          // dropped: the kernel failed after the first change
 	AudioDeclinedLayer                                  // no copy, as the spec says
 	AudioDeclinedRefusedRate                            // no rate left
-	AudioDeclinedContended                              // too many processors spend one credit at once
+	AudioDeclinedContended                              // too many processors spend from one credit at once
 	AudioDeclinedUnfitRTPPayloadType                    // rtp.payload_type would get a value that it can't have
-	AudioDeclinedAddressFamily                          // an address of the other family
-	AudioDeclinedTooBig                                 // larger than the MTU of the way out
+	AudioDeclinedAddressFamily                          // an address of the other IP version
+	AudioDeclinedTooBig                                 // larger than the MTU towards the destination
 	AudioDeclinedNoRoute                                // no route to the destination
 	AudioDeclinedLocal                                  // the destination is this host
-	AudioDeclinedUnreachable                            // the route says unreachable
-	AudioDeclinedBlackhole                              // the route says blackhole
-	AudioDeclinedProhibit                               // the route says prohibit
-	AudioDeclinedNoNeighbour                            // the neighbour's link-layer address isn't known yet
+	AudioDeclinedUnreachable                            // the route's type is unreachable
+	AudioDeclinedBlackhole                              // the route's type is blackhole
+	AudioDeclinedProhibit                               // the route's type is prohibit
+	AudioDeclinedNoNeighbour                            // the neighbour's link-layer address isn't resolved yet
 	AudioCopy                                           // a copy was sent
-	AudioDeclinedRefusedByDevice                        // the device takes no more
+	AudioDeclinedRefusedByDevice                        // the device refused the copy
 	AudioIPv6Version                                    // ipv6.version is not 6
 	AudioMappedAddress                                  // an IPv4-mapped address in an IPv6 header
 	AudioIPv6PayloadLength                              // ipv6.payload_length disagrees with the packet
-	AudioDeclinedUDPChecksum                            // udp.checksum is 0, which stands for none and is not valid here
+	AudioDeclinedUDPChecksum                            // udp.checksum is 0 (no checksum), which isn't allowed here
 	AudioNotIP                                          // no ip header here
 )
 
@@ -625,8 +625,8 @@ var desc = abi.Desc{
 	Programs: []abi.Program{
 		{Name: "video", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
 			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
 			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
@@ -643,44 +643,44 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "rtp_version", Kind: abi.ReasonPunted, Doc: "rtp.version is not 2"},
 			{Name: "rtcp", Kind: abi.ReasonPunted, Doc: "rtp.payload_type is not 0 to 63 or 96 or more"},
 			{Name: "rtp_csrc_list", Kind: abi.ReasonPunted, Doc: "rtp.csrc_list is longer than the spec allows"},
 			{Name: "rtp_extensions", Kind: abi.ReasonPunted, Doc: "rtp.extensions is longer than the spec allows"},
-			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "not what the program is for"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "no_streams", Kind: abi.ReasonPunted, Doc: "no row in streams"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "full_streams", Kind: abi.ReasonPunted, Doc: "table streams is full"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_subscribers", Kind: abi.ReasonPunted, Doc: "no group in subscribers"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "no_key_frame", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
 			{Name: "layer", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
 			{Name: "refused_rate", Kind: abi.ReasonDeclined, Doc: "no rate left"},
-			{Name: "contended", Kind: abi.ReasonDeclined, Doc: "too many processors spend one credit at once"},
+			{Name: "contended", Kind: abi.ReasonDeclined, Doc: "too many processors spend from one credit at once"},
 			{Name: "unfit_rtp_payload_type", Kind: abi.ReasonDeclined, Doc: "rtp.payload_type would get a value that it can't have"},
-			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other family"},
-			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU of the way out"},
+			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
+			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
 			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route says unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route says blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route says prohibit"},
-			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Doc: "the neighbour's link-layer address isn't known yet"},
+			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
+			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
-			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device takes no more"},
+			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device refused the copy"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Doc: "udp.checksum is 0, which stands for none and is not valid here"},
+			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 		{Name: "audio", Hook: abi.HookIngress, L2: true, Base: 52, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
 			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
 			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
@@ -697,37 +697,37 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "rtp_version", Kind: abi.ReasonPunted, Doc: "rtp.version is not 2"},
 			{Name: "rtcp", Kind: abi.ReasonPunted, Doc: "rtp.payload_type is not 0 to 63 or 96 or more"},
 			{Name: "rtp_csrc_list", Kind: abi.ReasonPunted, Doc: "rtp.csrc_list is longer than the spec allows"},
 			{Name: "rtp_extensions", Kind: abi.ReasonPunted, Doc: "rtp.extensions is longer than the spec allows"},
-			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "not what the program is for"},
+			{Name: "no_match", Kind: abi.ReasonPunted, Doc: "the program's match or condition isn't true"},
 			{Name: "no_streams", Kind: abi.ReasonPunted, Doc: "no row in streams"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "full_streams", Kind: abi.ReasonPunted, Doc: "table streams is full"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_subscribers", Kind: abi.ReasonPunted, Doc: "no group in subscribers"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "layer", Kind: abi.ReasonDeclined, Doc: "no copy, as the spec says"},
 			{Name: "refused_rate", Kind: abi.ReasonDeclined, Doc: "no rate left"},
-			{Name: "contended", Kind: abi.ReasonDeclined, Doc: "too many processors spend one credit at once"},
+			{Name: "contended", Kind: abi.ReasonDeclined, Doc: "too many processors spend from one credit at once"},
 			{Name: "unfit_rtp_payload_type", Kind: abi.ReasonDeclined, Doc: "rtp.payload_type would get a value that it can't have"},
-			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other family"},
-			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU of the way out"},
+			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
+			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
 			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route says unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route says blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route says prohibit"},
-			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Doc: "the neighbour's link-layer address isn't known yet"},
+			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
+			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
-			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device takes no more"},
+			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device refused the copy"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Doc: "udp.checksum is 0, which stands for none and is not valid here"},
+			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},

@@ -95,8 +95,8 @@ type ToPeerReason int
 // The reasons of to_peer.
 const (
 	ToPeerSent               ToPeerReason = iota // rewritten and sent
-	ToPeerPass                                   // passed on, as the spec says
-	ToPeerInactive                               // the relay's lease has lapsed
+	ToPeerPass                                   // passed to the stack, as the spec says
+	ToPeerInactive                               // the relay's lease has expired
 	ToPeerVLANTag                                // a VLAN tag that the stack doesn't have
 	ToPeerOtherHost                              // a frame for another host
 	ToPeerLinkBroadcast                          // a link-layer broadcast
@@ -113,22 +113,22 @@ const (
 	ToPeerMartianDestination                     // a destination that no other host has: unspecified or loopback
 	ToPeerNotUDP                                 // no udp header here
 	ToPeerUDPLength                              // udp.length disagrees with the packet
-	ToPeerSuperPacket                            // several datagrams in one buffer (GSO, GRO)
+	ToPeerSuperPacket                            // a GSO packet: several datagrams in one buffer
 	ToPeerChannelDataNumber                      // channel_data.number is not 0x4000 to 0x7FFF
 	ToPeerChannelDataLength                      // channel_data.length disagrees with the packet
 	ToPeerNoByChannel                            // no row in by_channel
 	ToPeerChanging                               // user space changed rows at each attempt to read one
-	ToPeerAddressFamily                          // an address of the other family
-	ToPeerPartialChecksum                        // a checksum is left to a device, of a header that the stack doesn't name
+	ToPeerAddressFamily                          // an address of the other IP version
+	ToPeerPartialChecksum                        // a partial checksum in a header that the stack doesn't name
 	ToPeerNoMemory                               // the kernel has no memory to change the packet
 	ToPeerFault                                  // dropped: the kernel failed after the first change
-	ToPeerTooBig                                 // larger than the MTU of the way out
+	ToPeerTooBig                                 // larger than the MTU towards the destination
 	ToPeerNoRoute                                // no route to the destination
 	ToPeerLocal                                  // the destination is this host
-	ToPeerUnreachable                            // the route says unreachable
-	ToPeerBlackhole                              // the route says blackhole
-	ToPeerProhibit                               // the route says prohibit
-	ToPeerUDPChecksum                            // udp.checksum is 0, which stands for none and is not valid here
+	ToPeerUnreachable                            // the route's type is unreachable
+	ToPeerBlackhole                              // the route's type is blackhole
+	ToPeerProhibit                               // the route's type is prohibit
+	ToPeerUDPChecksum                            // udp.checksum is 0 (no checksum), which isn't allowed here
 	ToPeerIPv6Version                            // ipv6.version is not 6
 	ToPeerMappedAddress                          // an IPv4-mapped address in an IPv6 header
 	ToPeerIPv6PayloadLength                      // ipv6.payload_length disagrees with the packet
@@ -164,8 +164,8 @@ type ToClientReason int
 // The reasons of to_client.
 const (
 	ToClientSent                   ToClientReason = iota // rewritten and sent
-	ToClientPass                                         // passed on, as the spec says
-	ToClientInactive                                     // the relay's lease has lapsed
+	ToClientPass                                         // passed to the stack, as the spec says
+	ToClientInactive                                     // the relay's lease has expired
 	ToClientVLANTag                                      // a VLAN tag that the stack doesn't have
 	ToClientOtherHost                                    // a frame for another host
 	ToClientLinkBroadcast                                // a link-layer broadcast
@@ -182,21 +182,21 @@ const (
 	ToClientMartianDestination                           // a destination that no other host has: unspecified or loopback
 	ToClientNotUDP                                       // no udp header here
 	ToClientUDPLength                                    // udp.length disagrees with the packet
-	ToClientSuperPacket                                  // several datagrams in one buffer (GSO, GRO)
+	ToClientSuperPacket                                  // a GSO packet: several datagrams in one buffer
 	ToClientNoByPeer                                     // no row in by_peer
 	ToClientChanging                                     // user space changed rows at each attempt to read one
 	ToClientUnfitChannelDataNumber                       // channel_data.number would get a value that it can't have
-	ToClientAddressFamily                                // an address of the other family
-	ToClientPartialChecksum                              // a checksum is left to a device, of a header that the stack doesn't name
+	ToClientAddressFamily                                // an address of the other IP version
+	ToClientPartialChecksum                              // a partial checksum in a header that the stack doesn't name
 	ToClientNoMemory                                     // the kernel has no memory to change the packet
 	ToClientFault                                        // dropped: the kernel failed after the first change
-	ToClientTooBig                                       // larger than the MTU of the way out
+	ToClientTooBig                                       // larger than the MTU towards the destination
 	ToClientNoRoute                                      // no route to the destination
 	ToClientLocal                                        // the destination is this host
-	ToClientUnreachable                                  // the route says unreachable
-	ToClientBlackhole                                    // the route says blackhole
-	ToClientProhibit                                     // the route says prohibit
-	ToClientUDPChecksum                                  // udp.checksum is 0, which stands for none and is not valid here
+	ToClientUnreachable                                  // the route's type is unreachable
+	ToClientBlackhole                                    // the route's type is blackhole
+	ToClientProhibit                                     // the route's type is prohibit
+	ToClientUDPChecksum                                  // udp.checksum is 0 (no checksum), which isn't allowed here
 	ToClientIPv6Version                                  // ipv6.version is not 6
 	ToClientMappedAddress                                // an IPv4-mapped address in an IPv6 header
 	ToClientIPv6PayloadLength                            // ipv6.payload_length disagrees with the packet
@@ -340,8 +340,8 @@ var desc = abi.Desc{
 	Programs: []abi.Program{
 		{Name: "to_peer", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
 			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
 			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
@@ -358,22 +358,22 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "channel_data_number", Kind: abi.ReasonPunted, Doc: "channel_data.number is not 0x4000 to 0x7FFF"},
 			{Name: "channel_data_length", Kind: abi.ReasonPunted, Doc: "channel_data.length disagrees with the packet"},
 			{Name: "no_by_channel", Kind: abi.ReasonPunted, Doc: "no row in by_channel"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
-			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other family"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
+			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU of the way out"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
 			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route says unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route says blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route says prohibit"},
-			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp.checksum is 0, which stands for none and is not valid here"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
@@ -381,8 +381,8 @@ var desc = abi.Desc{
 		}},
 		{Name: "to_client", Hook: abi.HookIngress, L2: true, Base: 39, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
 			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
 			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
@@ -399,21 +399,21 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
 			{Name: "no_by_peer", Kind: abi.ReasonPunted, Doc: "no row in by_peer"},
 			{Name: "changing", Kind: abi.ReasonPunted, Doc: "user space changed rows at each attempt to read one"},
 			{Name: "unfit_channel_data_number", Kind: abi.ReasonPunted, Doc: "channel_data.number would get a value that it can't have"},
-			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other family"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
+			{Name: "address_family", Kind: abi.ReasonPunted, Doc: "an address of the other IP version"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
-			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU of the way out"},
+			{Name: "too_big", Kind: abi.ReasonPunted, Doc: "larger than the MTU towards the destination"},
 			{Name: "no_route", Kind: abi.ReasonPunted, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonPunted, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route says unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route says blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route says prohibit"},
-			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp.checksum is 0, which stands for none and is not valid here"},
+			{Name: "unreachable", Kind: abi.ReasonPunted, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonPunted, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonPunted, Doc: "the route's type is prohibit"},
+			{Name: "udp_checksum", Kind: abi.ReasonPunted, Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},

@@ -96,8 +96,8 @@ type DeliverReason int
 // The reasons of deliver.
 const (
 	DeliverSent                    DeliverReason = iota // rewritten and sent
-	DeliverPass                                         // passed on, as the spec says
-	DeliverInactive                                     // the relay's lease has lapsed
+	DeliverPass                                         // passed to the stack, as the spec says
+	DeliverInactive                                     // the relay's lease has expired
 	DeliverVLANTag                                      // a VLAN tag that the stack doesn't have
 	DeliverOtherHost                                    // a frame for another host
 	DeliverLinkBroadcast                                // a link-layer broadcast
@@ -114,26 +114,26 @@ const (
 	DeliverMartianDestination                           // a destination that no other host has: unspecified or loopback
 	DeliverNotUDP                                       // no udp header here
 	DeliverUDPLength                                    // udp.length disagrees with the packet
-	DeliverSuperPacket                                  // several datagrams in one buffer (GSO, GRO)
-	DeliverPartialChecksum                              // a checksum is left to a device, of a header that the stack doesn't name
+	DeliverSuperPacket                                  // a GSO packet: several datagrams in one buffer
+	DeliverPartialChecksum                              // a partial checksum in a header that the stack doesn't name
 	DeliverNoReceivers                                  // no group in receivers
 	DeliverNoMemory                                     // the kernel has no memory to change the packet
 	DeliverFault                                        // dropped: the kernel failed after the first change
 	DeliverDropDelivered                                // dropped, as the spec says
-	DeliverDeclinedAddressFamily                        // an address of the other family
-	DeliverDeclinedTooBig                               // larger than the MTU of the way out
+	DeliverDeclinedAddressFamily                        // an address of the other IP version
+	DeliverDeclinedTooBig                               // larger than the MTU towards the destination
 	DeliverDeclinedNoRoute                              // no route to the destination
 	DeliverDeclinedLocal                                // the destination is this host
-	DeliverDeclinedUnreachable                          // the route says unreachable
-	DeliverDeclinedBlackhole                            // the route says blackhole
-	DeliverDeclinedProhibit                             // the route says prohibit
-	DeliverDeclinedNoNeighbour                          // the neighbour's link-layer address isn't known yet
+	DeliverDeclinedUnreachable                          // the route's type is unreachable
+	DeliverDeclinedBlackhole                            // the route's type is blackhole
+	DeliverDeclinedProhibit                             // the route's type is prohibit
+	DeliverDeclinedNoNeighbour                          // the neighbour's link-layer address isn't resolved yet
 	DeliverCopy                                         // a copy was sent
-	DeliverDeclinedRefusedByDevice                      // the device takes no more
+	DeliverDeclinedRefusedByDevice                      // the device refused the copy
 	DeliverIPv6Version                                  // ipv6.version is not 6
 	DeliverMappedAddress                                // an IPv4-mapped address in an IPv6 header
 	DeliverIPv6PayloadLength                            // ipv6.payload_length disagrees with the packet
-	DeliverDeclinedUDPChecksum                          // udp.checksum is 0, which stands for none and is not valid here
+	DeliverDeclinedUDPChecksum                          // udp.checksum is 0 (no checksum), which isn't allowed here
 	DeliverNotIP                                        // no ip header here
 )
 
@@ -354,8 +354,8 @@ var desc = abi.Desc{
 	Programs: []abi.Program{
 		{Name: "deliver", Hook: abi.HookIngress, L2: true, Reasons: []abi.Reason{
 			{Name: "sent", Kind: abi.ReasonSent, Doc: "rewritten and sent"},
-			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed on, as the spec says"},
-			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has lapsed"},
+			{Name: "pass", Kind: abi.ReasonPassed, Doc: "passed to the stack, as the spec says"},
+			{Name: "inactive", Kind: abi.ReasonPunted, Doc: "the relay's lease has expired"},
 			{Name: "vlan_tag", Kind: abi.ReasonPunted, Doc: "a VLAN tag that the stack doesn't have"},
 			{Name: "other_host", Kind: abi.ReasonPunted, Doc: "a frame for another host"},
 			{Name: "link_broadcast", Kind: abi.ReasonPunted, Doc: "a link-layer broadcast"},
@@ -372,26 +372,26 @@ var desc = abi.Desc{
 			{Name: "martian_destination", Kind: abi.ReasonPunted, Doc: "a destination that no other host has: unspecified or loopback"},
 			{Name: "not_udp", Kind: abi.ReasonPunted, Doc: "no udp header here"},
 			{Name: "udp_length", Kind: abi.ReasonPunted, Doc: "udp.length disagrees with the packet"},
-			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "several datagrams in one buffer (GSO, GRO)"},
-			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a checksum is left to a device, of a header that the stack doesn't name"},
+			{Name: "super_packet", Kind: abi.ReasonPunted, Doc: "a GSO packet: several datagrams in one buffer"},
+			{Name: "partial_checksum", Kind: abi.ReasonPunted, Doc: "a partial checksum in a header that the stack doesn't name"},
 			{Name: "no_receivers", Kind: abi.ReasonPunted, Doc: "no group in receivers"},
 			{Name: "no_memory", Kind: abi.ReasonPunted, Doc: "the kernel has no memory to change the packet"},
 			{Name: "fault", Kind: abi.ReasonFault, Doc: "dropped: the kernel failed after the first change"},
 			{Name: "delivered", Kind: abi.ReasonDropped, Doc: "dropped, as the spec says"},
-			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other family"},
-			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU of the way out"},
+			{Name: "address_family", Kind: abi.ReasonDeclined, Doc: "an address of the other IP version"},
+			{Name: "too_big", Kind: abi.ReasonDeclined, Doc: "larger than the MTU towards the destination"},
 			{Name: "no_route", Kind: abi.ReasonDeclined, Doc: "no route to the destination"},
 			{Name: "local", Kind: abi.ReasonDeclined, Doc: "the destination is this host"},
-			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route says unreachable"},
-			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route says blackhole"},
-			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route says prohibit"},
-			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Doc: "the neighbour's link-layer address isn't known yet"},
+			{Name: "unreachable", Kind: abi.ReasonDeclined, Doc: "the route's type is unreachable"},
+			{Name: "blackhole", Kind: abi.ReasonDeclined, Doc: "the route's type is blackhole"},
+			{Name: "prohibit", Kind: abi.ReasonDeclined, Doc: "the route's type is prohibit"},
+			{Name: "no_neighbour", Kind: abi.ReasonDeclined, Doc: "the neighbour's link-layer address isn't resolved yet"},
 			{Name: "copy", Kind: abi.ReasonCopied, Doc: "a copy was sent"},
-			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device takes no more"},
+			{Name: "refused_by_device", Kind: abi.ReasonDeclined, Doc: "the device refused the copy"},
 			{Name: "ipv6_version", Kind: abi.ReasonPunted, Doc: "ipv6.version is not 6"},
 			{Name: "mapped_address", Kind: abi.ReasonPunted, Doc: "an IPv4-mapped address in an IPv6 header"},
 			{Name: "ipv6_payload_length", Kind: abi.ReasonPunted, Doc: "ipv6.payload_length disagrees with the packet"},
-			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Doc: "udp.checksum is 0, which stands for none and is not valid here"},
+			{Name: "udp_checksum", Kind: abi.ReasonDeclined, Doc: "udp.checksum is 0 (no checksum), which isn't allowed here"},
 			{Name: "not_ip", Kind: abi.ReasonPunted, Doc: "no ip header here"},
 		}},
 	},
