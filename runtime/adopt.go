@@ -25,10 +25,16 @@ func (r *Relay) adopt() error {
 		return err
 	}
 	for _, t := range r.tables {
-		r.adoptState(t)
+		if err := r.adoptState(t); err != nil {
+			return err
+		}
 	}
 	if r.counters != nil {
-		r.counters.keep(r.countersInUse())
+		used, err := r.countersInUse()
+		if err != nil {
+			return err
+		}
+		r.counters.keep(used)
 	}
 	for _, k := range r.groups {
 		k.eachLive((*Receiver).takeState)
@@ -75,13 +81,17 @@ func (r *Relay) adoptSessions() error {
 	for k, sd := range r.desc.Sessions {
 		for i, rd := range sd.Rows {
 			t := r.tables[rd.Table]
-			for key, value := range t.scan() {
-				slot, gen := t.slotOf(value)
+			rows, err := t.scan()
+			if err != nil {
+				return err
+			}
+			for _, row := range rows {
+				slot, gen := t.slotOf(row.value)
 				at := id{k, slot, gen}
 				if parts[at] == nil {
 					ids = append(ids, at)
 				}
-				parts[at] = append(parts[at], part{i, key, value})
+				parts[at] = append(parts[at], part{i, row.key, row.value})
 			}
 		}
 	}
@@ -171,7 +181,11 @@ func (r *Relay) adoptSession(s *Session, was [][]byte) error {
 	}
 	if idle > 0 {
 		s.idle = now.Add(idle)
-		if last := s.LastUsed(); !last.IsZero() {
+		last, err := s.LastUsed()
+		if err != nil {
+			return err
+		}
+		if !last.IsZero() {
 			s.idle = last.Add(idle)
 		}
 	}
@@ -181,15 +195,19 @@ func (r *Relay) adoptSession(s *Session, was [][]byte) error {
 
 // adoptHops follows the hops in the rows of a table that is no session's.
 func (r *Relay) adoptHops(t *Table) error {
-	for key, value := range t.scan() {
-		row := &tableRow{table: t, key: key, value: slices.Clone(value[:t.desc.ValueSize])}
+	rows, err := t.scan()
+	if err != nil {
+		return err
+	}
+	for _, found := range rows {
+		row := &tableRow{table: t, key: found.key, value: slices.Clone(found.value[:t.desc.ValueSize])}
 		if row.findHops() != nil || len(row.hops) == 0 {
 			continue
 		}
-		if err := r.adoptRow(row, value); err != nil {
+		if err := r.adoptRow(row, found.value); err != nil {
 			return err
 		}
-		t.rows[string(key)] = row
+		t.rows[string(row.key)] = row
 	}
 	return nil
 }
@@ -264,7 +282,7 @@ func (r *Relay) adoptable(l link.Link, name string) (*attachment, *Program) {
 	if egress != (ebpf.AttachType(info.TCX().AttachType) == ebpf.AttachTCXEgress) {
 		return nil, nil
 	}
-	a := &attachment{program: p.desc.Name, index: int(info.TCX().Ifindex), egress: egress, how: "tcx", link: l}
+	a := &attachment{program: p.desc.Name, index: int(info.TCX().Ifindex), egress: egress, mode: AttachTCX, link: l}
 	err = r.inNamespace(func() error {
 		l, err := netlink.LinkByIndex(a.index)
 		if err == nil {
@@ -319,7 +337,7 @@ func (r *Relay) adoptFilter(l netlink.Link, f *netlink.BpfFilter, egress bool) e
 	if err := netlink.FilterReplace(f); err != nil {
 		return err
 	}
-	r.attachments = append(r.attachments, &attachment{program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: egress, how: "clsact", filter: f})
+	r.attachments = append(r.attachments, &attachment{program: p.desc.Name, name: l.Attrs().Name, index: l.Attrs().Index, egress: egress, mode: AttachClsact, filter: f})
 	return nil
 }
 

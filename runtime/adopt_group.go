@@ -48,7 +48,7 @@ func (r *Relay) adoptGroups() error {
 }
 
 // keys returns the keys of all lists.
-func (k *Groups) keys() (keys [][]byte, err error) {
+func (k *GroupKind) keys() (keys [][]byte, err error) {
 	var cursor any
 	for {
 		next, err := k.outer.NextKeyBytes(cursor)
@@ -64,7 +64,7 @@ func (k *Groups) keys() (keys [][]byte, err error) {
 }
 
 // adopt reads a list.
-func (k *Groups) adopt(key []byte, used map[uint32]bool) (_ *Group, err error) {
+func (k *GroupKind) adopt(key []byte, used map[uint32]bool) (_ *Group, err error) {
 	var id ebpf.MapID
 	if err := k.outer.Lookup(key, &id); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (k *Groups) adopt(key []byte, used map[uint32]bool) (_ *Group, err error) {
 }
 
 // adoptReceiver reads a receiver's row.
-func (k *Groups) adoptReceiver(g *Group, value []byte) (*Receiver, error) {
+func (k *GroupKind) adoptReceiver(g *Group, value []byte) (*Receiver, error) {
 	v := &Receiver{group: g, state: make([]byte, len(value)), applied: slices.Clone(value)}
 	for _, m := range k.desc.Receiver {
 		switch {
@@ -156,14 +156,18 @@ func (k *Groups) adoptReceiver(g *Group, value []byte) (*Receiver, error) {
 }
 
 // adoptState enters the credits and translations of a table's rows; counters are found by countersInUse.
-func (r *Relay) adoptState(t *Table) {
+func (r *Relay) adoptState(t *Table) error {
 	if !t.state {
-		return
+		return nil
+	}
+	rows, err := t.scan()
+	if err != nil {
+		return err
 	}
 	used := map[uint32]bool{}
-	for _, value := range t.scan() {
+	for _, row := range rows {
 		for i, m := range t.desc.Value {
-			index := abi.Order.Uint32(value[m.Off:])
+			index := abi.Order.Uint32(row.value[m.Off:])
 			switch m.Kind {
 			case abi.KindTranslation:
 				r.spaces.adopt(index)
@@ -176,4 +180,5 @@ func (r *Relay) adoptState(t *Table) {
 		}
 	}
 	t.credits.free = slices.DeleteFunc(t.credits.free, func(block uint32) bool { return used[block] })
+	return nil
 }

@@ -23,7 +23,7 @@ type attachment struct {
 	name    string // of the interface when the program was attached; it is looked for when the interface has gone
 	index   int    // 0: lost
 	egress  bool
-	how     string             // "tcx" or "clsact"
+	mode    AttachMode
 	link    link.Link          // TCX
 	filter  *netlink.BpfFilter // clsact
 	lost    error              // why the program isn't attached at present; nil: it is
@@ -31,7 +31,7 @@ type attachment struct {
 }
 
 // public is what callers see of it.
-func (a *attachment) public() Attachment { return Attachment{a.name, a.index, a.how, a.lost} }
+func (a *attachment) public() Attachment { return Attachment{a.name, a.index, a.mode, a.lost} }
 
 // inNamespace runs f in the relay's network namespace.
 func (r *Relay) inNamespace(f func() error) error {
@@ -173,7 +173,7 @@ func (r *Relay) attachTCX(p *Program, a *attachment) error {
 	if err != nil {
 		return err
 	}
-	a.link, a.how = l, "tcx"
+	a.link, a.mode = l, AttachTCX
 	if r.pins != nil {
 		if err := r.pins.addLink(a); err != nil {
 			a.link = nil
@@ -236,7 +236,7 @@ func (r *Relay) attachFilter(p *Program, a *attachment) error {
 		r.dropClsact(a.index)
 		return fmt.Errorf("add a filter: %w", err)
 	}
-	a.filter, a.how = f, "clsact"
+	a.filter, a.mode = f, AttachClsact
 	return nil
 }
 

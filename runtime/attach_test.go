@@ -119,9 +119,9 @@ func (b *bench) tc(t testing.TB, what, dev string, args ...string) string {
 // seen counts the packets that the program has seen, without those that hosts send by themselves (ARP, ICMPv6).
 func seen(r *Relay) uint64 {
 	n := uint64(0)
-	for reason, c := range r.Program("fwd").Reasons() {
-		if reason.Name != "other" {
-			n += c.Packets
+	for reason, packets := range reasons(r, "fwd") {
+		if reason != "other" {
+			n += packets
 		}
 	}
 	return n
@@ -129,8 +129,8 @@ func seen(r *Relay) uint64 {
 
 func TestAttach(t *testing.T) {
 	for _, clsact := range []bool{false, true} {
-		name := map[bool]string{false: "tcx", true: "clsact"}[clsact]
-		t.Run(name, func(t *testing.T) {
+		mode := map[bool]AttachMode{false: AttachTCX, true: AttachClsact}[clsact]
+		t.Run(mode.String(), func(t *testing.T) {
 			b := newBench(t)
 			r := b.load(t, Options{Clsact: clsact})
 			fwd := r.Program("fwd")
@@ -140,15 +140,15 @@ func TestAttach(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := r.Program("out").AttachIndex(b.dev.Index); err != nil {
+			if err := r.Program("out").attach("", b.dev.Index); err != nil {
 				t.Fatal(err)
 			}
-			if got := fwd.Attachments(); len(got) != 1 || got[0] != (Attachment{Interface: "in0", Index: b.dev.Index, How: name}) {
+			if got := fwd.Attachments(); len(got) != 1 || got[0] != (Attachment{Interface: "in0", Index: b.dev.Index, Mode: mode}) {
 				t.Errorf("attachments %v", got)
 			}
 			s := open(t, r, 1)
 			b.send(t, 5)
-			until(t, 2*time.Second, "five packets are forwarded", func() bool { return s.Counters()[0].Packets == 5 })
+			until(t, 2*time.Second, "five packets are forwarded", func() bool { return must(s.Counters())[0].Packets == 5 })
 			if err := fwd.Detach("in0"); err != nil {
 				t.Fatal(err)
 			}
@@ -179,17 +179,17 @@ func TestCloseWhilePacketsFlow(t *testing.T) {
 	}
 	b.flood(t)
 	for range 100 {
-		before := fwd.Count("sent").Packets
+		before := must(fwd.Count("sent")).Packets
 		s := open(t, r, 1)
-		until(t, 5*time.Second, "packets are forwarded", func() bool { return fwd.Count("sent").Packets > before })
-		missed := fwd.Count("no_by_client").Packets
+		until(t, 5*time.Second, "packets are forwarded", func() bool { return must(fwd.Count("sent")).Packets > before })
+		missed := must(fwd.Count("no_by_client")).Packets
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		until(t, 5*time.Second, "packets go up", func() bool { return fwd.Count("no_by_client").Packets > missed })
-		closed := fwd.Count("sent").Packets
-		until(t, 5*time.Second, "more go up", func() bool { return fwd.Count("no_by_client").Packets > missed+10 })
-		if n := fwd.Count("sent").Packets - closed; n != 0 {
+		until(t, 5*time.Second, "packets go up", func() bool { return must(fwd.Count("no_by_client")).Packets > missed })
+		closed := must(fwd.Count("sent")).Packets
+		until(t, 5*time.Second, "more go up", func() bool { return must(fwd.Count("no_by_client")).Packets > missed+10 })
+		if n := must(fwd.Count("sent")).Packets - closed; n != 0 {
 			t.Fatalf("%d packets were forwarded for a session that is closed", n)
 		}
 	}
@@ -205,7 +205,7 @@ func TestAttachRefuses(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "attach fwd to eth7: there is no such interface; this network namespace has in0, lo") {
 		t.Errorf("missing interface: %v", err)
 	}
-	if err := r.Program("fwd").AttachIndex(4711); err == nil || !strings.Contains(err.Error(), "interface 4711: there is no such interface") {
+	if err := r.Program("fwd").attach("", 4711); err == nil || !strings.Contains(err.Error(), "interface 4711: there is no such interface") {
 		t.Errorf("missing index: %v", err)
 	}
 	if err := r.Program("fwd").Attach("tun0"); err == nil || !strings.Contains(err.Error(), "no Ethernet header") {
@@ -239,7 +239,7 @@ func TestAttachBesideOthers(t *testing.T) {
 	// The first lets pass what it has no session for; the second takes it.
 	open(t, second, 1)
 	b.send(t, 3)
-	until(t, 2*time.Second, "both see the packets", func() bool { return seen(first) == 3 && second.Program("fwd").Count("sent").Packets == 3 })
+	until(t, 2*time.Second, "both see the packets", func() bool { return seen(first) == 3 && must(second.Program("fwd").Count("sent")).Packets == 3 })
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +317,7 @@ func TestDeadFilter(t *testing.T) {
 	}
 	open(t, r, 1)
 	b.send(t, 1)
-	until(t, 2*time.Second, "a packet is forwarded", func() bool { return r.Program("fwd").Count("sent").Packets == 1 })
+	until(t, 2*time.Second, "a packet is forwarded", func() bool { return must(r.Program("fwd").Count("sent")).Packets == 1 })
 }
 
 // The process is killed. Within its lease everything goes up.

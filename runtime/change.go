@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -29,26 +30,46 @@ var errDone = errors.New("the function that was given this Change has returned")
 // nothing is changed, and Change returns that error. Receivers that f adds get no packet before f returns, so f may set their
 // credits and counters. f is called once and may use the relay as it likes.
 //
-// Errors are those of [Group.Add], and [ErrClosed] for a receiver that was removed meanwhile; nothing was changed then.
-func (g *Group) Change(f func(c *Change) error) (err error) {
+// Change waits until the kernel has the change and no program sees the receivers from before it: a grace period of RCU, some
+// milliseconds, and longer behind other changes. If ctx ends first, Change returns an error that wraps ctx's, and the change goes on: it
+// comes into force soon, or is undone where the kernel refuses it; [Group.Receivers] shows which. If ctx has ended before, nothing is
+// changed.
+//
+// Other errors are those of [Group.Add], and [ErrClosed] for a receiver that was removed meanwhile; nothing was changed then.
+func (g *Group) Change(ctx context.Context, f func(c *Change) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	c := &Change{group: g}
-	ok := false
+	undo := func() {
+		for _, v := range c.added {
+			g.kind.relay.fan.free(v)
+		}
+	}
+	returned := false
 	defer func() {
 		c.done = true
-		if !ok {
-			for _, v := range c.added {
-				g.kind.relay.fan.free(v)
-			}
+		if !returned { // f has panicked
+			undo()
 		}
 	}()
-	if err := f(c); err != nil {
-		return err
+	err := f(c)
+	if err == nil {
+		err = c.apply(ctx)
 	}
-	if err := c.apply(); err != nil {
-		return err
+	returned = true
+	var later *unfinished
+	switch {
+	case errors.As(err, &later):
+		go func() {
+			if <-later.done != nil { // the committer answers all who wait, also when the relay is closed
+				undo()
+			}
+		}()
+	case err != nil:
+		undo()
 	}
-	ok = true
-	return nil
+	return err
 }
 
 // Add adds a receiver behind the others; see [Group.Add].
@@ -111,7 +132,7 @@ func (c *Change) mine(v *Receiver) error {
 }
 
 // apply plans the changes, and waits until they are in force.
-func (c *Change) apply() error {
+func (c *Change) apply(ctx context.Context) error {
 	f, g := c.group.kind.relay.fan, c.group
 	for _, o := range c.ops {
 		if o.receiver.group != g {
@@ -119,7 +140,7 @@ func (c *Change) apply() error {
 		}
 	}
 	for {
-		// What changes are made of is read and encoded without the lock. Where somebody else was faster, it is done again.
+		// What changes are made of is read and encoded without the lock. Where another change came between, it is done again.
 		f.mu.Lock()
 		before := map[*Receiver][]byte{}
 		for _, o := range c.ops {
@@ -155,7 +176,7 @@ func (c *Change) apply() error {
 		if err != nil {
 			return err
 		}
-		if err := wait(); err != nil {
+		if err := wait(ctx); err != nil {
 			return fmt.Errorf("change %v: %w", g, err)
 		}
 		return nil
@@ -163,7 +184,7 @@ func (c *Change) apply() error {
 }
 
 // plan makes the changes what is planned. fan.mu is held.
-func (c *Change) plan(after map[*Receiver][]byte) (wait func() error, err error) {
+func (c *Change) plan(after map[*Receiver][]byte) (wait waitFunc, err error) {
 	f, g := c.group.kind.relay.fan, c.group
 	if f.over || g.over || g.closing {
 		if !slices.ContainsFunc(c.ops, func(o op) bool { return o.values != nil }) {
@@ -213,7 +234,7 @@ func same(a, b []byte) bool {
 }
 
 // encode lays the plain values of a receiver out as a row.
-func (k *Groups) encode(values []any) ([]byte, error) {
+func (k *GroupKind) encode(values []any) ([]byte, error) {
 	where := k.where() + ", receiver"
 	row, err := encodeMembers(where, k.plain, k.desc.ReceiverSize, values)
 	if err != nil {
@@ -230,7 +251,7 @@ func (k *Groups) encode(values []any) ([]byte, error) {
 }
 
 // fill writes what is no value into a row.
-func (k *Groups) fill(row []byte, v *Receiver) []byte {
+func (k *GroupKind) fill(row []byte, v *Receiver) []byte {
 	for _, m := range k.plain {
 		if m.Hidden {
 			copy(row[m.Off:m.Off+m.Size], v.state[m.Off:])

@@ -46,7 +46,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 	var enough atomic.Bool
 	changes.Go(func() {
 		for ; !enough.Load(); version++ {
-			err := g.Change(func(c *Change) error {
+			err := g.Change(bg, func(c *Change) error {
 				old := rand.IntN(len(all))
 				c.Remove(all[old])
 				all = slices.Delete(all, old, old+1)
@@ -68,7 +68,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 	for range 2 {
 		changes.Go(func() {
 			for n := 0; !enough.Load(); n++ {
-				err := g.Change(func(c *Change) error {
+				err := g.Change(bg, func(c *Change) error {
 					for i, v := range g.Receivers() {
 						if i%3 == n%3 {
 							c.Update(v, func(values []any) []any { values[1] = subscriber(n%200, 0)[1]; return values })
@@ -97,7 +97,7 @@ func TestChangesUnderTraffic(t *testing.T) {
 	defer enough.Store(true)
 	limit := time.AfterFunc(30*time.Second, func() { enough.Store(true) })
 	defer limit.Stop()
-	for ev := range r.Events(ctx) {
+	for ev := range read(r, ctx) {
 		p := open[ev.Uint(0)]
 		if p == nil {
 			p = &packet{ev.Uint(2), ev.Uint(3), map[*Receiver]bool{}}
@@ -139,12 +139,12 @@ func TestChangesAreCoalesced(t *testing.T) {
 	var wg sync.WaitGroup
 	for n := range many {
 		wg.Go(func() {
-			v, err := g.Add(subscriber(n, n)...)
+			v, err := g.Add(bg, subscriber(n, n)...)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			if err := v.Update(func(values []any) []any { values[2] = values[2].(uint64) + 1000; return values }); err != nil {
+			if err := v.Update(bg, func(values []any) []any { values[2] = values[2].(uint64) + 1000; return values }); err != nil {
 				t.Error(err)
 			}
 			if got := v.Values()[2]; got != uint64(n+1000) {
@@ -159,7 +159,7 @@ func TestChangesAreCoalesced(t *testing.T) {
 	// The same values again cost nothing.
 	before = r.fan.swaps
 	v := g.Receivers()[0]
-	if err := v.Set(v.Values()...); err != nil || r.fan.swaps != before {
+	if err := v.Set(bg, v.Values()...); err != nil || r.fan.swaps != before {
 		t.Errorf("%v, %d swaps for the same values", err, r.fan.swaps-before)
 	}
 }
@@ -172,7 +172,7 @@ func TestUpdate(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 5 {
-				if err := v.Update(func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
+				if err := v.Update(bg, func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
 					t.Error(err)
 				}
 			}
@@ -182,14 +182,14 @@ func TestUpdate(t *testing.T) {
 	if got := v.Values()[2]; got != uint64(40) {
 		t.Errorf("%v of 40 increments", got)
 	}
-	if err := v.Update(func([]any) []any { return []any{1} }); err == nil || !strings.Contains(err.Error(), "3 needed") {
+	if err := v.Update(bg, func([]any) []any { return []any{1} }); err == nil || !strings.Contains(err.Error(), "3 needed") {
 		t.Errorf("an update to something else: %v", err)
 	}
 }
 
 func TestChangeIsAllOrNothing(t *testing.T) {
 	r := loadFan(t, Options{})
-	k, g := r.Groups("subs"), openGroup(t, r, 7)
+	k, g := r.GroupKind("subs"), openGroup(t, r, 7)
 	v := add(t, g, 1, 1)
 	other := add(t, openGroup(t, r, 8), 1, 1)
 	free := func() string {
@@ -238,7 +238,7 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 		{"another group's", func(c *Change) error { c.Add(subscriber(2, 2)...); c.Remove(other); return nil }, func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
 		{"another group's values", func(c *Change) error { return c.Set(other, subscriber(2, 2)...) }, func(err error) bool { return strings.Contains(err.Error(), "is no receiver of") }},
 	} {
-		if err := g.Change(tt.f); err == nil || !tt.is(err) {
+		if err := g.Change(bg, tt.f); err == nil || !tt.is(err) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 		if got := free(); got != before || !slices.Equal(g.Receivers(), []*Receiver{v}) || v.Values()[2] != uint64(1) {
@@ -249,7 +249,7 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 		t.Error("a change was changed after its function had returned")
 	}
 	// One that comes and goes in one step leaves nothing; a panic neither.
-	if err := g.Change(func(c *Change) error {
+	if err := g.Change(bg, func(c *Change) error {
 		v, err := c.Add(subscriber(3, 3)...)
 		c.Remove(v)
 		return err
@@ -258,7 +258,7 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 	}
 	func() {
 		defer func() { recover() }()
-		g.Change(func(c *Change) error { c.Add(subscriber(3, 3)...); panic("a test") })
+		g.Change(bg, func(c *Change) error { c.Add(subscriber(3, 3)...); panic("a test") })
 	}()
 	if free() != before {
 		t.Errorf("after a panic free %s, was %s", free(), before)
@@ -268,7 +268,7 @@ func TestChangeIsAllOrNothing(t *testing.T) {
 // Whatever step fails, the kernel and the books are as before, and the next change works.
 func TestChangeFails(t *testing.T) {
 	r := loadFan(t, Options{})
-	k := r.Groups("subs")
+	k := r.GroupKind("subs")
 	g := openGroup(t, r, 7)
 	anna, bert := add(t, g, 1, 1), add(t, g, 2, 2)
 	free := func() string {
@@ -289,11 +289,11 @@ func TestChangeFails(t *testing.T) {
 			return nil
 		}
 		if step == "remove" {
-			if err := g.Close(); !errors.Is(err, injected) {
+			if err := g.Close(bg); !errors.Is(err, injected) {
 				t.Errorf("%s: %v", step, err)
 			}
 		} else {
-			err := g.Change(func(c *Change) error {
+			err := g.Change(bg, func(c *Change) error {
 				if _, err := c.Add(subscriber(3, 3)...); err != nil {
 					return err
 				}
@@ -303,40 +303,40 @@ func TestChangeFails(t *testing.T) {
 			if !errors.Is(err, injected) {
 				t.Errorf("%s: %v", step, err)
 			}
-			if _, err := k.Open(9); !errors.Is(err, injected) {
+			if _, err := k.Open(bg, 9); !errors.Is(err, injected) {
 				t.Errorf("%s: open: %v", step, err)
 			}
 		}
 		r.fan.fault = nil
-		if free() != before || !slices.Equal(receivers(), were) || k.Get(7) != g || k.Get(9) != nil {
+		if free() != before || !slices.Equal(receivers(), were) || found(k.Get(7)) != g || found(k.Get(9)) != nil {
 			t.Errorf("%s: free %s, was %s; receivers %v, were %v", step, free(), before, receivers(), were)
 		}
 	}
-	if err := anna.Remove(); err != nil {
+	if err := anna.Remove(bg); err != nil {
 		t.Error(err)
 	}
 	if got := receivers(); !slices.Equal(got, were[1:]) {
 		t.Errorf("receivers %v, were %v", got, were)
 	}
-	if err := openGroup(t, r, 9).Close(); err != nil {
+	if err := openGroup(t, r, 9).Close(bg); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestGroupLimits(t *testing.T) {
 	r := loadFan(t, Options{})
-	k := r.Groups("subs")
+	k := r.GroupKind("subs")
 	for n := range 4 {
 		openGroup(t, r, n)
 	}
 	var full *FullError
-	if _, err := k.Open(4); !errors.As(err, &full) || full.Size != 4 || !errors.Is(err, ErrFull) {
+	if _, err := k.Open(bg, 4); !errors.As(err, &full) || full.Size != 4 || !errors.Is(err, ErrFull) {
 		t.Errorf("a fifth group of four: %v", err)
 	}
 	// Two full groups, all of whose rows change at once, again and again.
 	for n := range 2 {
-		g := k.Get(n)
-		if err := g.Change(func(c *Change) error {
+		g := must(k.Get(n))
+		if err := g.Change(bg, func(c *Change) error {
 			for n := range 64 {
 				if _, err := c.Add(subscriber(n, n)...); err != nil {
 					return err
@@ -347,15 +347,15 @@ func TestGroupLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := k.Get(2).Add(subscriber(1, 1)...); !errors.As(err, &full) || full.Size != 128 {
+	if _, err := found(k.Get(2)).Add(bg, subscriber(1, 1)...); !errors.As(err, &full) || full.Size != 128 {
 		t.Errorf("the 129th receiver: %v", err)
 	}
 	var wg sync.WaitGroup
 	for n := range 2 {
 		wg.Go(func() {
 			for round := range 3 {
-				err := k.Get(n).Change(func(c *Change) error {
-					for i, v := range k.Get(n).Receivers() {
+				err := found(k.Get(n)).Change(bg, func(c *Change) error {
+					for i, v := range found(k.Get(n)).Receivers() {
 						if err := c.Set(v, subscriber(i, 1000*(round+1)+i)...); err != nil {
 							return err
 						}
@@ -373,7 +373,7 @@ func TestGroupLimits(t *testing.T) {
 		t.Errorf("%d groups, %d receivers, %d free rows", groups, receivers, len(k.free))
 	}
 	for n := range 4 {
-		if err := k.Get(n).Close(); err != nil {
+		if err := found(k.Get(n)).Close(bg); err != nil {
 			t.Error(err)
 		}
 	}
@@ -386,14 +386,14 @@ func TestGroupLimits(t *testing.T) {
 func TestCloseWhileChanging(t *testing.T) {
 	for range 10 {
 		r := loadFan(t, Options{})
-		k := r.Groups("subs")
+		k := r.GroupKind("subs")
 		g := openGroup(t, r, 7)
 		started := make(chan struct{}, 64)
 		var wg sync.WaitGroup
 		for n := range 6 {
 			wg.Go(func() {
 				for i := 0; ; i++ {
-					v, err := g.Add(subscriber(n, i)...)
+					v, err := g.Add(bg, subscriber(n, i)...)
 					if err != nil {
 						if !errors.Is(err, ErrClosed) {
 							t.Error(err)
@@ -406,14 +406,14 @@ func TestCloseWhileChanging(t *testing.T) {
 					v.State(1).([]*Credit)[0].SetLimit(5)
 					v.Usage()
 					k.Count()
-					if err := v.Remove(); err != nil && !errors.Is(err, ErrClosed) {
+					if err := v.Remove(bg); err != nil && !errors.Is(err, ErrClosed) {
 						t.Error(err)
 					}
 				}
 			})
 		}
 		wg.Go(func() {
-			for range r.Events(t.Context()) {
+			for range read(r, t.Context()) {
 			}
 		})
 		<-started
@@ -421,10 +421,10 @@ func TestCloseWhileChanging(t *testing.T) {
 			t.Error(err)
 		}
 		wg.Wait()
-		if _, err := k.Open(9); !errors.Is(err, ErrClosed) {
+		if _, err := k.Open(bg, 9); !errors.Is(err, ErrClosed) {
 			t.Errorf("opened in a closed relay: %v", err)
 		}
-		if err := g.Close(); err != nil {
+		if err := g.Close(bg); err != nil {
 			t.Errorf("closed in a closed relay: %v", err)
 		}
 	}
@@ -437,7 +437,7 @@ func BenchmarkChange(b *testing.B) {
 	v := add(b, g, 1, 0)
 	b.Run("one after the other", func(b *testing.B) {
 		for b.Loop() {
-			if err := v.Update(func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
+			if err := v.Update(bg, func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -453,7 +453,7 @@ func BenchmarkChange(b *testing.B) {
 			var wg sync.WaitGroup
 			for _, v := range vs {
 				wg.Go(func() {
-					if err := v.Update(func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
+					if err := v.Update(bg, func(values []any) []any { values[2] = values[2].(uint64) + 1; return values }); err != nil {
 						b.Error(err)
 					}
 				})
@@ -468,7 +468,7 @@ func BenchmarkChange(b *testing.B) {
 // A group is closed, by several at once, while others change it: nothing remains, and everybody returns.
 func TestCloseGroupWhileChanging(t *testing.T) {
 	r := loadFan(t, Options{})
-	k := r.Groups("subs")
+	k := r.GroupKind("subs")
 	for range 15 {
 		g := openGroup(t, r, 7)
 		started := make(chan struct{}, 64)
@@ -476,12 +476,12 @@ func TestCloseGroupWhileChanging(t *testing.T) {
 		for n := range 8 {
 			wg.Go(func() {
 				for i := 0; ; i++ {
-					v, err := g.Add(subscriber(n, i)...)
+					v, err := g.Add(bg, subscriber(n, i)...)
 					if i == 0 {
 						started <- struct{}{}
 					}
 					if err == nil && i%2 == 0 {
-						err = v.Set(subscriber(n, i+1)...)
+						err = v.Set(bg, subscriber(n, i+1)...)
 					}
 					if err != nil {
 						var full *FullError
@@ -496,7 +496,7 @@ func TestCloseGroupWhileChanging(t *testing.T) {
 		for range 3 {
 			wg.Go(func() {
 				<-started
-				if err := g.Close(); err != nil {
+				if err := g.Close(bg); err != nil {
 					t.Error(err)
 				}
 				if groups, _ := k.Count(); groups != 0 {

@@ -89,12 +89,12 @@ func changeForever(object []byte, opt Options) int {
 	opt.Routes = direct
 	r, err := Load(fanDesc(), object, opt)
 	if err == nil {
-		_, err = r.Groups("subs").Open(7)
+		_, err = r.GroupKind("subs").Open(bg, 7)
 	}
 	fmt.Println("ready")
 	for n := 1; err == nil; n++ {
-		g := r.Groups("subs").Get(7)
-		err = g.Change(func(c *Change) error {
+		g := must(r.GroupKind("subs").Get(7))
+		err = g.Change(bg, func(c *Change) error {
 			all := g.Receivers()
 			if len(all) > 20 {
 				c.Remove(all[n%20])
@@ -122,8 +122,8 @@ func changeForever(object []byte, opt Options) int {
 			return nil
 		})
 		if err == nil && n%5 == 0 {
-			if g, err = r.Groups("subs").Open(8); err == nil {
-				err = g.Close()
+			if g, err = r.GroupKind("subs").Open(bg, 8); err == nil {
+				err = g.Close(bg)
 			}
 		}
 	}

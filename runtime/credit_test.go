@@ -148,7 +148,7 @@ func TestCredit(t *testing.T) {
 	if c.Available() != 0 || c.Spend(0) != ErrRefused || c.Spend(^uint64(0)) != ErrRefused {
 		t.Errorf("a limit below what is spent: %v", c)
 	}
-	if err := v.Remove(); err != nil {
+	if err := v.Remove(bg); err != nil {
 		t.Fatal(err)
 	}
 	c.SetLimit(9)
@@ -157,14 +157,14 @@ func TestCredit(t *testing.T) {
 	}
 	// Its successor has new ones.
 	for range 128 {
-		v := add(t, r.Groups("subs").Get(7), 1, 1)
+		v := add(t, found(r.GroupKind("subs").Get(7)), 1, 1)
 		for _, c := range v.State(1).([]*Credit) {
 			if c.Limit() != 0 || c.Spent() != 0 || c.Refused(1) != 0 {
 				t.Fatalf("a new receiver's credit: %v", c)
 			}
 			c.SetLimit(9)
 		}
-		if err := v.Remove(); err != nil {
+		if err := v.Remove(bg); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -222,7 +222,7 @@ func TestBucket(t *testing.T) {
 	if most := time.Since(began); n < int(least.Milliseconds())-1 || n > int(most.Milliseconds())+1 {
 		t.Errorf("%d units in %v to %v at 1000 a second", n, least, most)
 	}
-	if err := v.Remove(); err != nil || b.Spend(0) != ErrClosed || b.Rate() != (Rate{}) {
+	if err := v.Remove(bg); err != nil || b.Spend(0) != ErrClosed || b.Rate() != (Rate{}) {
 		t.Errorf("a bucket that is gone: %v, %v", b, err)
 	}
 	var none *Bucket
@@ -284,7 +284,7 @@ func TestTranslation(t *testing.T) {
 	}
 	both.Wait()
 	all := map[uint64]uint64{}
-	for k, v := range tr.All() {
+	for k, v := range must(tr.All()) {
 		all[k] = v
 	}
 	if len(all) != 302 || programs.Load()+user.Load() != 300 || all[5] != 50 || all[6] != 12 {
@@ -321,18 +321,18 @@ func TestTranslation(t *testing.T) {
 		}
 	}
 	for _, v := range []*Receiver{v, other} {
-		if err := v.Remove(); err != nil {
+		if err := v.Remove(bg); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r.spaces.each(func(key, _ []byte) bool { t.Errorf("%x remains", key); return true })
+	r.spaces.each(func(key, _ []byte) { t.Errorf("%x remains", key) })
 	if _, _, err := tr.Get(6); !errors.Is(err, ErrClosed) {
 		t.Errorf("a translation that is gone: %v", err)
 	}
 	if _, _, err := tr.Put(6, 6); !errors.Is(err, ErrClosed) {
 		t.Errorf("a translation that is gone: %v", err)
 	}
-	for range tr.All() {
+	for range must(tr.All()) {
 		t.Error("a translation that is gone has values")
 	}
 }

@@ -8,7 +8,7 @@
 //	session, err := relay.Open("channel", client, server, 0x4001, relayed, peer)
 //	err = relay.Table("sources").Put([]any{addr}, []any{4, nil})
 //	for reason, n := range relay.Program("to_peer").Reasons() { … }
-//	group, err := relay.Groups("subscribers").Open(publisher, server, 7)
+//	group, err := relay.GroupKind("subscribers").Open(publisher, server, 7)
 //	anna, err := group.Add(local, remote, 100, 97)
 //	for event := range relay.Events(ctx) { … }
 //

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"net"
 	"net/netip"
@@ -28,7 +29,7 @@ type Event struct {
 	data []byte
 }
 
-// abi.Desc returns the description of the event.
+// Desc returns the description of the event.
 func (e *Event) Desc() *abi.Event { return e.desc }
 
 func (e *Event) field(i int) []byte {
@@ -165,15 +166,17 @@ func (e *events) forget() {
 	e.has.Store(len(e.past) > 0)
 }
 
-// Events iterates over the events of the relay, in the order in which programs began them, from the oldest that nobody has read. It
-// sleeps while there are none, and ends when ctx does, or the relay. The kernel never waits for the reader: what finds no room in the
-// ring is counted by [Relay.Lost], or not sent at all, as the spec says.
+// Events iterates over the events of the relay, in the order in which programs began them, from the oldest that has not been read. It
+// sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps [ErrClosed] where the
+// relay is closed. The kernel never waits for the reader: what finds no room in the ring is counted by [Relay.Lost], or not sent at all,
+// as the spec says.
 //
 // Several iterations share the events, as goroutines that receive from one channel do. An event is valid until the next step.
-func (r *Relay) Events(ctx context.Context) iter.Seq[*Event] {
-	return func(yield func(*Event) bool) {
+func (r *Relay) Events(ctx context.Context) iter.Seq2[*Event, error] {
+	return func(yield func(*Event, error) bool) {
 		e := r.events
 		if e == nil {
+			yield(nil, fmt.Errorf("relay %q has no events", r.desc.Name))
 			return
 		}
 		var ended atomic.Bool // what ctx.Err says, for less
@@ -184,8 +187,12 @@ func (r *Relay) Events(ctx context.Context) iter.Seq[*Event] {
 		})()
 		ev := new(Event)
 		defer e.release()
-		for e.read(ctx, &ended, ev) {
-			if !yield(ev) {
+		for {
+			if err := e.read(ctx, &ended, ev); err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(ev, nil) {
 				return
 			}
 		}
@@ -200,10 +207,10 @@ func (e *events) release() {
 	}
 }
 
-// read reads one event, until ctx has ended.
-func (e *events) read(ctx context.Context, ended *atomic.Bool, ev *Event) bool {
+// read reads one event.
+func (e *events) read(ctx context.Context, ended *atomic.Bool, ev *Event) error {
 	if !e.turn.lock(ctx, e.over) {
-		return false
+		return e.why(ctx, nil)
 	}
 	defer e.turn.unlock()
 	for !ended.Load() && !e.ended.Load() {
@@ -211,16 +218,27 @@ func (e *events) read(ctx context.Context, ended *atomic.Bool, ev *Event) bool {
 		ev.data = data
 		switch {
 		case ok && e.decode(ev, at):
-			return true
+			return nil
 		case !ok:
 			e.forget()
 			e.trusted = 0
-			if e.ring.wait(ctx) != nil {
-				return false
+			if err := e.ring.wait(ctx); err != nil {
+				return e.why(ctx, err)
 			}
 		}
 	}
-	return false
+	return e.why(ctx, nil)
+}
+
+// why says why an iteration ends; err is what the ring said.
+func (e *events) why(ctx context.Context, err error) error {
+	switch {
+	case e.ended.Load():
+		return fmt.Errorf("relay %q: %w", e.relay.desc.Name, ErrClosed)
+	case ctx.Err() != nil:
+		return ctx.Err()
+	}
+	return fmt.Errorf("relay %q: read the ring of events: %w", e.relay.desc.Name, err)
 }
 
 // decode understands a record; false where it is none that the relay knows.

@@ -25,7 +25,7 @@ func TestEvents(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(got)
-		for ev := range r.Events(ctx) {
+		for ev := range read(r, ctx) {
 			if ev.ID != 1 || ev.Receiver != v || ev.Desc().Name != "sent" {
 				t.Errorf("event %d of %v", ev.ID, ev.Receiver)
 			}
@@ -55,7 +55,7 @@ func TestEvents(t *testing.T) {
 	cancel()
 	wg.Wait()
 	// A context that is over before it begins, or ends while others read.
-	for range r.Events(ctx) {
+	for range read(r, ctx) {
 		t.Error("an event for a context that is over")
 	}
 }
@@ -67,7 +67,7 @@ func TestEventsAreShared(t *testing.T) {
 	runOn(t, r, "fan", fanPacket(7, 0), 10)
 	want := uint64(0)
 	for range 5 {
-		for ev := range r.Events(t.Context()) {
+		for ev := range read(r, t.Context()) {
 			if ev.Uint(1) != want {
 				t.Errorf("event %d came, not %d", ev.Uint(1), want)
 			}
@@ -92,7 +92,7 @@ func TestEventsAreShared(t *testing.T) {
 				defer stop()
 			}
 			last := uint64(0)
-			for ev := range r.Events(mine) {
+			for ev := range read(r, mine) {
 				if ev.Uint(1) < last {
 					t.Errorf("event %d after %d", ev.Uint(1), last)
 				}
@@ -184,7 +184,7 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 	type tagged struct{ n int }
 	for n := range 6 {
 		var v *Receiver
-		if err := g.Change(func(c *Change) (err error) {
+		if err := g.Change(bg, func(c *Change) (err error) {
 			if v, err = c.Add(subscriber(n, n)...); err == nil {
 				v.Typed(func() any { return &tagged{n} }) // who reads an event finds it
 			}
@@ -199,7 +199,7 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 		if n != 3 { // one of them gets no packet
 			runOn(t, r, "fan", fanPacket(7, 0), 2)
 		}
-		if err := v.Remove(); err != nil {
+		if err := v.Remove(bg); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -220,7 +220,7 @@ func TestEventsNameThoseWhoAreGone(t *testing.T) {
 	}
 	// The names of those who are gone don't pile up where nobody reads.
 	for n := range 50 {
-		if err := add(t, g, n, n).Remove(); err != nil {
+		if err := add(t, g, n, n).Remove(bg); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -238,7 +238,7 @@ func TestEventsEndWithTheRelay(t *testing.T) {
 		started := make(chan struct{}, 2)
 		for range 2 {
 			wg.Go(func() {
-				for range r.Events(context.Background()) {
+				for range read(r, context.Background()) {
 					select {
 					case started <- struct{}{}:
 					default:
@@ -271,7 +271,7 @@ func TestEventsSystemCalls(t *testing.T) {
 	done := make(chan int)
 	go func() {
 		n := 0
-		for range r.Events(ctx) {
+		for range read(r, ctx) {
 			n++
 		}
 		done <- n
@@ -338,7 +338,7 @@ func BenchmarkEvents(b *testing.B) {
 		runOn(b, r, "fan", fanPacket(7, 0), 20)
 		b.StartTimer()
 		k := 0
-		for range r.Events(b.Context()) {
+		for range read(r, b.Context()) {
 			if k++; k == 1000 {
 				break
 			}
@@ -358,7 +358,7 @@ func TestEventsSeeWhatWasPrepared(t *testing.T) {
 	seen := make(chan int, 1)
 	type typed struct{ tag int }
 	wg.Go(func() {
-		for ev := range r.Events(ctx) {
+		for ev := range read(r, ctx) {
 			if tag := ev.Receiver.Typed(nil).(*typed).tag; tag != int(ev.Receiver.ID()) {
 				t.Errorf("%v is tagged %d", ev.Receiver, tag)
 			}
@@ -369,7 +369,7 @@ func TestEventsSeeWhatWasPrepared(t *testing.T) {
 		}
 	})
 	for n := range 10 {
-		if err := g.Change(func(c *Change) error {
+		if err := g.Change(bg, func(c *Change) error {
 			v, err := c.Add(subscriber(n, n)...)
 			if err != nil {
 				return err
@@ -393,7 +393,7 @@ func TestEventsLookAgain(t *testing.T) {
 	defer cancel()
 	got := make(chan time.Time, 1)
 	go func() {
-		for range r.Events(ctx) {
+		for range read(r, ctx) {
 			got <- time.Now()
 			return
 		}

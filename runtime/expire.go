@@ -128,8 +128,12 @@ func (s *Session) used() bool {
 	if !s.expires.IsZero() && !now.Before(s.expires) {
 		return false
 	}
-	var last uint64
-	s.eachUsageLocked(func(b []byte) { last = max(last, abi.Order.Uint64(b)) })
+	last, err := s.lastUsed()
+	if err != nil { // not a reason to end it
+		s.relay.log.Warn("a session's last use can't be read; it lives for its idle time again", "relay", s.relay.desc.Name, "error", err)
+		s.idle = now.Add(s.desc.Idle)
+		return true
+	}
 	if last == 0 {
 		return false
 	}

@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -65,22 +66,48 @@ type fresh struct {
 
 func newFan(r *Relay) *fan { return &fan{relay: r} }
 
-// plan says that a group's plan has changed; wait returns when the kernel has it, or with the error that undid it. mu is held.
-func (f *fan) plan(g *Group) (wait func() error) {
+// waitFunc waits for what is planned. It returns when the kernel has it, with the error that undid it, or with ctx's error where ctx ends
+// first: then it goes on.
+type waitFunc func(ctx context.Context) error
+
+// plan says that a group's plan has changed. mu is held.
+func (f *fan) plan(g *Group) waitFunc {
 	g.version++
 	f.enqueue(g)
 	return f.wait(g)
 }
 
 // wait waits for what is planned now. mu is held when wait is called, and not when what it returns is called.
-func (f *fan) wait(g *Group) func() error {
+func (f *fan) wait(g *Group) waitFunc {
 	if !g.queued && !g.committing {
-		return func() error { return nil }
+		return func(context.Context) error { return nil }
 	}
 	w := waiter{g.version, make(chan error, 1)}
 	g.waiters = append(g.waiters, w)
-	return func() error { return <-w.done }
+	return func(ctx context.Context) error {
+		select {
+		case err := <-w.done:
+			return err
+		default:
+		}
+		select {
+		case err := <-w.done:
+			return err
+		case <-ctx.Done():
+			return &unfinished{ctx.Err(), w.done}
+		}
+	}
 }
+
+// unfinished says that ctx has ended before a change was in force; done tells how the change ends.
+type unfinished struct {
+	err  error
+	done <-chan error
+}
+
+func (e *unfinished) Error() string { return "not waited for, and goes on: " + e.err.Error() }
+
+func (e *unfinished) Unwrap() error { return e.err }
 
 func (f *fan) enqueue(g *Group) {
 	if g.queued {
@@ -407,7 +434,7 @@ func (f *fan) publish(c *commit) {
 const spareLists = 8
 
 // keepSpare keeps a list that nobody reads. fan.mu is held.
-func (k *Groups) keepSpare(list *ebpf.Map) {
+func (k *GroupKind) keepSpare(list *ebpf.Map) {
 	switch {
 	case list == nil:
 	case len(k.spare) < spareLists:
@@ -418,7 +445,7 @@ func (k *Groups) keepSpare(list *ebpf.Map) {
 }
 
 // newReceiver allocates what belongs to a receiver. No list has it yet.
-func (k *Groups) newReceiver(g *Group) (*Receiver, error) {
+func (k *GroupKind) newReceiver(g *Group) (*Receiver, error) {
 	r, f := k.relay, k.relay.fan
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -482,13 +509,13 @@ func (r *Relay) resetUsage(id uint32) error {
 // free frees what belongs to a receiver that no list has.
 func (f *fan) free(v *Receiver) {
 	r, k := f.relay, v.group.kind
-	final := r.receiverUsage(v.id)
+	final, err := r.receiverUsage(v.id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.releaseState(k.desc.Receiver, v.state, k.credits)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	v.gone, v.final = true, final
+	v.gone, v.final, v.finalErr = true, final, err
 	delete(k.live, v.id)
 	k.ids = append(k.ids, v.id)
 }

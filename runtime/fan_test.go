@@ -71,7 +71,7 @@ func loadRing(t testing.TB, size int) *Relay {
 
 func openGroup(t testing.TB, r *Relay, key int) *Group {
 	t.Helper()
-	g, err := r.Groups("subs").Open(key)
+	g, err := r.GroupKind("subs").Open(bg, key)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func subscriber(n, value int) []any {
 
 func add(t testing.TB, g *Group, n, value int) *Receiver {
 	t.Helper()
-	v, err := g.Add(subscriber(n, value)...)
+	v, err := g.Add(bg, subscriber(n, value)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func drain(t testing.TB, r *Relay, visit func(*Event)) {
 	if bytes, _ := r.EventsWaiting(); bytes == 0 {
 		return
 	}
-	for ev := range r.Events(t.Context()) {
+	for ev := range read(r, t.Context()) {
 		visit(ev)
 		r.events.ring.release()
 		if bytes, _ := r.EventsWaiting(); bytes == 0 {
@@ -132,20 +132,20 @@ func drain(t testing.TB, r *Relay, visit func(*Event)) {
 
 func TestGroup(t *testing.T) {
 	r := loadFan(t, Options{})
-	k := r.Groups("subs")
+	k := r.GroupKind("subs")
 	g := openGroup(t, r, 7)
-	if got := k.Get(7); got != g || k.Get(8) != nil {
-		t.Errorf("groups 7 and 8 are %v, %v", got, k.Get(8))
+	if got := found(k.Get(7)); got != g || found(k.Get(8)) != nil {
+		t.Errorf("groups 7 and 8 are %v, %v", got, found(k.Get(8)))
 	}
 	var exists *ExistsError
-	if _, err := k.Open(7); !errors.As(err, &exists) || !errors.Is(err, ErrExists) || exists.Group != g {
+	if _, err := k.Open(bg, 7); !errors.As(err, &exists) || !errors.Is(err, ErrExists) || exists.Group != g {
 		t.Errorf("opened again: %v", err)
 	}
 	runOn(t, r, "fan", fanPacket(8, 0), 1)
 	runOn(t, r, "fan", fanPacket(7, 0), 1) // nobody there
 	anna, bert := add(t, g, 1, 10), add(t, g, 2, 20)
 	runOn(t, r, "fan", fanPacket(7, 0), 1)
-	if got := r.Program("fan").Count("no_subs").Packets; got != 1 {
+	if got := must(r.Program("fan").Count("no_subs")).Packets; got != 1 {
 		t.Errorf("%d packets without a group", got)
 	}
 	var got []*Receiver
@@ -158,7 +158,7 @@ func TestGroup(t *testing.T) {
 	if !slices.Equal(got, []*Receiver{anna, bert}) || !slices.Equal(g.Receivers(), got) {
 		t.Errorf("events of %v, receivers %v", got, g.Receivers())
 	}
-	if u := anna.Usage(); u != (Usage{Packets: 1, Bytes: 60}) {
+	if u := must(anna.Usage()); u != (Usage{Packets: 1, Bytes: 60}) {
 		t.Errorf("usage %+v", u)
 	}
 	skipped := anna.State(0).(*Counter)
@@ -166,19 +166,19 @@ func TestGroup(t *testing.T) {
 		t.Errorf("the counter is at %d", skipped.Load())
 	}
 	// New values; what belongs to the receiver stays.
-	if err := anna.Set(subscriber(1, 11)...); err != nil {
+	if err := anna.Set(bg, subscriber(1, 11)...); err != nil {
 		t.Fatal(err)
 	}
 	if v := anna.Values(); fmt.Sprint(v) != "[192.0.2.1:5004 203.0.113.1:6001 11]" || anna.State(0).(*Counter) != skipped {
 		t.Errorf("values %v", v)
 	}
-	if err := bert.Remove(); err != nil {
+	if err := bert.Remove(bg); err != nil {
 		t.Fatal(err)
 	}
-	if err := bert.Remove(); err != nil {
+	if err := bert.Remove(bg); err != nil {
 		t.Errorf("removed again: %v", err)
 	}
-	if err := bert.Set(subscriber(2, 0)...); !errors.Is(err, ErrClosed) {
+	if err := bert.Set(bg, subscriber(2, 0)...); !errors.Is(err, ErrClosed) {
 		t.Errorf("set after it was removed: %v", err)
 	}
 	runOn(t, r, "fan", fanPacket(7, 0), 2)
@@ -188,23 +188,23 @@ func TestGroup(t *testing.T) {
 			t.Errorf("event %v of %v", ev.Values(), ev.Receiver)
 		}
 	})
-	if u := anna.Usage(); n != 2 || u.Packets != 3 || bert.Usage().Packets != 1 {
-		t.Errorf("%d events, usage %+v, %+v", n, u, bert.Usage())
+	if u := must(anna.Usage()); n != 2 || u.Packets != 3 || must(bert.Usage()).Packets != 1 {
+		t.Errorf("%d events, usage %+v, %+v", n, u, must(bert.Usage()))
 	}
-	if err := g.Close(); err != nil {
+	if err := g.Close(bg); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Close(); err != nil {
+	if err := g.Close(bg); err != nil {
 		t.Errorf("closed again: %v", err)
 	}
 	if _, ok := skipped.Alloc(1); ok || skipped.Load() != 0 {
 		t.Error("the counter of a receiver that is gone draws numbers")
 	}
-	if _, err := g.Add(subscriber(1, 1)...); !errors.Is(err, ErrClosed) {
+	if _, err := g.Add(bg, subscriber(1, 1)...); !errors.Is(err, ErrClosed) {
 		t.Errorf("added to a closed group: %v", err)
 	}
 	runOn(t, r, "fan", fanPacket(7, 0), 1)
-	if got := r.Program("fan").Count("no_subs").Packets; got != 2 {
+	if got := must(r.Program("fan").Count("no_subs")).Packets; got != 2 {
 		t.Errorf("%d packets without a group", got)
 	}
 	g = openGroup(t, r, 7)

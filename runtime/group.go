@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -13,14 +14,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// Groups is a kind of group. A group has a key, which packets are looked up by, and a list of receivers, each of which gets a copy
+// GroupKind is a kind of group. A group has a key, which packets are looked up by, and a list of receivers, each of which gets a copy
 // of a packet. A receiver is a row of values, and what belongs to it as long as it is there: its identity, counters, credits
 // and translations.
 //
 // Everything that changes a list or a receiver is in force when the call returns, and takes effect at once: a packet reaches the
 // receivers from before the change or those from after it, with their values, never a mixture, and none of them twice. See
 // [Group.Change] for several changes in one step, and docs/operations.md for what a change costs.
-type Groups struct {
+type GroupKind struct {
 	relay *Relay
 	desc  *abi.Group
 	plain []abi.Member // desc.Receiver; what is no plain value is hidden
@@ -38,8 +39,8 @@ type Groups struct {
 	spare []*ebpf.Map // lists that nobody reads any more
 }
 
-func newGroups(r *Relay, d *abi.Group, spec *ebpf.CollectionSpec, blocks *creditBlocks) *Groups {
-	k := &Groups{
+func newGroupKind(r *Relay, d *abi.Group, spec *ebpf.CollectionSpec, blocks *creditBlocks) *GroupKind {
+	k := &GroupKind{
 		relay: r, desc: d, plain: slices.Clone(d.Receiver), credits: blocks,
 		outer: r.coll.Maps[abi.GroupPrefix+d.Name], rows: r.coll.Maps[abi.RowsPrefix+d.Name],
 		open: map[string]*Group{}, live: map[uint32]*Receiver{},
@@ -57,16 +58,19 @@ func newGroups(r *Relay, d *abi.Group, spec *ebpf.CollectionSpec, blocks *credit
 	return k
 }
 
-// abi.Desc returns the description of the kind.
-func (k *Groups) Desc() *abi.Group { return k.desc }
+// Desc returns the description of the kind.
+func (k *GroupKind) Desc() *abi.Group { return k.desc }
 
-func (k *Groups) where() string { return fmt.Sprintf("group %q", k.desc.Name) }
+func (k *GroupKind) where() string { return fmt.Sprintf("group %q", k.desc.Name) }
 
-// Open opens a group without receivers, by the values of its key. Errors: an [*ExistsError], a [*FullError], a [*ValueError],
-// [ErrClosed].
-func (k *Groups) Open(key ...any) (*Group, error) {
+// Open opens a group without receivers, by the values of its key. It waits as [Group.Change] does. Errors: an [*ExistsError], a
+// [*FullError], a [*ValueError], [ErrClosed].
+func (k *GroupKind) Open(ctx context.Context, key ...any) (*Group, error) {
 	b, err := k.encodeKey(key)
 	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	f := k.relay.fan
@@ -87,29 +91,29 @@ func (k *Groups) Open(key ...any) (*Group, error) {
 	k.open[string(b)] = g
 	wait := f.plan(g)
 	f.mu.Unlock()
-	if err := wait(); err != nil {
+	if err := wait(ctx); err != nil {
 		return nil, fmt.Errorf("open %v: %w", g, err)
 	}
 	return g, nil
 }
 
-// Get returns the open group with a key, nil where there is none.
-func (k *Groups) Get(key ...any) *Group {
+// Get returns the open group with a key; an error that wraps [ErrNotFound] where there is none.
+func (k *GroupKind) Get(key ...any) (*Group, error) {
 	b, err := k.encodeKey(key)
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	f := k.relay.fan
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if g := k.open[string(b)]; g != nil && g.isOpen() {
-		return g
+		return g, nil
 	}
-	return nil
+	return nil, fmt.Errorf("%v: %w", &Group{kind: k, key: b}, ErrNotFound)
 }
 
 // All iterates over the open groups, adopted ones included, in the order of their keys' bytes.
-func (k *Groups) All() iter.Seq[*Group] {
+func (k *GroupKind) All() iter.Seq[*Group] {
 	return func(yield func(*Group) bool) {
 		f := k.relay.fan
 		f.mu.Lock()
@@ -130,7 +134,7 @@ func (k *Groups) All() iter.Seq[*Group] {
 }
 
 // Count returns how many groups are open, and how many receivers they have.
-func (k *Groups) Count() (groups, receivers int) {
+func (k *GroupKind) Count() (groups, receivers int) {
 	f := k.relay.fan
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,7 +147,7 @@ func (k *Groups) Count() (groups, receivers int) {
 	return groups, receivers
 }
 
-func (k *Groups) encodeKey(key []any) ([]byte, error) {
+func (k *GroupKind) encodeKey(key []any) ([]byte, error) {
 	b, err := encodeMembers(k.where()+", key", k.desc.Key, k.desc.KeySize, key)
 	if err != nil {
 		return nil, err
@@ -165,7 +169,7 @@ func specified(where string, members []abi.Member, b []byte) error {
 }
 
 // eachLive visits the receivers, those that are being added or removed included.
-func (k *Groups) eachLive(visit func(*Receiver)) {
+func (k *GroupKind) eachLive(visit func(*Receiver)) {
 	k.relay.fan.mu.Lock()
 	defer k.relay.fan.mu.Unlock()
 	for _, v := range k.live {
@@ -176,7 +180,7 @@ func (k *Groups) eachLive(visit func(*Receiver)) {
 // A Group sends each packet that has its key to its receivers. It is open until Close. Its methods may be called from any
 // goroutine.
 type Group struct {
-	kind   *Groups
+	kind   *GroupKind
 	key    []byte
 	handle handle
 
@@ -200,7 +204,7 @@ type Group struct {
 func (g *Group) isOpen() bool { return g.installed && !g.over && !g.closing }
 
 // Kind returns the kind of the group.
-func (g *Group) Kind() *Groups { return g.kind }
+func (g *Group) Kind() *GroupKind { return g.kind }
 
 // Key returns the values of the key, in the order of the spec.
 func (g *Group) Key() []any { return decodeMembers(g.kind.desc.Key, g.key, nil) }
@@ -224,8 +228,8 @@ func (g *Group) Len() int {
 // Add adds a receiver behind the others, with the values of its members in the order of the spec; counters, credits and
 // translations have none. Its credits' limits are 0: see [Group.Change] for setting them before the first packet comes. Errors: a
 // [*ValueError], a [*FullError], [ErrClosed].
-func (g *Group) Add(values ...any) (v *Receiver, err error) {
-	err = g.Change(func(c *Change) error {
+func (g *Group) Add(ctx context.Context, values ...any) (v *Receiver, err error) {
+	err = g.Change(ctx, func(c *Change) error {
 		v, err = c.Add(values...)
 		return err
 	})
@@ -236,15 +240,19 @@ func (g *Group) Add(values ...any) (v *Receiver, err error) {
 }
 
 // Close closes the group: no packet reaches its receivers any more when it returns, and all that they had is free. Closing a group
-// that is closed does nothing. Where the kernel refuses, the group stays as it was, and may be closed again.
-func (g *Group) Close() error {
+// that is closed does nothing. Where the kernel refuses, the group stays as it was, and may be closed again. Close waits as
+// [Group.Change] does.
+func (g *Group) Close(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	f := g.kind.relay.fan
 	f.mu.Lock()
 	if g.over || f.over {
 		f.mu.Unlock()
 		return nil
 	}
-	var wait func() error
+	var wait waitFunc
 	if g.closing { // somebody else closes it
 		wait = f.wait(g)
 	} else {
@@ -252,7 +260,7 @@ func (g *Group) Close() error {
 		wait = f.plan(g)
 	}
 	f.mu.Unlock()
-	if err := wait(); err != nil && !errors.Is(err, ErrClosed) {
+	if err := wait(ctx); err != nil && !errors.Is(err, ErrClosed) {
 		return fmt.Errorf("close %v: %w", g, err)
 	}
 	return nil
@@ -294,12 +302,13 @@ type Receiver struct {
 	handle handle
 
 	// Guarded by relay.fan.mu.
-	planned []byte    // its row as the caller of the last change wants it, without hops; never written to. nil: removed
-	applied []byte    // what was planned when the kernel got it; nil: it is in no list
-	row     *tableRow // as the kernel has it; nil: in no list. Written by the committer alone
-	at      uint32    // where the kernel has it
-	gone    bool
-	final   Usage // after it is gone
+	planned  []byte    // its row as the caller of the last change wants it, without hops; never written to. nil: removed
+	applied  []byte    // what was planned when the kernel got it; nil: it is in no list
+	row      *tableRow // as the kernel has it; nil: in no list. Written by the committer alone
+	at       uint32    // where the kernel has it
+	gone     bool
+	final    Usage // after it is gone
+	finalErr error // reading it
 }
 
 // Usage is what became of the packets of a group at one receiver.
@@ -341,19 +350,19 @@ func (v *Receiver) State(i int) any {
 }
 
 // Set gives the receiver new values, in the order of the spec.
-func (v *Receiver) Set(values ...any) error {
-	return v.group.Change(func(c *Change) error { return c.Set(v, values...) })
+func (v *Receiver) Set(ctx context.Context, values ...any) error {
+	return v.group.Change(ctx, func(c *Change) error { return c.Set(v, values...) })
 }
 
 // Update gives the receiver the values that f makes of those that it has. No change of another goroutine is lost: f is called again
 // where one came between.
-func (v *Receiver) Update(f func(values []any) []any) error {
-	return v.group.Change(func(c *Change) error { c.Update(v, f); return nil })
+func (v *Receiver) Update(ctx context.Context, f func(values []any) []any) error {
+	return v.group.Change(ctx, func(c *Change) error { c.Update(v, f); return nil })
 }
 
 // Remove removes the receiver: no packet reaches it when Remove returns, and all that it had is free. Removing it again does nothing.
-func (v *Receiver) Remove() error {
-	return v.group.Change(func(c *Change) error { c.Remove(v); return nil })
+func (v *Receiver) Remove(ctx context.Context) error {
+	return v.group.Change(ctx, func(c *Change) error { c.Remove(v); return nil })
 }
 
 // Hops returns how packets leave towards the receiver, in the order of the endpoints that they are sent to. Copies are sent only
@@ -373,25 +382,28 @@ func (v *Receiver) Hops() []Hop {
 }
 
 // Usage returns what became of packets at the receiver; of one that is removed, until then.
-func (v *Receiver) Usage() Usage {
+func (v *Receiver) Usage() (Usage, error) {
 	r := v.group.kind.relay
 	r.fan.mu.Lock()
-	gone, final := v.gone, v.final
+	gone, final, err := v.gone, v.final, v.finalErr
 	r.fan.mu.Unlock()
 	if gone {
-		return final
+		return final, err
 	}
 	return r.receiverUsage(v.id)
 }
 
-func (r *Relay) receiverUsage(id uint32) (u Usage) {
-	r.eachCPU(abi.MapReceivers, int(id), func(b []byte) {
-		u.Packets += abi.Order.Uint64(b)
-		u.Bytes += abi.Order.Uint64(b[8:])
-		u.Declined += abi.Order.Uint64(b[16:])
-		u.Failed += abi.Order.Uint64(b[24:])
+func (r *Relay) receiverUsage(id uint32) (u Usage, err error) {
+	err = r.eachCPU(abi.MapReceivers, int(id), func(b []byte) {
+		u.Packets += abi.Order.Uint64(b[abi.ReceiverPackets:])
+		u.Bytes += abi.Order.Uint64(b[abi.ReceiverBytes:])
+		u.Declined += abi.Order.Uint64(b[abi.ReceiverDeclined:])
+		u.Failed += abi.Order.Uint64(b[abi.ReceiverFailed:])
 	})
-	return u
+	if err != nil {
+		return Usage{}, err
+	}
+	return u, nil
 }
 
 // Refused iterates over the receiver's credits and buckets, by name, and how many packets of each level of priority the kernel has
@@ -438,10 +450,10 @@ func (v *Receiver) Typed(make func() any) any { return v.handle.get(make) }
 // String names the receiver by its group and identity.
 func (v *Receiver) String() string { return fmt.Sprintf("receiver %d of %v", v.id, v.group) }
 
-// Groups returns the kind of group of that name; nil where the relay has none.
-func (r *Relay) Groups(kind string) *Groups {
+// GroupKind returns the kind of group of that name; nil where the relay has none.
+func (r *Relay) GroupKind(name string) *GroupKind {
 	for _, k := range r.groups {
-		if k.desc.Name == kind {
+		if k.desc.Name == name {
 			return k
 		}
 	}
@@ -449,4 +461,4 @@ func (r *Relay) Groups(kind string) *Groups {
 }
 
 // GroupKinds returns all kinds of groups in the order of the spec.
-func (r *Relay) GroupKinds() []*Groups { return slices.Clone(r.groups) }
+func (r *Relay) GroupKinds() []*GroupKind { return slices.Clone(r.groups) }

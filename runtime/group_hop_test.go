@@ -80,12 +80,12 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	if a, b := copies(); a != 0 || b != 1 {
 		t.Errorf("%d and %d copies", a, b)
 	}
-	if u := anna.Usage(); u.Declined != 1 || u.Packets != 1 {
+	if u := must(anna.Usage()); u.Declined != 1 || u.Packets != 1 {
 		t.Errorf("usage %+v", u)
 	}
 
 	// A neighbour that doesn't answer: declined until it does.
-	carl, err := g.Add(netip.MustParseAddrPort("192.0.2.1:5004"), netip.MustParseAddrPort("192.0.2.77:6000"), 3)
+	carl, err := g.Add(bg, netip.MustParseAddrPort("192.0.2.1:5004"), netip.MustParseAddrPort("192.0.2.77:6000"), 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 		t.Errorf("the neighbour is %v", s)
 	}
 	runOn(t, r, "fan", fanPacket(7, 0), 1)
-	if u := carl.Usage(); u.Declined != 1 || u.Packets != 0 {
+	if u := must(carl.Usage()); u.Declined != 1 || u.Packets != 0 {
 		t.Errorf("usage %+v", u)
 	}
 	if err := b.there.AddAddr("192.0.2.77/32"); err != nil {
@@ -101,7 +101,7 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	}
 	until(t, 15*time.Second, "the neighbour answers", func() bool { return carl.Hops()[0] == direct })
 	runOn(t, r, "fan", fanPacket(7, 0), 1)
-	if u := carl.Usage(); u.Declined != 1 || u.Packets != 1 {
+	if u := must(carl.Usage()); u.Declined != 1 || u.Packets != 1 {
 		t.Errorf("usage %+v", u)
 	}
 
@@ -121,11 +121,11 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	is("a route with another MTU", bert, small)
 
 	// Another remote is another way; nobody follows the old one.
-	if err := anna.Set(netip.MustParseAddrPort("192.0.2.1:5004"), netip.MustParseAddrPort("192.0.2.77:7000"), 1); err != nil {
+	if err := anna.Set(bg, netip.MustParseAddrPort("192.0.2.1:5004"), netip.MustParseAddrPort("192.0.2.77:7000"), 1); err != nil {
 		t.Fatal(err)
 	}
 	is("another remote", anna, direct)
-	if err := g.Close(); err != nil {
+	if err := g.Close(bg); err != nil {
 		t.Fatal(err)
 	}
 	r.mu.Lock()

@@ -35,13 +35,13 @@ func TestAdoptGroups(t *testing.T) {
 		}
 	}
 	runOn(t, r, "fan", fanPacket(7, 0), 2)
-	if err := gone.Remove(); err != nil {
+	if err := gone.Remove(bg); err != nil {
 		t.Fatal(err)
 	}
-	if err := anna.Set(subscriber(1, 11)...); err != nil {
+	if err := anna.Set(bg, subscriber(1, 11)...); err != nil {
 		t.Fatal(err)
 	}
-	for ev := range r.Events(t.Context()) {
+	for ev := range read(r, t.Context()) {
 		if ev.Receiver == bert {
 			break
 		}
@@ -54,9 +54,9 @@ func TestAdoptGroups(t *testing.T) {
 	}
 
 	next := loadFan(t, Options{PinPath: pins})
-	k := next.Groups("subs")
-	g2 := k.Get(7)
-	if groups, receivers := k.Count(); groups != 2 || receivers != 2 || g2 == nil || g2.Len() != 2 || k.Get(8).Len() != 0 {
+	k := next.GroupKind("subs")
+	g2 := must(k.Get(7))
+	if groups, receivers := k.Count(); groups != 2 || receivers != 2 || g2 == nil || g2.Len() != 2 || found(k.Get(8)).Len() != 0 {
 		t.Fatalf("%d groups, %d receivers", groups, receivers)
 	}
 	anna2, bert2 := g2.Receivers()[0], g2.Receivers()[1]
@@ -68,7 +68,7 @@ func TestAdoptGroups(t *testing.T) {
 	if c.Limit() != 100 || c.Spent() != 40 || anna2.State(2).(*Bucket).Rate() != (Rate{5, 6}) || anna2.State(0).(*Counter).Load() != 2 || to != 11 || !ok || err != nil {
 		t.Errorf("credit %v, bucket %v, counter %v, translation %d %v %v", c, anna2.State(2), anna2.State(0), to, ok, err)
 	}
-	if u := anna2.Usage(); u.Packets != 2 {
+	if u := must(anna2.Usage()); u.Packets != 2 {
 		t.Errorf("usage %+v", u)
 	}
 	// The rest of the events: the first packet was read. Who is gone is unknown to this process.
@@ -78,7 +78,7 @@ func TestAdoptGroups(t *testing.T) {
 		t.Errorf("events of %v", names)
 	}
 	rows := 0
-	next.spaces.each(func(_, _ []byte) bool { rows++; return true })
+	next.spaces.each(func(_, _ []byte) { rows++ })
 	if len(k.free) != 190 || len(k.ids) != 126 || len(next.counters.free) != 130 || rows != 2 {
 		t.Errorf("%d free rows, %d identities, %d counters, %d translations", len(k.free), len(k.ids), len(next.counters.free), rows)
 	}
@@ -93,11 +93,11 @@ func TestAdoptGroups(t *testing.T) {
 	if _, stored, err := carl.State(3).(*Translation).Put(1, 14); !stored || err != nil || carl.ID() == anna.ID() || carl.ID() == bert.ID() || carl.State(0).(*Counter).Load() != 0 {
 		t.Errorf("%v, %v, %v", carl, stored, err)
 	}
-	if err := anna2.Remove(); err != nil {
+	if err := anna2.Remove(bg); err != nil {
 		t.Error(err)
 	}
 	for g := range k.All() {
-		if err := g.Close(); err != nil {
+		if err := g.Close(bg); err != nil {
 			t.Error(err)
 		}
 	}
@@ -138,7 +138,7 @@ func TestOtherGroupLayout(t *testing.T) {
 		}
 	}
 	next := loadFan(t, Options{PinPath: pins})
-	if next.Groups("subs").Get(7).Len() != 1 {
+	if found(next.GroupKind("subs").Get(7)).Len() != 1 {
 		t.Error("what was refused has done harm")
 	}
 }
@@ -169,8 +169,8 @@ func TestKilledWhileChanging(t *testing.T) {
 		time.Sleep(time.Duration(rnd.IntN(200_000)) * time.Microsecond) // the random moment
 		kill(t, cmd)
 		r := loadFan(t, Options{PinPath: pins, Linger: time.Second})
-		k := r.Groups("subs")
-		g := k.Get(7)
+		k := r.GroupKind("subs")
+		g := must(k.Get(7))
 		if g == nil {
 			t.Fatal("the group is gone")
 		}
@@ -191,12 +191,12 @@ func TestKilledWhileChanging(t *testing.T) {
 			n++
 		})
 		rows := 0
-		r.spaces.each(func(_, _ []byte) bool { rows++; return true })
+		r.spaces.each(func(_, _ []byte) { rows++ })
 		if n != len(all) || rows != n || len(k.ids)+n != 128 || len(k.free)+n != 192 || len(r.counters.free)+n != 132 {
 			t.Errorf("%d receivers, %d events, %d translations; free: %d identities, %d rows, %d counters", len(all), n, rows, len(k.ids), len(k.free), len(r.counters.free))
 		}
 		for g := range k.All() {
-			if err := g.Close(); err != nil {
+			if err := g.Close(bg); err != nil {
 				t.Error(err)
 			}
 		}
@@ -235,14 +235,14 @@ func TestAdoptRepairsGroups(t *testing.T) {
 		r.Close()
 		var log bytes.Buffer
 		next := loadFan(t, Options{PinPath: pins, Linger: time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
-		k := next.Groups("subs")
-		if k.Get(7) != nil || k.Get(8) == nil || k.Get(8).Len() != 1 || !strings.Contains(log.String(), "subs id=0x7") {
-			t.Errorf("%s: %v, %v; %s", tt.name, k.Get(7), k.Get(8), log.String())
+		k := next.GroupKind("subs")
+		if found(k.Get(7)) != nil || found(k.Get(8)) == nil || found(k.Get(8)).Len() != 1 || !strings.Contains(log.String(), "subs id=0x7") {
+			t.Errorf("%s: %v, %v; %s", tt.name, found(k.Get(7)), found(k.Get(8)), log.String())
 		}
 		if len(k.ids) != 127 || len(k.free) != 191 {
 			t.Errorf("%s: %d identities, %d rows are free", tt.name, len(k.ids), len(k.free))
 		}
-		if err := k.Get(8).Close(); err != nil {
+		if err := found(k.Get(8)).Close(bg); err != nil {
 			t.Error(err)
 		}
 		next.Close()

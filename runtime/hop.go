@@ -1,6 +1,7 @@
 package runtime
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -295,17 +296,25 @@ func (h *hops) apply(e *hop, now Hop, via neighKey) {
 	}
 }
 
-// RefreshRoutes finds the ways of all rows anew, and returns when the kernel's rows follow them. Changes that the kernel
-// announces are followed without it, within some ten milliseconds.
-func (r *Relay) RefreshRoutes() {
-	if r.hops == nil {
-		return
+// RefreshRoutes finds the next hops of all rows anew, and returns when the kernel's rows have them, or when ctx ends. Changes that the
+// kernel announces are followed without it, within some ten milliseconds.
+func (r *Relay) RefreshRoutes(ctx context.Context) error {
+	if r.hops != nil {
+		r.hops.refresh(ctx, func(*hop) bool { return true })
 	}
-	r.hops.refresh(func(*hop) bool { return true })
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return fmt.Errorf("relay %q: %w", r.desc.Name, ErrClosed)
+	}
+	return nil
 }
 
 // refresh resolves the hops that match again.
-func (h *hops) refresh(match func(*hop) bool) {
+func (h *hops) refresh(ctx context.Context, match func(*hop) bool) {
 	h.relay.mu.Lock()
 	h.epoch++
 	var all []*hop
@@ -319,6 +328,8 @@ func (h *hops) refresh(match func(*hop) bool) {
 	for _, e := range all {
 		select {
 		case <-h.relay.done: // who closes the relay doesn't wait for thousands of them
+			return
+		case <-ctx.Done():
 			return
 		default:
 		}
@@ -371,7 +382,7 @@ func (h *hops) follow() {
 		began := time.Now()
 		all, some := h.routes.changes()
 		paths := h.paths.changes()
-		h.refresh(func(e *hop) bool { return all || some[e.via] || paths[e.key.to] })
+		h.refresh(context.Background(), func(e *hop) bool { return all || some[e.via] || paths[e.key.to] })
 		// A host whose network never rests must not cost us more than a quarter of a processor.
 		rested = time.Now().Add(3 * time.Since(began))
 	}

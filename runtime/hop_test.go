@@ -236,14 +236,14 @@ func TestHopsRace(t *testing.T) {
 		for i := range 200 {
 			<-state
 			state <- HopState(1 + i%6)
-			r.RefreshRoutes()
+			r.RefreshRoutes(bg)
 		}
 	}()
 	for n := 0; ; n = (n + 1) % 8 {
 		s := open(t, r, n)
 		select {
 		case <-done:
-			r.RefreshRoutes()
+			r.RefreshRoutes(bg)
 			now := <-state
 			state <- now
 			if got := hopIn(t, s, 0).State; got != now {
@@ -283,7 +283,7 @@ func TestRowsOfTablesFollow(t *testing.T) {
 	if err := b.host.Run("ip", "link", "set", "in0", "up"); err != nil {
 		t.Fatal(err)
 	}
-	r.RefreshRoutes()
+	r.RefreshRoutes(bg)
 	if v, _ := routes.Map().LookupBytes(key); v != nil {
 		t.Error("a row that was deleted came back")
 	}

@@ -217,7 +217,7 @@ func (r *Relay) restore(n *interfaces) (news []attachmentNews, failed bool) {
 }
 
 // noteLost marks the attachments whose device has gone as lost: all of a device at once, though the kernel may be
-// taking it down right now, since they have to come back in their abi.Order. r.mu is held, and the thread is in the
+// taking it down right now, since they have to come back in their order. r.mu is held, and the thread is in the
 // relay's network namespace.
 func (r *Relay) noteLost() {
 	n := r.interfaces

@@ -62,7 +62,7 @@ func eachHow(t *testing.T, f func(t *testing.T, clsact bool)) {
 	}
 }
 
-// An interface is deleted, and made again under its name: the programs are attached again, in their abi.Order.
+// An interface is deleted, and made again under its name: the programs are attached again, in their order.
 func TestInterfaceComesBack(t *testing.T) {
 	eachHow(t, func(t *testing.T, clsact bool) {
 		b, c := newBench(t), &told{}
@@ -78,7 +78,7 @@ func TestInterfaceComesBack(t *testing.T) {
 		for round := range 3 {
 			b.send(t, 2)
 			total += 2
-			until(t, 5*time.Second, "packets are forwarded", func() bool { return fwd.Count("sent").Packets == total })
+			until(t, 5*time.Second, "packets are forwarded", func() bool { return must(fwd.Count("sent")).Packets == total })
 			if err := b.host.Run("ip", "link", "del", "in0"); err != nil {
 				t.Fatal(err)
 			}
@@ -98,7 +98,7 @@ func TestInterfaceComesBack(t *testing.T) {
 		}
 		c.until(t, want...)
 		b.send(t, 1)
-		until(t, 5*time.Second, "a packet is forwarded", func() bool { return fwd.Count("sent").Packets == total+1 })
+		until(t, 5*time.Second, "a packet is forwarded", func() bool { return must(fwd.Count("sent")).Packets == total+1 })
 		if err := r.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +225,7 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 		ip("link", "set", "in0", "name", "in1")
 		ip("link", "set", "in1", "up")
 		b.send(t, 1)
-		until(t, 5*time.Second, "a packet is forwarded", func() bool { return fwd.Count("sent").Packets == 1 })
+		until(t, 5*time.Second, "a packet is forwarded", func() bool { return must(fwd.Count("sent")).Packets == 1 })
 		// Moved: the program doesn't go on in a namespace whose devices have other numbers.
 		away, err := b.net.Host("away")
 		if err != nil {
@@ -260,7 +260,7 @@ func TestInterfaceIsRenamedAndMoved(t *testing.T) {
 		c.until(t, "fwd in0: the interface is gone", "fwd in0")
 		ip("link", "set", "in0", "up")
 		b.send(t, 1)
-		until(t, 5*time.Second, "a packet is forwarded again", func() bool { return fwd.Count("sent").Packets == 2 })
+		until(t, 5*time.Second, "a packet is forwarded again", func() bool { return must(fwd.Count("sent")).Packets == 2 })
 		// Gone, and another device takes its name.
 		ip("link", "del", "in0")
 		b.dev, b.there = b.join(t, "temp", "out1")
@@ -371,7 +371,7 @@ func TestHopsThroughInterface(t *testing.T) {
 		return hop().Ifindex == b.dev.Index && hop().State == HopDirect
 	})
 	b.send(t, 1)
-	until(t, 5*time.Second, "a packet is forwarded", func() bool { return s.Counters()[0].Packets == 1 })
+	until(t, 5*time.Second, "a packet is forwarded", func() bool { return must(s.Counters())[0].Packets == 1 })
 }
 
 // Bridges announce that a port has left them as if a device were deleted; what is lost is looked for where

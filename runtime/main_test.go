@@ -1,9 +1,12 @@
 package runtime
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -227,5 +230,45 @@ func until(t testing.TB, limit time.Duration, what string, holds func() bool) {
 			t.Fatalf("not within %v: %s", limit, what)
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// bg is the context of calls that nothing interrupts.
+var bg = context.Background()
+
+// found returns the group that was looked for; nil: there is none.
+func found(g *Group, err error) *Group {
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		panic(err)
+	}
+	return g
+}
+
+// reasons returns what a program counted, by the names of its reasons.
+func reasons(r *Relay, program string) map[string]uint64 {
+	p := r.Program(program)
+	out := map[string]uint64{}
+	for i, n := range must(p.Counts()) {
+		out[p.Desc().Reasons[i].Name] += n.Packets
+	}
+	return out
+}
+
+// must returns a value that has to be there.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// read iterates over events, until the iteration ends.
+func read(r *Relay, ctx context.Context) iter.Seq[*Event] {
+	return func(yield func(*Event) bool) {
+		for ev, err := range r.Events(ctx) {
+			if err != nil || !yield(ev) {
+				return
+			}
+		}
 	}
 }

@@ -75,7 +75,7 @@ func TestAdopt(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.send(t, 1)
-			until(t, 2*time.Second, "a packet is forwarded", func() bool { return was.Counters()[0].Packets == 1 })
+			until(t, 2*time.Second, "a packet is forwarded", func() bool { return must(was.Counters())[0].Packets == 1 })
 
 			// A second process is kept out while the first is there.
 			err := b.host.Do(func() error { _, err := Load(flowDesc(), build(t), quiet(opt)); return err })
@@ -89,16 +89,16 @@ func TestAdopt(t *testing.T) {
 				t.Fatal(err)
 			}
 			now := b.load(t, opt)
-			before := now.Program("fwd").Count("sent").Packets
-			until(t, 2*time.Second, "packets go on", func() bool { return now.Program("fwd").Count("sent").Packets > before+100 })
+			before := must(now.Program("fwd").Count("sent")).Packets
+			until(t, 2*time.Second, "packets go on", func() bool { return must(now.Program("fwd").Count("sent")).Packets > before+100 })
 			total := uint64(stop()) + 1
-			until(t, 2*time.Second, "all packets are counted", func() bool { return now.Program("fwd").Count("sent").Packets == total })
+			until(t, 2*time.Second, "all packets are counted", func() bool { return must(now.Program("fwd").Count("sent")).Packets == total })
 
 			var s *Session
 			for s = range now.Sessions() {
 			}
-			if s == nil || s.String() != was.String() || s.Counters()[0].Packets != total {
-				t.Fatalf("session %v, counters %v", s, s.Counters())
+			if s == nil || s.String() != was.String() || must(s.Counters())[0].Packets != total {
+				t.Fatalf("session %v, counters %v", s, must(s.Counters()))
 			}
 			if got := now.Program("fwd").Attachments(); len(got) != 1 || got[0].Interface != "in0" {
 				t.Errorf("attachments %v", got)
@@ -119,10 +119,10 @@ func TestAdopt(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			before = now.Program("fwd").Count("sent").Packets
+			before = must(now.Program("fwd").Count("sent")).Packets
 			b.send(t, 1)
-			until(t, 2*time.Second, "a packet goes up", func() bool { return now.Program("fwd").Count("no_by_client").Packets == 1 })
-			if now.Program("fwd").Count("sent").Packets != before {
+			until(t, 2*time.Second, "a packet goes up", func() bool { return must(now.Program("fwd").Count("no_by_client")).Packets == 1 })
+			if must(now.Program("fwd").Count("sent")).Packets != before {
 				t.Error("a closed session forwards")
 			}
 			now.opt.Linger = 0
@@ -209,16 +209,16 @@ func TestSmallChanges(t *testing.T) {
 	run(t, r, packet(1))
 	r.Close()
 	next := load(t, Options{PinPath: pins, Linger: time.Second})
-	if run(t, next, packet(1)) != forwarded || next.Program("fwd").Count("sent").Packets != 1 {
-		t.Errorf("sent: %v", next.Program("fwd").Count("sent"))
+	if run(t, next, packet(1)) != forwarded || must(next.Program("fwd").Count("sent")).Packets != 1 {
+		t.Errorf("sent: %v", must(next.Program("fwd").Count("sent")))
 	}
 	if err := next.Table("things").Put([]any{1, 1}, []any{1, netip.MustParseAddrPort("192.0.2.1:1"), [6]byte{}, [8]byte{}, true, 1}); err != nil {
 		t.Error(err)
 	}
 	next.Close()
 	last := load(t, Options{PinPath: pins})
-	if n := rows(last, "things"); n != 1 || last.Program("fwd").Count("sent").Packets != 1 {
-		t.Errorf("%d things, sent %v", n, last.Program("fwd").Count("sent"))
+	if n := rows(last, "things"); n != 1 || must(last.Program("fwd").Count("sent")).Packets != 1 {
+		t.Errorf("%d things, sent %v", n, must(last.Program("fwd").Count("sent")))
 	}
 }
 
@@ -311,9 +311,9 @@ func TestKilledWhileAdopting(t *testing.T) {
 			if n := len(next.Program("fwd").Attachments()); n != 1 {
 				t.Errorf("%d attachments", n)
 			}
-			before := next.Program("fwd").Count("sent").Packets
+			before := must(next.Program("fwd").Count("sent")).Packets
 			b.send(t, 3)
-			until(t, 2*time.Second, "three packets are forwarded, each once", func() bool { return next.Program("fwd").Count("sent").Packets == before+3 })
+			until(t, 2*time.Second, "three packets are forwarded, each once", func() bool { return must(next.Program("fwd").Count("sent")).Packets == before+3 })
 			if err := next.Close(); err != nil {
 				t.Fatal(err)
 			}

@@ -217,7 +217,7 @@ func TestPathMTUKept(t *testing.T) {
 			}
 
 			// It is kept for a while, and forgotten where the route is another.
-			r.RefreshRoutes()
+			r.RefreshRoutes(bg)
 			c.is(t, "after a refresh", c.mtu)
 			r.hops.paths.mu.Lock()
 			for key, own := range r.hops.paths.own {
@@ -412,7 +412,7 @@ func TestPathMTUForged(t *testing.T) {
 			// These are about what is sent, and yet no news.
 			b.report(t, tooBig{from: own, to: peer, mtu: 1500}, tooBig{from: own, to: peer, mtu: 9000})
 			until(t, 3*time.Second, "all are looked at", func() bool { return r.PathMTUs().Taken == 2 })
-			r.RefreshRoutes()
+			r.RefreshRoutes(bg)
 			if got := hopIn(t, c.session, 0).MTU; got != 1500 {
 				t.Errorf("the MTU became %d", got)
 			}
@@ -424,7 +424,7 @@ func TestPathMTUForged(t *testing.T) {
 			c.is(t, "the right one", c.mtu)
 			b.report(t, tooBig{from: own, to: peer, mtu: 1400})
 			until(t, 3*time.Second, "it is looked at", func() bool { return r.PathMTUs().Taken == 4 })
-			r.RefreshRoutes()
+			r.RefreshRoutes(bg)
 			c.is(t, "a larger one", c.mtu)
 			if v4 {
 				b.report(t, tooBig{from: own, to: peer, mtu: 68})
@@ -473,7 +473,7 @@ func TestPathMTUOfReceivers(t *testing.T) {
 	is("a forged error", 1500)
 	b.report(t, about)
 	is("an error", 1000)
-	if err := anna.Set(subscriber(1, 3)...); err != nil {
+	if err := anna.Set(bg, subscriber(1, 3)...); err != nil {
 		t.Fatal(err)
 	}
 	is("after a change", 1000)
@@ -501,7 +501,7 @@ func TestPathMTUWithoutSource(t *testing.T) {
 		tooBig{from: own, to: netip.AddrPortFrom(to.Addr(), 7001), mtu: 1000},
 		tooBig{from: own, to: netip.AddrPortFrom(gateway, 7000), mtu: 1000})
 	until(t, 3*time.Second, "all are looked at", func() bool { return r.PathMTUs().Ignored == 3 })
-	r.RefreshRoutes()
+	r.RefreshRoutes(bg)
 	if far, near := mtu(row.hops[0].key), mtu(hopKey{to: gateway}); far != 1500 || near != 1500 {
 		t.Errorf("MTUs of %d and %d", far, near)
 	}

@@ -2,7 +2,6 @@ package runtime
 
 import (
 	"fmt"
-	"iter"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -26,76 +25,76 @@ type Program struct {
 // Name returns the program's name in the spec.
 func (p *Program) Name() string { return p.desc.Name }
 
-// abi.Desc returns the program's description.
+// Desc returns the program's description.
 func (p *Program) Desc() *abi.Program { return p.desc }
 
 // Kernel returns the loaded program, for tools that measure and test. It is closed with the relay.
 func (p *Program) Kernel() *ebpf.Program { return p.prog }
 
-// Reasons iterates over what became of the packets that the program saw, summed over all processors: every reason, in the
-// order of the plan, those that never happened included.
-func (p *Program) Reasons() iter.Seq2[abi.Reason, Count] {
-	return func(yield func(abi.Reason, Count) bool) {
-		for i, reason := range p.desc.Reasons {
-			if !yield(reason, p.count(p.desc.Base+i)) {
-				return
-			}
+// Counts returns what became of the packets that the program saw, summed over all processors: by reason, in the order of the
+// description's Reasons, those that never happened included.
+func (p *Program) Counts() ([]Count, error) {
+	out := make([]Count, len(p.desc.Reasons))
+	for i := range out {
+		var err error
+		if out[i], err = p.count(i); err != nil {
+			return nil, err
 		}
 	}
+	return out, nil
 }
 
-// Count returns what the reasons of a name counted, of whatever kind; zeros where the program has none. [Program.Reasons] has the
-// kinds apart, such as packets that went up and receivers that got no copy, both because a credit was used up.
-func (p *Program) Count(reason string) Count {
+// Count returns what the reasons of a name counted, of whatever kind; an error that wraps [ErrNotFound] where the program has none.
+// [Program.Counts] has the kinds apart, such as packets that were punted and receivers that got no copy, both because a credit was used
+// up.
+func (p *Program) Count(reason string) (Count, error) {
 	var n Count
+	found := false
 	for i, r := range p.desc.Reasons {
-		if r.Name == reason {
-			c := p.count(p.desc.Base + i)
-			n.Packets, n.Bytes = n.Packets+c.Packets, n.Bytes+c.Bytes
+		if r.Name != reason {
+			continue
 		}
+		c, err := p.count(i)
+		if err != nil {
+			return Count{}, err
+		}
+		found, n.Packets, n.Bytes = true, n.Packets+c.Packets, n.Bytes+c.Bytes
 	}
-	return n
+	if !found {
+		return Count{}, fmt.Errorf("%v: reason %q: %w", p, reason, ErrNotFound)
+	}
+	return n, nil
 }
 
-// CountAt returns what the i-th reason of the program counted.
-func (p *Program) CountAt(i int) Count {
+// CountAt returns what the i-th of the description's Reasons counted.
+func (p *Program) CountAt(i int) (Count, error) {
 	if i < 0 || i >= len(p.desc.Reasons) {
-		return Count{}
+		return Count{}, fmt.Errorf("%v: reason %d: %w", p, i, ErrNotFound)
 	}
-	return p.count(p.desc.Base + i)
+	return p.count(i)
 }
 
-func (p *Program) count(index int) Count {
-	var c Count
-	p.relay.eachCPU(abi.MapReasons, index, func(b []byte) {
-		c.Packets += abi.Order.Uint64(b)
-		c.Bytes += abi.Order.Uint64(b[8:])
+func (p *Program) count(i int) (c Count, err error) {
+	err = p.relay.eachCPU(abi.MapReasons, p.desc.Base+i, func(b []byte) {
+		c.Packets += abi.Order.Uint64(b[abi.ReasonPackets:])
+		c.Bytes += abi.Order.Uint64(b[abi.ReasonBytes:])
 	})
-	return c
+	return c, err
 }
 
-// Counters iterates over the named counters of the relay, summed over all processors, in the order of the spec.
-func (r *Relay) Counters() iter.Seq2[string, uint64] {
-	return func(yield func(string, uint64) bool) {
-		for i, name := range r.desc.Counters {
-			if !yield(name, r.CounterAt(i)) {
-				return
-			}
+// Counters returns the named counters of the relay, summed over all processors, in the order of the description's Counters.
+func (r *Relay) Counters() ([]uint64, error) {
+	out := make([]uint64, len(r.desc.Counters))
+	for i := range out {
+		if err := r.eachCPU(abi.MapNamed, i, func(b []byte) { out[i] += abi.Order.Uint64(b) }); err != nil {
+			return nil, err
 		}
 	}
+	return out, nil
 }
 
-// CounterAt returns the i-th named counter.
-func (r *Relay) CounterAt(i int) uint64 {
-	var n uint64
-	if i >= 0 && i < len(r.desc.Counters) {
-		r.eachCPU(abi.MapNamed, i, func(b []byte) { n += abi.Order.Uint64(b) })
-	}
-	return n
-}
-
-// eachCPU visits an entry of a per-CPU array on each processor; on none where the relay is closed.
-func (r *Relay) eachCPU(name string, index int, visit func([]byte)) {
+// eachCPU visits an entry of a per-CPU array on each processor.
+func (r *Relay) eachCPU(name string, index int, visit func([]byte)) error {
 	m := r.coll.Maps[name]
 	var buf []byte
 	err := r.using(func() (err error) {
@@ -103,24 +102,18 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) {
 		return err
 	})
 	if err != nil {
-		return
+		return fmt.Errorf("read %s: %w", name, err)
 	}
 	for stride := align8(int(m.ValueSize())); len(buf) >= stride; buf = buf[stride:] {
 		visit(buf)
 	}
+	return nil
 }
 
 // Attach attaches the program to the interface of that name, behind the programs that are there already. Attaching twice
 // does nothing. Where the interface goes away, the program is attached again to the next one of that name, until Detach;
 // see [Options.AttachmentChanged].
-func (p *Program) Attach(iface string) error {
-	return p.attach(iface, 0)
-}
-
-// AttachIndex attaches the program to the interface of that index.
-func (p *Program) AttachIndex(ifindex int) error {
-	return p.attach("", ifindex)
-}
+func (p *Program) Attach(iface string) error { return p.attach(iface, 0) }
 
 // Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more; nothing happens
 // where it isn't attached.
@@ -143,11 +136,31 @@ func (p *Program) Detach(iface string) error {
 	})
 }
 
+// AttachMode is how a program is attached.
+type AttachMode uint8
+
+// Ways to attach a program.
+const (
+	AttachTCX    AttachMode = iota + 1 // by a TCX link, since Linux 6.6
+	AttachClsact                       // by a filter of the clsact qdisc
+)
+
+// String names the mode.
+func (m AttachMode) String() string {
+	switch m {
+	case AttachTCX:
+		return "tcx"
+	case AttachClsact:
+		return "clsact"
+	}
+	return fmt.Sprintf("AttachMode(%d)", uint8(m))
+}
+
 // Attachment says where a program is attached.
 type Attachment struct {
 	Interface string // its name when the program was attached
 	Index     int    // 0 where Lost is set
-	How       string // "tcx" or "clsact"
+	Mode      AttachMode
 
 	// Lost says why the program isn't attached at present: the interface has gone, or the new one of that name can't have
 	// the program. The relay attaches it again when an interface of that name appears. nil: it is attached.

@@ -58,7 +58,7 @@ type Relay struct {
 	counters *counters // nil: no shared counters
 	credits  *credits  // nil: no credits
 	spaces   *spaces   // nil: no translations
-	groups   []*Groups
+	groups   []*GroupKind
 	fan      *fan
 	events   *events // nil: no events
 	slots    *slots  // nil: no sessions
@@ -229,7 +229,7 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 	}
 	r.fan = newFan(r)
 	for i := range r.desc.Groups {
-		r.groups = append(r.groups, newGroups(r, &r.desc.Groups[i], spec, groupCredits[i]))
+		r.groups = append(r.groups, newGroupKind(r, &r.desc.Groups[i], spec, groupCredits[i]))
 	}
 	return nil
 }
@@ -337,7 +337,7 @@ func (r *Relay) using(f func() error) error {
 	return f()
 }
 
-// abi.Desc returns the description that the relay was loaded with.
+// Desc returns the description that the relay was loaded with.
 func (r *Relay) Desc() *abi.Desc { return r.desc }
 
 // Program returns the program of that name; nil where the relay has none.

@@ -3,8 +3,8 @@ package runtime
 import (
 	"bytes"
 	"errors"
-	"iter"
 	"reflect"
+	"slices"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -15,31 +15,31 @@ import (
 // scanRows is how many rows are read by one system call.
 const scanRows = 4096
 
-// scan iterates over the rows as bytes, as each does, and reads thousands of them with one system call where the
-// kernel can (hashes and arrays since Linux 5.6, LPM tables since 5.17): who adopts a relay has to look at all of it
-// while packets flow. What is yielded may be kept.
-func (t *Table) scan() iter.Seq2[[]byte, []byte] {
-	rows, ok := t.readBatches()
+// rowBytes is a row as the kernel has it.
+type rowBytes struct{ key, value []byte }
+
+// scan reads the rows as bytes, as each does, thousands of them with one system call where the kernel can (hashes and arrays since Linux
+// 5.6, LPM tables since 5.17): who adopts a relay has to look at all of it while packets flow. The result may be kept.
+func (t *Table) scan() (rows []rowBytes, err error) {
+	all, ok := t.readBatches()
 	if !ok {
-		return t.each()
-	}
-	return func(yield func(k, v []byte) bool) {
-		zero := make([]byte, t.m.ValueSize())
-		for _, row := range rows {
-			if t.desc.Kind == abi.TableArray && bytes.Equal(row.value, zero) {
-				continue
+		for row, err := range t.each() {
+			if err != nil {
+				return nil, err
 			}
-			if !yield(row.key, row.value) {
-				return
-			}
+			rows = append(rows, row)
 		}
+		return rows, nil
 	}
+	if t.desc.Kind != abi.TableArray {
+		return all, nil
+	}
+	zero := make([]byte, t.m.ValueSize())
+	return slices.DeleteFunc(all, func(row rowBytes) bool { return bytes.Equal(row.value, zero) }), nil
 }
 
-type scannedRow struct{ key, value []byte }
-
 // readBatches reads the table; ok is false where that isn't possible in batches.
-func (t *Table) readBatches() (rows []scannedRow, ok bool) {
+func (t *Table) readBatches() (rows []rowBytes, ok bool) {
 	if t.desc.PerCPU {
 		return nil, false
 	}
@@ -59,7 +59,7 @@ func (t *Table) readBatches() (rows []scannedRow, ok bool) {
 			return nil, false
 		}
 		for i := range got {
-			rows = append(rows, scannedRow{k[i*ks : (i+1)*ks : (i+1)*ks], v[i*vs : (i+1)*vs : (i+1)*vs]})
+			rows = append(rows, rowBytes{k[i*ks : (i+1)*ks : (i+1)*ks], v[i*vs : (i+1)*vs : (i+1)*vs]})
 		}
 		if end {
 			return rows, true

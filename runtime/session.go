@@ -398,56 +398,60 @@ func (s *Session) String() string {
 	return b.String()
 }
 
-// Counters returns the packets and bytes of each row, in the order of the spec: what was sent for it, counted as it came.
-func (s *Session) Counters() []Count {
-	out := make([]Count, len(s.rows))
-	s.eachUsage(func(b []byte) {
-		for i := range out {
-			out[i].Packets += abi.Order.Uint64(b[8+16*i:])
-			out[i].Bytes += abi.Order.Uint64(b[16+16*i:])
-		}
-	})
-	return out
-}
-
-// LastUsed returns when a packet was last sent for the session, to the precision of the kernel's tick. The time is zero
-// where none was.
-func (s *Session) LastUsed() time.Time {
-	last := s.lastUsed()
-	if last == 0 {
-		return time.Time{}
-	}
-	return s.relay.clock.time(last)
-}
-
-func (s *Session) lastUsed() uint64 {
-	var last uint64
-	s.eachUsage(func(b []byte) { last = max(last, abi.Order.Uint64(b)) })
-	return last
-}
-
-// eachUsage visits the session's usage on each processor; on none where the session is over.
-func (s *Session) eachUsage(visit func([]byte)) {
+// Counters returns the packets and bytes of each row, in the order of the spec: what was sent for it, counted as it came. It returns the
+// session's Err where the session is over.
+func (s *Session) Counters() ([]Count, error) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
-	s.eachUsageLocked(visit)
+	out := make([]Count, len(s.rows))
+	err := s.eachUsage(func(b []byte) {
+		for i := range out {
+			row := b[abi.UsageRows+abi.ReasonSize*i:]
+			out[i].Packets += abi.Order.Uint64(row[abi.ReasonPackets:])
+			out[i].Bytes += abi.Order.Uint64(row[abi.ReasonBytes:])
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }
 
-func (s *Session) eachUsageLocked(visit func([]byte)) {
+// LastUsed returns when a packet was last sent for the session, to the precision of the kernel's tick; the zero time where none was. It
+// returns the session's Err where the session is over.
+func (s *Session) LastUsed() (time.Time, error) {
+	s.relay.mu.Lock()
+	defer s.relay.mu.Unlock()
+	last, err := s.lastUsed()
+	if last == 0 || err != nil {
+		return time.Time{}, err
+	}
+	return s.relay.clock.time(last), nil
+}
+
+// lastUsed returns when a packet was last sent, in jiffies; 0: never. relay.mu is held.
+func (s *Session) lastUsed() (last uint64, err error) {
+	err = s.eachUsage(func(b []byte) { last = max(last, abi.Order.Uint64(b[abi.UsageLast:])) })
+	return last, err
+}
+
+// eachUsage visits the session's usage on each processor. relay.mu is held.
+func (s *Session) eachUsage(visit func([]byte)) error {
 	if s.over {
-		return
+		return s.err
 	}
 	buf, err := s.relay.slots.usage.LookupBytes(s.slot)
 	if err != nil {
-		return
+		return fmt.Errorf("%v: read its counters: %w", s, err)
 	}
 	size := align8(int(s.relay.slots.usage.ValueSize()))
 	for ; len(buf) >= size; buf = buf[size:] {
 		visit(buf)
 	}
+	return nil
 }
 
-// Sessions returns the open sessions, adopted ones included, in a stable abi.Order.
+// Sessions returns the open sessions, adopted ones included, in a stable order.
 func (r *Relay) Sessions() iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
 		r.mu.Lock()

@@ -23,13 +23,13 @@ func TestSessionForwards(t *testing.T) {
 			t.Fatalf("with a session: verdict %#x", got)
 		}
 	}
-	if got := s.Counters(); got[0] != (Count{3, 180}) || got[1] != (Count{}) {
+	if got := must(s.Counters()); got[0] != (Count{3, 180}) || got[1] != (Count{}) {
 		t.Errorf("counters %v", got)
 	}
-	if at := s.LastUsed(); at.Before(before.Add(-50*time.Millisecond)) || at.After(time.Now().Add(50*time.Millisecond)) {
+	if at := must(s.LastUsed()); at.Before(before.Add(-50*time.Millisecond)) || at.After(time.Now().Add(50*time.Millisecond)) {
 		t.Errorf("last used at %v, not after %v", at, before)
 	}
-	if got := r.Program("fwd").Count("sent"); got != (Count{3, 180}) {
+	if got := must(r.Program("fwd").Count("sent")); got != (Count{3, 180}) {
 		t.Errorf("sent: %v", got)
 	}
 	if err := s.Close(); err != nil {
@@ -62,7 +62,7 @@ func TestSlotIsReusedWithAnotherGeneration(t *testing.T) {
 			if s.gen == gen {
 				t.Fatalf("slot %d came back with generation %d", slot, gen)
 			}
-			if got := s.Counters()[0]; got != (Count{}) || !s.LastUsed().IsZero() {
+			if got := must(s.Counters())[0]; got != (Count{}) || !must(s.LastUsed()).IsZero() {
 				t.Errorf("it began with %v", got)
 			}
 			return

@@ -31,11 +31,14 @@ func (r *Relay) allocState(members []abi.Member, row []byte, blocks *creditBlock
 		var index uint32
 		switch m.Kind {
 		case abi.KindCounter:
-			c := r.newCounter(first(i), members[:i], row)
-			if c == nil {
+			c, err := r.newCounter(first(i), members[:i], row)
+			if err == nil && c == nil {
+				err = &FullError{What: "the array of shared counters", Size: r.desc.Shared - 1}
+			}
+			if err != nil {
 				r.releaseIndices(members[:i], row)
 				blocks.release(block)
-				return &FullError{What: "the array of shared counters", Size: r.desc.Shared - 1}
+				return err
 			}
 			index = c.index
 		case abi.KindTranslation:
@@ -78,33 +81,40 @@ func (r *Relay) releaseIndices(members []abi.Member, row []byte) {
 	}
 }
 
-// newCounter allocates a counter, if need be after finding those of rows that the kernel has evicted. The row is not in the kernel
-// yet; its members have theirs. r.mu is held.
-func (r *Relay) newCounter(first uint64, members []abi.Member, row []byte) *Counter {
+// newCounter allocates a counter, if need be after finding those of rows that the kernel has evicted; nil: none is free. The row is not
+// in the kernel yet; its members have theirs. r.mu is held.
+func (r *Relay) newCounter(first uint64, members []abi.Member, row []byte) (*Counter, error) {
 	if c := r.counters.alloc(first); c != nil {
-		return c
+		return c, nil
 	}
-	used := r.countersInUse()
+	used, err := r.countersInUse()
+	if err != nil {
+		return nil, err
+	}
 	noteCounters(used, members, row)
 	r.counters.keep(used)
-	return r.counters.alloc(first)
+	return r.counters.alloc(first), nil
 }
 
 // countersInUse returns the indices found in rows.
-func (r *Relay) countersInUse() map[uint32]bool {
+func (r *Relay) countersInUse() (map[uint32]bool, error) {
 	used := map[uint32]bool{}
 	for _, t := range r.tables {
 		if !t.state {
 			continue
 		}
-		for _, value := range t.scan() {
-			noteCounters(used, t.desc.Value, value)
+		rows, err := t.scan()
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			noteCounters(used, t.desc.Value, row.value)
 		}
 	}
 	for _, k := range r.groups {
 		k.eachLive(func(v *Receiver) { noteCounters(used, k.desc.Receiver, v.state) })
 	}
-	return used
+	return used, nil
 }
 
 func noteCounters(used map[uint32]bool, members []abi.Member, row []byte) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -428,13 +427,13 @@ func TestAdoptedHops(t *testing.T) {
 			n, now := 0, 0
 			for _, name := range []string{"by_client", "by_peer", "routes"} {
 				table := next.Table(name)
-				for _, value := range table.each() {
+				for _, row := range must(table.scan()) {
 					for _, m := range table.desc.Value {
 						if m.Kind != abi.KindHop && m.Kind != abi.KindNextHop {
 							continue
 						}
 						n++
-						if h := getHop(value[m.Off:]); h.State == HopDirect && h.Dst == [6]byte{2, 0, 0, 0, 0, 2} {
+						if h := getHop(row.value[m.Off:]); h.State == HopDirect && h.Dst == [6]byte{2, 0, 0, 0, 0, 2} {
 							now++
 						}
 					}
@@ -470,13 +469,16 @@ func TestScan(t *testing.T) {
 	}
 	for _, table := range r.Tables() {
 		want, n := map[string]string{}, 0
-		for k, v := range table.each() {
-			want[string(k)] = string(v)
+		for row, err := range table.each() {
+			if err != nil {
+				t.Fatal(err)
+			}
+			want[string(row.key)] = string(row.value)
 		}
-		for k, v := range table.scan() {
+		for _, row := range must(table.scan()) {
 			n++
-			if got, ok := want[string(k)]; !ok || got != string(v) {
-				t.Errorf("%s: %x: %x, not %x", table.desc.Name, k, v, got)
+			if got, ok := want[string(row.key)]; !ok || got != string(row.value) {
+				t.Errorf("%s: %x: %x, not %x", table.desc.Name, row.key, row.value, got)
 			}
 		}
 		if _, batches := table.readBatches(); n != len(want) || batches == table.desc.PerCPU {
@@ -493,15 +495,20 @@ func BenchmarkScan(b *testing.B) {
 		}
 	}
 	table := r.Table("by_client")
-	for name, read := range map[string]func() iter.Seq2[[]byte, []byte]{"scan": table.scan, "each": table.each} {
+	each := func() (rows []rowBytes, err error) {
+		for row, err := range table.each() {
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, row)
+		}
+		return rows, nil
+	}
+	for name, read := range map[string]func() ([]rowBytes, error){"scan": table.scan, "each": each} {
 		b.Run(name, func(b *testing.B) {
 			for b.Loop() {
-				n := 0
-				for range read() {
-					n++
-				}
-				if n != manyFlows {
-					b.Fatal(n)
+				if rows, err := read(); err != nil || len(rows) != manyFlows {
+					b.Fatal(len(rows), err)
 				}
 			}
 		})

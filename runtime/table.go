@@ -44,7 +44,7 @@ func newTable(r *Relay, d *abi.Table, m *ebpf.Map, credits *creditBlocks) *Table
 	return t
 }
 
-// abi.Desc returns the table's description.
+// Desc returns the table's description.
 func (t *Table) Desc() *abi.Table { return t.desc }
 
 // Map returns the kernel's map, for tools that measure. It is closed with the relay.
@@ -191,54 +191,79 @@ func (t *Table) Delete(key []any) error {
 	return nil
 }
 
-// All iterates over the rows: keys and values, in the kernel's abi.Order. Rows that come or go meanwhile may be seen or not; none
-// is seen twice. Of an array, rows that are all zero are left out. The iteration ends early where the relay is closed.
-func (t *Table) All() iter.Seq2[[]any, []any] {
-	return func(yield func([]any, []any) bool) {
-		for k, v := range t.each() {
-			if !yield(decodeMembers(t.desc.Key, k, nil), t.decodeValue(v)) {
+// Row is a row of a table: the values of its members, in the order of the spec.
+type Row struct{ Key, Value []any }
+
+// All iterates over the rows, in the kernel's order. Rows that come or go meanwhile may be seen or not; none is seen twice. Of an array,
+// rows that are all zero are left out. An error ends the iteration.
+func (t *Table) All() iter.Seq2[Row, error] {
+	return func(yield func(Row, error) bool) {
+		for row, err := range t.each() {
+			if err != nil {
+				yield(Row{}, err)
+				return
+			}
+			if !yield(Row{decodeMembers(t.desc.Key, row.key, nil), t.decodeValue(row.value)}, nil) {
 				return
 			}
 		}
 	}
 }
 
-// each iterates over the rows as bytes.
-func (t *Table) each() iter.Seq2[[]byte, []byte] {
-	return func(yield func(k, v []byte) bool) {
-		// Where the row under the cursor is deleted, the kernel starts again from the first, so the keys come first.
-		var keys [][]byte
-		seen := map[string]bool{}
-		var key []byte
-		for steps := 0; steps < 2*t.desc.Size+16; steps++ {
-			var cursor any
-			if key != nil {
-				cursor = key
-			}
-			var next []byte
-			err := t.relay.using(func() (err error) {
-				next, err = t.m.NextKeyBytes(cursor)
-				return err
-			})
-			if err != nil || next == nil {
-				break
-			}
-			if !seen[string(next)] {
-				seen[string(next)] = true
-				keys = append(keys, next)
-			}
-			key = next
+// each iterates over the rows as bytes. An error ends the iteration.
+func (t *Table) each() iter.Seq2[rowBytes, error] {
+	return func(yield func(rowBytes, error) bool) {
+		keys, err := t.keys()
+		if err != nil {
+			yield(rowBytes{}, err)
+			return
 		}
 		for _, k := range keys {
 			v, err := t.find(k)
-			if err != nil || t.desc.Kind == abi.TableArray && strings.Trim(string(v), "\x00") == "" {
+			switch {
+			case errors.Is(err, ErrNotFound): // it was removed meanwhile
+				continue
+			case err != nil:
+				yield(rowBytes{}, err)
+				return
+			case t.desc.Kind == abi.TableArray && strings.Trim(string(v), "\x00") == "":
 				continue
 			}
-			if !yield(k, v) {
+			if !yield(rowBytes{k, v}, nil) {
 				return
 			}
 		}
 	}
+}
+
+// keys lists the keys of the rows. They come first: where the row under the cursor is deleted, the kernel starts again from the first one.
+func (t *Table) keys() ([][]byte, error) {
+	var keys [][]byte
+	seen := map[string]bool{}
+	var key []byte
+	for steps := 0; steps < 2*t.desc.Size+16; steps++ {
+		var cursor any
+		if key != nil {
+			cursor = key
+		}
+		var next []byte
+		err := t.relay.using(func() (err error) {
+			next, err = t.m.NextKeyBytes(cursor)
+			return err
+		})
+		if err != nil {
+			return nil, t.explain(err)
+		}
+		if next == nil {
+			break
+		}
+		if !seen[string(next)] {
+			seen[string(next)] = true
+			keys = append(keys, next)
+		}
+		key = next
+	}
+	return keys, nil
 }
 
 func (t *Table) writable() error {

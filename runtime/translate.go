@@ -3,7 +3,6 @@ package runtime
 import (
 	"errors"
 	"fmt"
-	"iter"
 	goruntime "runtime"
 	"sync"
 	"sync/atomic"
@@ -79,20 +78,24 @@ func (t *Translation) Delete(key uint64) error {
 	return err
 }
 
-// All iterates over keys and values, in no abi.Order. It reads the whole table of translations, those of other rows included.
-func (t *Translation) All() iter.Seq2[uint64, uint64] {
-	return func(yield func(uint64, uint64) bool) {
-		if t == nil || t.gone.Load() {
-			return
-		}
-		t.spaces.each(func(key, value []byte) bool {
-			if abi.Order.Uint32(key[abi.TranslationKeySpace:]) != t.space || abi.Order.Uint64(value[abi.TranslationDone:]) == 0 {
-				return true
-			}
-			return yield(abi.Order.Uint64(key[abi.TranslationKeyNumber:]), abi.Order.Uint64(value[abi.TranslationValue:]))
-		})
+// All returns all keys with their values. It reads the whole table of translations, those of other rows included.
+func (t *Translation) All() (map[uint64]uint64, error) {
+	if t == nil || t.gone.Load() {
+		return nil, errTranslationGone
 	}
+	all := map[uint64]uint64{}
+	err := t.spaces.each(func(key, value []byte) {
+		if abi.Order.Uint32(key[abi.TranslationKeySpace:]) == t.space && abi.Order.Uint64(value[abi.TranslationDone:]) != 0 {
+			all[abi.Order.Uint64(key[abi.TranslationKeyNumber:])] = abi.Order.Uint64(value[abi.TranslationValue:])
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
 }
+
+var errTranslationGone = fmt.Errorf("translation: its row is %w", ErrClosed)
 
 func (t *Translation) key(key uint64) []byte {
 	b := make([]byte, abi.TranslationKeySize)
@@ -103,12 +106,12 @@ func (t *Translation) key(key uint64) []byte {
 
 func (t *Translation) using(f func() error) error {
 	if t == nil || t.gone.Load() {
-		return fmt.Errorf("translation: its row is %w", ErrClosed)
+		return errTranslationGone
 	}
 	return t.spaces.relay.using(f)
 }
 
-// spaces hands out namespaces in fr_translate. None is used twice (but for 2³² in between), so a packet that still translates for a
+// spaces allocates namespaces in fr_translate. None is used twice (but for 2³² in between), so a packet that still translates for a
 // receiver that is gone can't meet its successor.
 type spaces struct {
 	relay *Relay
@@ -183,7 +186,7 @@ func (s *spaces) sweep(wait func() error) error {
 		return nil
 	}
 	var keys [][]byte
-	s.each(func(key, _ []byte) bool {
+	err := s.each(func(key, _ []byte) {
 		space := abi.Order.Uint32(key[abi.TranslationKeySpace:])
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -191,15 +194,17 @@ func (s *spaces) sweep(wait func() error) error {
 			keys = append(keys, append([]byte(nil), key...))
 			s.next = max(s.next, space+1)
 		}
-		return true
 	})
-	if len(keys) > 0 && wait != nil {
-		if err := wait(); err != nil {
-			s.mu.Lock()
-			s.dead = true
-			s.mu.Unlock()
-			return fmt.Errorf("wait for programs that use translations: %w", err)
+	if err == nil && len(keys) > 0 && wait != nil {
+		if err = wait(); err != nil {
+			err = fmt.Errorf("wait for programs that use translations: %w", err)
 		}
+	}
+	if err != nil {
+		s.mu.Lock()
+		s.dead = true
+		s.mu.Unlock()
+		return err
 	}
 	for _, key := range keys {
 		err := s.relay.using(func() error { return s.m.Delete(key) })
@@ -227,8 +232,8 @@ func gracePeriod() error {
 	return nil
 }
 
-// each visits all rows, in the kernel's abi.Order.
-func (s *spaces) each(visit func(key, value []byte) bool) {
+// each visits all rows, in the kernel's order.
+func (s *spaces) each(visit func(key, value []byte)) error {
 	const chunk = 1024
 	var cursor ebpf.MapBatchCursor
 	keys, values := make([][abi.TranslationKeySize]byte, chunk), make([][abi.TranslationSize]byte, chunk)
@@ -239,12 +244,13 @@ func (s *spaces) each(visit func(key, value []byte) bool) {
 			return err
 		})
 		for i := range n {
-			if !visit(keys[i][:], values[i][:]) {
-				return
-			}
+			visit(keys[i][:], values[i][:])
 		}
-		if err != nil { // ErrKeyNotExist: that was the last
-			return
+		switch {
+		case errors.Is(err, ebpf.ErrKeyNotExist): // those were the last
+			return nil
+		case err != nil:
+			return fmt.Errorf("read the table of translations: %w", err)
 		}
 	}
 }

@@ -121,6 +121,7 @@ type table struct {
 	KeyType string
 	Key     []field
 	Row     string
+	Entry   string // a row with its key
 	Value   []field
 	Array   bool
 }
@@ -259,7 +260,7 @@ func newSetting(s *ir.Setting, d abi.Setting) setting {
 
 func newTable(t *ir.Table, types, scope scope) table {
 	name := exported(t.Name)
-	out := table{Field: scope.pick(name), Type: types.pick(name + "Table"), Name: t.Name, Row: types.pick(name + "Row"), Array: t.Kind == "array"}
+	out := table{Field: scope.pick(name), Type: types.pick(name + "Table"), Name: t.Name, Row: types.pick(name + "Row"), Entry: types.pick(name + "Entry"), Array: t.Kind == "array"}
 	kinds := map[string]string{"hash": "a hash table", "lru": "a hash table that forgets the rows used least recently", "array": "an array", "lpm": "a table of prefixes, the longest of which counts"}
 	out.About = fmt.Sprintf("%s of %d rows", kinds[t.Kind], t.Size)
 	if t.PerCPU {
@@ -375,22 +376,24 @@ func imports(f *file) []string {
 			use(m.Type)
 		}
 	}
+	need["context"] = len(f.Groups)+len(f.Events) > 0
 	for _, e := range f.Events {
-		need["context"] = true
 		for _, m := range e.Fields {
 			use(m.Type)
 		}
 	}
 	for name, used := range map[string]bool{
-		"iter": len(f.Programs)+len(f.Tables)+len(f.Sessions)+len(f.Groups)+len(f.Events) > 0, "log/slog": true, "time": true,
+		"iter": len(f.Tables)+len(f.Sessions)+len(f.Groups)+len(f.Events) > 0, "log/slog": true, "time": true,
 	} {
 		if used {
 			need[name] = true
 		}
 	}
 	var out []string
-	for name := range need {
-		out = append(out, name)
+	for name, needed := range need {
+		if needed {
+			out = append(out, name)
+		}
 	}
 	slices.Sort(out)
 	return out

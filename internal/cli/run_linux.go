@@ -161,7 +161,7 @@ func attachments(relay *runtime.Relay) any {
 	}{[]attachment{}}
 	for _, p := range relay.Programs() {
 		for _, at := range p.Attachments() {
-			out.Attached = append(out.Attached, attachment{p.Name(), at.Interface, fmt.Sprint(at.How)})
+			out.Attached = append(out.Attached, attachment{p.Name(), at.Interface, fmt.Sprint(at.Mode)})
 		}
 	}
 	return out
@@ -172,7 +172,7 @@ func attached(relay *runtime.Relay, in *runInput) string {
 	var places []string
 	for _, p := range relay.Programs() {
 		for _, at := range p.Attachments() {
-			places = append(places, fmt.Sprintf("%s %s (%s)", p.Name(), at.Interface, at.How))
+			places = append(places, fmt.Sprintf("%s %s (%s)", p.Name(), at.Interface, at.Mode))
 		}
 	}
 	text := fmt.Sprintf("%s attached: %s.", relay.Desc().Name, strings.Join(places, ", "))
@@ -192,7 +192,7 @@ func attached(relay *runtime.Relay, in *runInput) string {
 // attachmentText says that an interface has gone, or come again.
 func attachmentText(program string, now runtime.Attachment) string {
 	if now.Lost == nil {
-		return fmt.Sprintf("%s is attached again: %s (%s).", program, now.Interface, now.How)
+		return fmt.Sprintf("%s is attached again: %s (%s).", program, now.Interface, now.Mode)
 	}
 	return fmt.Sprintf("%s is %s; it will be attached to the next interface of that name.", program, notAttached(now))
 }

@@ -61,7 +61,7 @@ func (w *watcher) snapshot(now time.Time) error {
 		}
 		out := programSnapshot{Name: p.Name()}
 		for _, at := range p.Attachments() {
-			v := attachmentSnapshot{Interface: at.Interface, How: at.How, Attached: at.Lost == nil}
+			v := attachmentSnapshot{Interface: at.Interface, How: at.Mode.String(), Attached: at.Lost == nil}
 			if at.Lost != nil {
 				v.Error = at.Lost.Error()
 			}

@@ -77,7 +77,7 @@ func Write(w io.Writer, relays ...*runtime.Relay) error {
 				if a.Lost != nil {
 					n = 0
 				}
-				attached.add(n, "relay", d.Name, "program", p.Name(), "interface", a.Interface, "how", a.How)
+				attached.add(n, "relay", d.Name, "program", p.Name(), "interface", a.Interface, "how", a.Mode.String())
 			}
 		}
 		for name, n := range r.Counters() {

@@ -1,0 +1,140 @@
+package runtime
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+)
+
+// An iteration over events says why it ends.
+func TestWhyEventsEnd(t *testing.T) {
+	r := loadFan(t, Options{})
+	last := func(ctx context.Context) (n int, err error) {
+		for ev, e := range r.Events(ctx) {
+			if (ev == nil) != (e != nil) {
+				t.Errorf("event %v, error %v", ev, e)
+			}
+			n, err = n+1, e
+		}
+		return n, err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if n, err := last(ctx); n != 1 || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the context ends: %d steps, %v", n, err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := last(bg)
+		ended <- err
+	}()
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, ErrClosed) {
+		t.Errorf("the relay is closed: %v", err)
+	}
+	if n, err := last(bg); n != 1 || !errors.Is(err, ErrClosed) {
+		t.Errorf("the relay is closed already: %d steps, %v", n, err)
+	}
+	r = load(t, Options{})
+	if n, err := last(bg); n != 1 || err == nil {
+		t.Errorf("a relay without events: %d steps, %v", n, err)
+	}
+}
+
+// What can't be read is an error, and not zero.
+func TestReadsOfAClosedRelay(t *testing.T) {
+	r := loadFan(t, Options{})
+	v := add(t, openGroup(t, r, 7), 1, 1)
+	flows := load(t, Options{})
+	s := open(t, flows, 1)
+	if _, err := r.Program("fan").Count("nothing"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a reason that the program doesn't have: %v", err)
+	}
+	if _, err := r.GroupKind("subs").Get(8); !errors.Is(err, ErrNotFound) {
+		t.Errorf("a group that isn't open: %v", err)
+	}
+	for _, r := range []*Relay{r, flows} {
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := func(t *Table) (err error) {
+		for _, e := range t.All() {
+			err = e
+		}
+		return err
+	}
+	for what, err := range map[string]error{
+		"Count": second(r.Program("fan").Count("fanned")), "Counts": second(r.Program("fan").Counts()), "Usage": second(v.Usage()),
+		"Counters": second(flows.Counters()), "All": all(flows.Table("routes")), "session Counters": second(s.Counters()),
+		"LastUsed": second(s.LastUsed()), "RefreshRoutes": flows.RefreshRoutes(bg), "Add": second(v.Group().Add(bg, subscriber(2, 2)...)),
+		"Set": v.Set(bg, subscriber(2, 2)...), "Open": second(r.GroupKind("subs").Open(bg, 9)),
+	} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// Who waits for a change may stop; the change goes on.
+func TestChangeIsNotWaitedFor(t *testing.T) {
+	r := loadFan(t, Options{})
+	k := r.GroupKind("subs")
+	g := openGroup(t, r, 7)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for what, err := range map[string]error{
+		"Open": second(k.Open(over, 8)), "Add": second(g.Add(over, subscriber(1, 1)...)), "Close": g.Close(over),
+		"RefreshRoutes": r.RefreshRoutes(over),
+	} {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s with a context that has ended: %v", what, err)
+		}
+	}
+	if g.Len() != 0 || found(k.Get(8)) != nil {
+		t.Errorf("%d receivers, group 8 is %v", g.Len(), found(k.Get(8)))
+	}
+
+	// The committer waits until the caller has given up; then it succeeds, or fails.
+	identities, refuse := len(k.ids), false
+	hold, held := make(chan struct{}), make(chan struct{}, 1)
+	r.fan.fault = func(step string) error {
+		if step != "list" {
+			return nil
+		}
+		held <- struct{}{}
+		<-hold
+		if refuse {
+			return errors.New("refused")
+		}
+		return nil
+	}
+	giveUp := func(change func(ctx context.Context) error) {
+		t.Helper()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- change(ctx) }()
+		<-held
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("given up: %v", err)
+		}
+		hold <- struct{}{}
+	}
+	addOne := func(ctx context.Context) error { return second(g.Add(ctx, subscriber(1, 1)...)) }
+	giveUp(addOne)
+	until(t, 10*time.Second, "the change is in force", func() bool { return g.Len() == 1 })
+	refuse = true
+	giveUp(addOne)
+	until(t, 10*time.Second, "the change is undone, and its identity free", func() bool {
+		r.fan.mu.Lock()
+		defer r.fan.mu.Unlock()
+		return len(g.plan) == 1 && len(k.ids) == identities-1
+	})
+	r.fan.fault = nil
+}
