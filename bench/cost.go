@@ -159,7 +159,10 @@ func (s *subject) measure() (float64, error) {
 	out, device := make([]byte, len(s.frame)+256), testrun.OnDevice(s.device.Index)
 	least := math.Inf(1)
 	for range tries {
-		counted := s.program.Count(s.Outcome).Packets
+		counted, err := s.program.Count(s.Outcome)
+		if err != nil {
+			return 0, err
+		}
 		before, err := kernel.Stats()
 		if err != nil {
 			return 0, err
@@ -173,7 +176,11 @@ func (s *subject) measure() (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if n := s.program.Count(s.Outcome).Packets - counted; n != runsPerTry {
+		now, err := s.program.Count(s.Outcome)
+		if err != nil {
+			return 0, err
+		}
+		if n := now.Packets - counted.Packets; n != runsPerTry {
 			return 0, fmt.Errorf("%d of %d packets ended as %q: %v", n, runsPerTry, s.Outcome, outcomes(s.program))
 		}
 		least = min(least, float64(after.Runtime-before.Runtime)/float64(after.RunCount-before.RunCount))
@@ -182,11 +189,15 @@ func (s *subject) measure() (float64, error) {
 }
 
 // outcomes lists the reasons that applied, for a message.
-func outcomes(p *runtime.Program) map[string]uint64 {
+func outcomes(p *runtime.Program) any {
+	counts, err := p.Counts()
+	if err != nil {
+		return err
+	}
 	m := map[string]uint64{}
-	for reason, n := range p.Reasons() {
+	for i, n := range counts {
 		if n.Packets > 0 {
-			m[reason.Name] = n.Packets
+			m[p.Desc().Reason(i).Name] += n.Packets
 		}
 	}
 	return m

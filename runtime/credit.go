@@ -106,7 +106,7 @@ func (c *Credit) Available() uint64 {
 }
 
 // Spend spends n, for what user space sends itself. It is all or nothing: [ErrRefused] where n doesn't fit, [ErrContended]
-// where others were faster 16 times in a row (nothing was spent; trying again is sound), [ErrClosed] where the credit is gone.
+// where the credit changed at each of 16 attempts (nothing was spent; trying again is sound), [ErrClosed] where the credit is gone.
 func (c *Credit) Spend(n uint64) error {
 	if c == nil {
 		return ErrClosed
@@ -190,7 +190,7 @@ func (b *Bucket) Available() uint64 {
 const nanosecond = 1_000_000_000 // of a second
 
 // Spend spends n units, for what user space sends itself. It is all or nothing: [ErrRefused] where n doesn't fit now,
-// [ErrContended] where others were faster 16 times in a row (nothing was spent; trying again is sound), [ErrClosed] where the
+// [ErrContended] where the bucket changed at each of 16 attempts (nothing was spent; trying again is sound), [ErrClosed] where the
 // bucket is gone.
 func (b *Bucket) Spend(n uint64) error {
 	if !b.alive() {

@@ -1,5 +1,5 @@
 // Package runtime is what generated Go imports: it loads a compiled relay into the kernel, attaches its programs, keeps its
-// tables and sessions, and reads its counters. It knows a relay only by its [Desc], so it serves relays without generated
+// tables and sessions, and reads its counters. It knows a relay only by its [abi.Desc], so it serves relays without generated
 // code as well.
 //
 //	relay, err := runtime.Load(desc, object, runtime.Options{Settings: map[string]any{"port": 3478}})
@@ -7,14 +7,16 @@
 //	err = relay.Program("to_peer").Attach("eth0")
 //	session, err := relay.Open("channel", client, server, 0x4001, relayed, peer)
 //	err = relay.Table("sources").Put([]any{addr}, []any{4, nil})
-//	for reason, n := range relay.Program("to_peer").Reasons() { … }
-//	group, err := relay.GroupKind("subscribers").Open(publisher, server, 7)
-//	anna, err := group.Add(local, remote, 100, 97)
-//	for event := range relay.Events(ctx) { … }
+//	sent, err := relay.Program("to_peer").Count("sent")
+//	group, err := relay.GroupKind("subscribers").Open(ctx, publisher, server, 7)
+//	anna, err := group.Add(ctx, local, remote, 100, 97)
+//	for event, err := range relay.Events(ctx) { … }
+//
+// What can fail returns an error or, where it iterates, yields one as its last step. What waits takes a context.
 //
 // # Values
 //
-// Settings, the members of keys and values, and the fields of sessions are passed as the Go types named at [Kind]. Integers
+// Settings, the members of keys and values, and the fields of sessions are passed as the Go types named at [abi.Kind]. Integers
 // may be of any Go integer type and are checked against their range. Results always have the types named there.
 //
 // # The lease

@@ -108,8 +108,8 @@ func (c *Counter) Store(n uint64) {
 	}
 }
 
-// Alloc draws a number: it returns the value and adds step to it in one atomic operation, as the spec's alloc(ROW.COUNTER, STEP)
-// does. Whatever either side draws, no number is drawn twice. ok is false where the counter's row is gone; n means nothing then.
+// Alloc allocates a number: it returns the value and adds step to it in one atomic operation, as the spec's alloc(ROW.COUNTER, STEP)
+// does. No number is allocated twice, by the kernel or by user space. ok is false where the counter's row is gone; n means nothing then.
 func (c *Counter) Alloc(step uint64) (n uint64, ok bool) {
 	if c == nil || c.gone.Load() {
 		return 0, false

@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -64,11 +65,11 @@ func loadRewrite(server netip.AddrPort, receivers []receiver) (_ *rewriter, err 
 			r.close()
 		}
 	}()
-	group, err := kernel.Receivers.Open(server)
+	group, err := kernel.Receivers.Open(context.Background(), server)
 	if err != nil {
 		return nil, err
 	}
-	return r, group.Change(func(c *rewriterelay.ReceiversChange) error {
+	return r, group.Change(context.Background(), func(c *rewriterelay.ReceiversChange) error {
 		for _, to := range receivers {
 			_, err := c.Add(rewriterelay.ReceiversRow{
 				Local: server, Remote: to.addr, SSRC: to.ssrc, PayloadType: to.payloadType, Sequence: to.sequence, Timestamp: to.timestamp,

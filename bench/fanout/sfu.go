@@ -44,11 +44,11 @@ func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, er
 	if err != nil {
 		return nil, err
 	}
-	group, err := kernel.Subscribers.Open(sfurelay.SubscribersKey{Publisher: publisher, Server: server, SSRC: ssrc})
+	group, err := kernel.Subscribers.Open(context.Background(), sfurelay.SubscribersKey{Publisher: publisher, Server: server, SSRC: ssrc})
 	if err != nil {
 		return nil, err
 	}
-	return r, group.Change(func(c *sfurelay.SubscribersChange) error {
+	return r, group.Change(context.Background(), func(c *sfurelay.SubscribersChange) error {
 		for _, to := range receivers {
 			v, err := c.Add(sfurelay.SubscribersRow{
 				Local: server, Remote: to.addr, SSRC: to.ssrc, PayloadType: to.payloadType,
@@ -66,7 +66,10 @@ func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, er
 // read reads the events, as a server has to that wants to know what was sent.
 func (r *sfu) read(ctx context.Context) {
 	defer close(r.ended)
-	for range r.kernel.Events(ctx) {
+	for _, err := range r.kernel.Events(ctx) {
+		if err != nil {
+			return
+		}
 		r.events.Add(1)
 	}
 }

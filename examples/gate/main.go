@@ -55,8 +55,9 @@ func run(ctx context.Context, iface, listen string, quota uint32, quiet time.Dur
 	s := &service{relay: relay, socket: socket, at: at, quota: quota, quiet: quiet, open: map[netip.AddrPort]*connection{}}
 	fmt.Printf("gate on %s, echo service at %s, %d connections for each source\n", iface, at, quota)
 	err = s.serve(ctx)
-	fmt.Printf("%d datagrams were refused in the kernel\n", relay.Gate.Count(gaterelay.GateDropOverQuota).Packets)
-	return err
+	refused, counting := relay.Gate.Count(gaterelay.GateDropOverQuota)
+	fmt.Printf("%d datagrams were refused in the kernel\n", refused.Packets)
+	return errors.Join(err, counting)
 }
 
 // service is the user-space part: it decides which connections there are.

@@ -377,7 +377,8 @@ func segmentedTunnel(t *testing.T, u *unit, offload bool, outer string) {
 	if !bytes.Equal(got, data) {
 		t.Errorf("%d bytes arrived of %d, and they differ", len(got), len(data))
 	}
-	count := relay.Program("renumber").Count("sent")
+	count, err := relay.Program("renumber").Count("sent")
+	must(t, err)
 	if mean := count.Bytes / max(count.Packets, 1); mean < 2000 {
 		t.Errorf("packets of %d bytes on average: there were no super-packets, and this test shows nothing", mean)
 	}

@@ -1,6 +1,7 @@
 package bpf_test
 
 import (
+	"context"
 	"encoding/binary"
 	"flag"
 	"fmt"
@@ -150,8 +151,7 @@ func disturbances() []disturbance {
 				}
 				held = append(held, s)
 			}
-			r.RefreshRoutes()
-			return nil
+			return r.RefreshRoutes(context.Background())
 		}},
 		{"rows put and deleted", "table", func(r *runtime.Relay, n int) error {
 			if n > 0 {

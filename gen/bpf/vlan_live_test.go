@@ -112,8 +112,12 @@ func TestTagsOnDevices(t *testing.T) {
 // reasons returns the packets of each reason of a program.
 func reasons(p *runtime.Program) map[string]uint64 {
 	all := map[string]uint64{}
-	for r, n := range p.Reasons() {
-		all[r.Name] += n.Packets
+	counts, err := p.Counts()
+	if err != nil {
+		panic(err)
+	}
+	for i, n := range counts {
+		all[p.Desc().Reasons[i].Name] += n.Packets
 	}
 	return all
 }

@@ -127,9 +127,19 @@ func (h *host) frame(number uint32) []byte {
 	return b
 }
 
+// must returns a value that has to be there.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // seen returns how many packets the program has seen.
 func (h *host) seen() (n uint64) {
-	for reason, count := range h.relay.Program("forward").Reasons() {
+	p := h.relay.Program("forward")
+	for i, count := range must(p.Counts()) {
+		reason := p.Desc().Reasons[i]
 		if reason.Kind != abi.ReasonCopied && reason.Kind != abi.ReasonDeclined {
 			n += count.Packets
 		}
@@ -145,7 +155,7 @@ func row(place byte, version int) []any {
 // step, each of them once, with its values of that step; numbers are drawn without gaps, in order; user space is told of every copy.
 func TestStepsOnTheWire(t *testing.T) {
 	h := live(t)
-	group, err := h.relay.Groups("subscribers").Open(netip.MustParseAddrPort("192.0.2.1:5004"))
+	group, err := h.relay.GroupKind("subscribers").Open(t.Context(), netip.MustParseAddrPort("192.0.2.1:5004"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +169,7 @@ func TestStepsOnTheWire(t *testing.T) {
 		}
 		return err
 	}
-	if err := group.Change(func(c *runtime.Change) error {
+	if err := group.Change(t.Context(), func(c *runtime.Change) error {
 		for place := range byte(receivers) {
 			if err := join(c, place, 0); err != nil {
 				return err
@@ -182,7 +192,10 @@ func TestStepsOnTheWire(t *testing.T) {
 	var told atomic.Uint64
 	var reader, changes sync.WaitGroup
 	reader.Go(func() {
-		for ev := range h.relay.Events(ctx) {
+		for ev, err := range h.relay.Events(ctx) {
+			if err != nil {
+				return
+			}
 			if ev.Receiver == nil {
 				t.Errorf("packet %d went to nobody known", ev.Uint(0))
 			}
@@ -194,7 +207,7 @@ func TestStepsOnTheWire(t *testing.T) {
 	changes.Go(func() {
 		for place := byte(receivers); !stop.Load(); place = (place + 1) % 250 {
 			version := int(version.Add(1))
-			err := group.Change(func(c *runtime.Change) error {
+			err := group.Change(t.Context(), func(c *runtime.Change) error {
 				old := rand.IntN(len(all))
 				c.Remove(all[old])
 				all = slices.Delete(all, old, old+1)

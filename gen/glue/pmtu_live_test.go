@@ -128,7 +128,9 @@ func (l *pathLab) listen(host *testnet.Host, at netip.AddrPort) *net.UDPConn {
 }
 
 // counted is how many packets had a reason, or copies.
-func (l *pathLab) counted(name string) uint64 { return l.relay.Program(l.program).Count(name).Packets }
+func (l *pathLab) counted(name string) uint64 {
+	return must(l.relay.Program(l.program).Count(name)).Packets
+}
 
 // arrives says whether a datagram of so many bytes reaches the peer; smaller ones that are late don't count.
 func (l *pathLab) arrives(size int, send func(int)) bool {
@@ -288,10 +290,10 @@ programs: spread: {
 		t.Run(fmt.Sprintf("IPv%d", f), func(t *testing.T) {
 			l := newPathLab(t, spec, "spread")
 			a := pathAddrs[f]
-			group, err := l.relay.Groups("subscribers").Open(netip.AddrPortFrom(a.in, 5004))
+			group, err := l.relay.GroupKind("subscribers").Open(t.Context(), netip.AddrPortFrom(a.in, 5004))
 			l.must(err)
 			add := func(to netip.AddrPort, local netip.Addr) *runtime.Receiver {
-				v, err := group.Add(netip.AddrPortFrom(local, 5004), to)
+				v, err := group.Add(t.Context(), netip.AddrPortFrom(local, 5004), to)
 				l.must(err)
 				l.until(5*time.Second, "the way is known", func() bool { return v.Hops()[0].State == runtime.HopDirect })
 				return v
@@ -305,21 +307,21 @@ programs: spread: {
 				l.must(err)
 			}
 			l.until(5*time.Second, "small ones arrive", func() bool { return l.arrives(small, send) })
-			before := far.Usage()
+			before := must(far.Usage())
 			send(large)
 			l.until(time.Second, "the first large one is sent", func() bool {
-				return far.Usage().Packets == before.Packets+1
+				return must(far.Usage()).Packets == before.Packets+1
 			})
 			l.until(soon, "large ones are declined", func() bool {
 				send(large)
-				return far.Usage().Declined > before.Declined
+				return must(far.Usage()).Declined > before.Declined
 			})
 			if !l.arrives(small, send) {
 				t.Error("small ones don't arrive any more")
 			}
 			// The kernel has the new list for some milliseconds when this says so.
 			l.until(time.Second, "the MTU is told", func() bool { return far.Hops()[0].MTU == pathMTU })
-			if u := near.Usage(); u.Declined != 0 {
+			if u := must(near.Usage()); u.Declined != 0 {
 				t.Errorf("the other receiver: %+v", u)
 			}
 		})

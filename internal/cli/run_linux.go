@@ -109,7 +109,7 @@ func (a *app) serve(ctx context.Context, relay *runtime.Relay, in *runInput, opt
 			return runError(err)
 		}
 	}
-	receivers, err := openGroups(relay, in)
+	receivers, err := openGroups(ctx, relay, in)
 	if err != nil {
 		return runError(err)
 	}
@@ -214,7 +214,9 @@ type watcher struct {
 
 // watch shows the counters once a second.
 func (w *watcher) watch(ctx context.Context, opt runOptions) error {
-	w.look(time.Now())
+	if _, err := w.look(time.Now()); err != nil {
+		return err
+	}
 	tick := time.NewTicker(opt.interval)
 	defer tick.Stop()
 	wait := opt.duration
@@ -259,11 +261,14 @@ func (w *watcher) draw(now time.Time, live bool) error {
 	if w.machine {
 		return w.snapshot(now)
 	}
-	rates := w.look(now)
+	rates, err := w.look(now)
+	if err != nil {
+		return err
+	}
 	if live {
 		return w.view.redraw(w.out, table(rates), height(w.out))
 	}
-	_, err := io.WriteString(w.out, line(rates))
+	_, err = io.WriteString(w.out, line(rates))
 	return err
 }
 
@@ -275,16 +280,24 @@ func (w *watcher) last(live bool) error {
 	if w.machine {
 		return w.snapshot(time.Now())
 	}
-	text := table(w.look(time.Now())) + counters(w.relay)
+	rates, err := w.look(time.Now())
+	if err != nil {
+		return err
+	}
+	counts, err := counters(w.relay)
+	if err != nil {
+		return err
+	}
+	text := table(rates) + counts
 	if live && w.view.lines > 0 {
 		return w.view.redraw(w.out, text, 0)
 	}
-	_, err := io.WriteString(w.out, text)
+	_, err = io.WriteString(w.out, text)
 	return err
 }
 
 // look reads all counters: by reason of the programs that are attached, of receivers, of lost events.
-func (w *watcher) look(now time.Time) []rate {
+func (w *watcher) look(now time.Time) ([]rate, error) {
 	var all []tally
 	for _, p := range w.relay.Programs() {
 		if len(p.Attachments()) == 0 {
@@ -297,38 +310,57 @@ func (w *watcher) look(now time.Time) []rate {
 			}
 			all = append(all, t)
 		}
-		for reason, n := range p.Reasons() {
-			all = append(all, tally{program: p.Name(), kind: reason.Kind.String(), reason: reason.Name, doc: reason.Doc, packets: n.Packets, bytes: n.Bytes})
+		counts, err := p.Counts()
+		if err != nil {
+			return nil, err
+		}
+		for i, n := range counts {
+			reason := p.Desc().Reasons[i]
+			all = append(all, tally{
+				program: p.Name(), kind: reason.Kind.String(), reason: reason.Name, doc: reason.Doc, packets: n.Packets, bytes: n.Bytes,
+			})
 		}
 	}
-	all = append(all, receiverTallies(w.receivers, w.relay.Desc().Levels)...)
+	receivers, err := receiverTallies(w.receivers, w.relay.Desc().Levels)
+	if err != nil {
+		return nil, err
+	}
+	all = append(all, receivers...)
 	all = append(all, arrivalTallies(w.traffic)...)
-	return w.view.look(now, append(all, lostTallies(w.relay)...))
+	return w.view.look(now, append(all, lostTallies(w.relay)...)), nil
 }
 
 // counters lists the spec's own counters: named ones, and those in the rows of tables, with what their credits refused.
-func counters(relay *runtime.Relay) string {
+func counters(relay *runtime.Relay) (string, error) {
 	var b strings.Builder
-	for name, n := range relay.Counters() {
-		fmt.Fprintf(&b, "count %s: %s\n", name, thousands(n))
+	named, err := relay.Counters()
+	if err != nil {
+		return "", err
+	}
+	for i, n := range named {
+		fmt.Fprintf(&b, "count %s: %s\n", relay.Desc().Counters[i], thousands(n))
 	}
 	for _, t := range relay.Tables() {
 		d := t.Desc()
 		values := visible(d.Value)
 		var lines []string
-		for key, value := range t.All() {
+		for row, err := range t.All() {
+			if err != nil {
+				return "", err
+			}
 			for i, m := range values {
 				if m.kind == abi.KindCounter {
-					lines = append(lines, fmt.Sprintf("%s %s: %s %v\n", d.Name, join(key), m.name, value[i]))
-				} else if r := refusalOf(m.name, value[i]); r != nil {
-					lines = append(lines, fmt.Sprintf("%s %s: %s %v%s\n", d.Name, join(key), m.name, value[i], r.text(relay.Desc().Levels)))
+					lines = append(lines, fmt.Sprintf("%s %s: %s %v\n", d.Name, join(row.Key), m.name, row.Value[i]))
+				} else if r := refusalOf(m.name, row.Value[i]); r != nil {
+					text := r.text(relay.Desc().Levels)
+					lines = append(lines, fmt.Sprintf("%s %s: %s %v%s\n", d.Name, join(row.Key), m.name, row.Value[i], text))
 				}
 			}
 		}
 		slices.Sort(lines)
 		b.WriteString(strings.Join(lines, ""))
 	}
-	return b.String()
+	return b.String(), nil
 }
 
 func join(values []any) string {

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
@@ -248,7 +247,7 @@ func parseMembers(where string, members []member, words []string) ([]any, error)
 }
 
 func parseValue(where string, kind abi.Kind, text string) (any, error) {
-	v, err := runtime.ParseValue(kind, text)
+	v, err := readValue(kind, text)
 	if err != nil {
 		return nil, &diag.Diagnostic{Code: codeValue, Message: fmt.Sprintf("%s: %v", where, err)}
 	}

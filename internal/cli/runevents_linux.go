@@ -48,7 +48,13 @@ func (a *app) printEvents(relay *runtime.Relay, receivers []*receiver, failed fu
 	}
 	go func() {
 		defer close(p.done)
-		for e := range relay.Events(ctx) {
+		for e, err := range relay.Events(ctx) {
+			if err != nil {
+				if ctx.Err() == nil {
+					failed(err)
+				}
+				return
+			}
 			p.line(p.text(e))
 		}
 	}()

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -25,16 +26,16 @@ type refusal struct {
 
 // openGroups opens the groups with their receivers. A group gets all of them in one step: the first packet finds them
 // all.
-func openGroups(relay *runtime.Relay, in *runInput) ([]*receiver, error) {
+func openGroups(ctx context.Context, relay *runtime.Relay, in *runInput) ([]*receiver, error) {
 	var all []*receiver
 	for _, g := range in.groups {
-		kind := relay.Groups(g.kind)
-		group, err := kind.Open(g.key...)
+		kind := relay.GroupKind(g.kind)
+		group, err := kind.Open(ctx, g.key...)
 		if err != nil {
 			return nil, err
 		}
 		var added []*receiver
-		err = group.Change(func(c *runtime.Change) error {
+		err = group.Change(ctx, func(c *runtime.Change) error {
 			for _, want := range g.receivers {
 				v, err := c.Add(want.values...)
 				if err != nil {
@@ -147,10 +148,13 @@ func sum[C interface{ Refused(int) uint64 }](all []C) func(int) uint64 {
 }
 
 // receiverTallies reads how many copies each receiver got, and how many were declined.
-func receiverTallies(receivers []*receiver, levels int) []tally {
+func receiverTallies(receivers []*receiver, levels int) ([]tally, error) {
 	var out []tally
 	for _, v := range receivers {
-		u := v.handle.Usage()
+		u, err := v.handle.Usage()
+		if err != nil {
+			return nil, err
+		}
 		label := "copies"
 		if v.to != "" {
 			label += " to " + v.to
@@ -163,7 +167,7 @@ func receiverTallies(receivers []*receiver, levels int) []tally {
 		}
 		out = append(out, tally{program: v.name, kind: kindReceiver, reason: kindReceiver, doc: label, packets: u.Packets, bytes: u.Bytes})
 	}
-	return out
+	return out, nil
 }
 
 // text is what a credit refused: ", 31 refused by credit", and by priority where there are levels: "(0 0 31 0)".

@@ -67,14 +67,22 @@ func (w *watcher) snapshot(now time.Time) error {
 			}
 			out.Attachments = append(out.Attachments, v)
 		}
-		for reason, n := range p.Reasons() {
+		counts, err := p.Counts()
+		if err != nil {
+			return err
+		}
+		for i, n := range counts {
+			reason := p.Desc().Reasons[i]
 			out.Reasons = append(out.Reasons, reasonSnapshot{reason.Name, reason.Kind.String(), n.Packets, n.Bytes})
 		}
 		s.Programs = append(s.Programs, out)
 	}
 	d := w.relay.Desc()
 	for _, v := range w.receivers {
-		u := v.handle.Usage()
+		u, err := v.handle.Usage()
+		if err != nil {
+			return err
+		}
 		out := receiverSnapshot{Name: v.name, To: v.to, Copies: u.Packets, Bytes: u.Bytes, Declined: u.Declined, Failed: u.Failed, Refused: map[string][]uint64{}}
 		for _, r := range v.refusals {
 			for level := range max(d.Levels, 1) {
@@ -91,8 +99,12 @@ func (w *watcher) snapshot(now time.Time) error {
 	for i, e := range d.Events {
 		s.Lost[e.Name] = w.relay.Lost(i + 1)
 	}
-	for name, n := range w.relay.Counters() {
-		s.Counters[name] = n
+	counters, err := w.relay.Counters()
+	if err != nil {
+		return err
+	}
+	for i, n := range counters {
+		s.Counters[d.Counters[i]] = n
 	}
 	return json.NewEncoder(w.out).Encode(s)
 }

@@ -4,7 +4,7 @@
 //
 // The series, all of them read from the kernel when they are asked for:
 //
-//	fastrelay_packets_total{relay,program,reason,kind}  packets by what became of them; kind: sent, pass, drop, up, fault, copy, declined
+//	fastrelay_packets_total{relay,program,reason,kind}  packets by reason; kind: sent, pass, drop, up, fault, copy, declined
 //	fastrelay_bytes_total{relay,program,reason,kind}    bytes of their frames as they came
 //	fastrelay_counter_total{relay,name}                 named counters of the spec
 //	fastrelay_sessions{relay,kind}                      open sessions
@@ -32,6 +32,7 @@ package metrics
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -40,61 +41,109 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/runtime"
-	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// Handler serves the metrics of relays. Relays that are closed show zeros.
+// Handler serves the metrics of relays, as [Write] writes them. Where they can't be read, it answers with an error.
 func Handler(relays ...*runtime.Relay) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var b bytes.Buffer
+		if err := Write(&b, relays...); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		// An error means that the reader has gone.
-		_ = Write(w, relays...)
+		_, _ = w.Write(b.Bytes()) // an error means that the client has gone
 	})
 }
 
-// Write writes the metrics of relays. The order is that of the specs, so the same counts give the same text.
+// Write writes the metrics of relays. The order is that of the specs, so the same counts give the same text. A relay that is closed
+// has no series.
 func Write(w io.Writer, relays ...*runtime.Relay) error {
-	packets := &family{name: "fastrelay_packets_total", typ: "counter", help: "Packets by what became of them."}
-	volume := &family{name: "fastrelay_bytes_total", typ: "counter", help: "Bytes of the frames as they came."}
-	named := &family{name: "fastrelay_counter_total", typ: "counter", help: "Named counters of the spec."}
-	sessions := &family{name: "fastrelay_sessions", typ: "gauge", help: "Open sessions."}
-	limits := &family{name: "fastrelay_sessions_limit", typ: "gauge", help: "How many sessions may be open at once."}
-	attached := &family{name: "fastrelay_attached", typ: "gauge", help: "1 for each interface that a program is attached to, 0 while that interface is gone."}
-	paths := newPathFamilies()
-	groups := newGroupFamilies()
+	all := newMetrics().families()
 	for _, r := range relays {
-		d := r.Desc()
-		paths.add(r)
-		groups.add(r)
-		for _, p := range r.Programs() {
-			for reason, n := range p.Reasons() {
-				labels := []string{"relay", d.Name, "program", p.Name(), "reason", reason.Name, "kind", reason.Kind.String()}
-				packets.add(n.Packets, labels...)
-				volume.add(n.Bytes, labels...)
-			}
-			for _, a := range p.Attachments() {
-				n := uint64(1)
-				if a.Lost != nil {
-					n = 0
-				}
-				attached.add(n, "relay", d.Name, "program", p.Name(), "interface", a.Interface, "how", a.Mode.String())
-			}
+		one := newMetrics()
+		err := one.add(r)
+		if errors.Is(err, runtime.ErrClosed) {
+			continue
 		}
-		for name, n := range r.Counters() {
-			named.add(n, "relay", d.Name, "name", name)
+		if err != nil {
+			return fmt.Errorf("metrics of relay %q: %w", r.Desc().Name, err)
 		}
-		for _, s := range d.Sessions {
-			sessions.add(uint64(r.OpenSessions(s.Name)), "relay", d.Name, "kind", s.Name)
-			limits.add(uint64(s.Size), "relay", d.Name, "kind", s.Name)
+		for i, f := range one.families() {
+			all[i].series.Write(f.series.Bytes())
 		}
 	}
 	var b bytes.Buffer
-	first := []*family{packets, volume, named, sessions, limits, attached}
-	for _, f := range slices.Concat(first, paths.all(), groups.all()) {
+	for _, f := range all {
 		f.write(&b)
 	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// metrics are the series of a relay.
+type metrics struct {
+	packets, volume, named, sessions, limits, attached *family
+
+	paths  *pathFamilies
+	groups *groupFamilies
+}
+
+func newMetrics() *metrics {
+	return &metrics{
+		packets:  &family{name: "fastrelay_packets_total", typ: "counter", help: "Packets by reason."},
+		volume:   &family{name: "fastrelay_bytes_total", typ: "counter", help: "Bytes of the frames as they came."},
+		named:    &family{name: "fastrelay_counter_total", typ: "counter", help: "Named counters of the spec."},
+		sessions: &family{name: "fastrelay_sessions", typ: "gauge", help: "Open sessions."},
+		limits:   &family{name: "fastrelay_sessions_limit", typ: "gauge", help: "How many sessions may be open at once."},
+		attached: &family{name: "fastrelay_attached", typ: "gauge",
+			help: "1 for each interface that a program is attached to, 0 while that interface is gone."},
+		paths:  newPathFamilies(),
+		groups: newGroupFamilies(),
+	}
+}
+
+func (m *metrics) families() []*family {
+	return slices.Concat([]*family{m.packets, m.volume, m.named, m.sessions, m.limits, m.attached}, m.paths.all(), m.groups.all())
+}
+
+func (m *metrics) add(r *runtime.Relay) error {
+	d := r.Desc()
+	m.paths.add(r)
+	if err := m.groups.add(r); err != nil {
+		return err
+	}
+	for _, p := range r.Programs() {
+		counts, err := p.Counts()
+		if err != nil {
+			return err
+		}
+		for i, n := range counts {
+			reason := p.Desc().Reasons[i]
+			labels := []string{"relay", d.Name, "program", p.Name(), "reason", reason.Name, "kind", reason.Kind.String()}
+			m.packets.add(n.Packets, labels...)
+			m.volume.add(n.Bytes, labels...)
+		}
+		for _, a := range p.Attachments() {
+			n := uint64(1)
+			if a.Lost != nil {
+				n = 0
+			}
+			m.attached.add(n, "relay", d.Name, "program", p.Name(), "interface", a.Interface, "how", a.Mode.String())
+		}
+	}
+	counters, err := r.Counters()
+	if err != nil {
+		return err
+	}
+	for i, n := range counters {
+		m.named.add(n, "relay", d.Name, "name", d.Counters[i])
+	}
+	for _, s := range d.Sessions {
+		m.sessions.add(uint64(r.OpenSessions(s.Name)), "relay", d.Name, "kind", s.Name)
+		m.limits.add(uint64(s.Size), "relay", d.Name, "kind", s.Name)
+	}
+	return nil
 }
 
 // pathFamilies are the series of relays that follow the MTUs of paths.
@@ -154,7 +203,7 @@ func (f *groupFamilies) all() []*family {
 	return []*family{f.groups, f.groupsLimit, f.receivers, f.receiversLimit, f.lost, f.waiting, f.ring, f.packets, f.volume, f.declined, f.failed, f.refused}
 }
 
-func (f *groupFamilies) add(r *runtime.Relay) {
+func (f *groupFamilies) add(r *runtime.Relay) error {
 	d := r.Desc()
 	for _, k := range r.GroupKinds() {
 		kind := []string{"relay", d.Name, "group", k.Desc().Name}
@@ -166,7 +215,10 @@ func (f *groupFamilies) add(r *runtime.Relay) {
 		for g := range k.All() {
 			key := strings.TrimPrefix(g.String(), k.Desc().Name+" ")
 			for _, v := range g.Receivers() {
-				f.addReceiver(v, d, append(slices.Clone(kind), "key", key, "receiver", strconv.Itoa(int(v.ID()))))
+				labels := append(slices.Clone(kind), "key", key, "receiver", strconv.Itoa(int(v.ID())))
+				if err := f.addReceiver(v, labels); err != nil {
+					return err
+				}
 			}
 		}
 	}
@@ -177,10 +229,14 @@ func (f *groupFamilies) add(r *runtime.Relay) {
 		f.waiting.add(waiting, "relay", d.Name)
 		f.ring.add(size, "relay", d.Name)
 	}
+	return nil
 }
 
-func (f *groupFamilies) addReceiver(v *runtime.Receiver, d *abi.Desc, labels []string) {
-	u := v.Usage()
+func (f *groupFamilies) addReceiver(v *runtime.Receiver, labels []string) error {
+	u, err := v.Usage()
+	if err != nil {
+		return err
+	}
 	f.packets.add(u.Packets, labels...)
 	f.volume.add(u.Bytes, labels...)
 	f.declined.add(u.Declined, labels...)
@@ -190,6 +246,7 @@ func (f *groupFamilies) addReceiver(v *runtime.Receiver, d *abi.Desc, labels []s
 			f.refused.add(n, append(slices.Clone(labels), "credit", credit, "level", strconv.Itoa(level))...)
 		}
 	}
+	return nil
 }
 
 // family is the series of one name, which have to stand together.

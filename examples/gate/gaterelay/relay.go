@@ -97,7 +97,8 @@ func (r *Relay) DetachAll() error { return r.rt.DetachAll() }
 // Runtime returns the relay without types, for what all relays have in common: metrics, tools.
 func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
-// GateProgram is the program "gate": Attach and Detach take the name of an interface.
+// GateProgram is the program "gate": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// GateReason.
 type GateProgram struct{ *runtime.Program }
 
 // GateReason is what became of a packet that gate saw.
@@ -142,18 +143,7 @@ func (r GateReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) }
 func (r GateReason) String() string { return r.Desc().Name }
 
 // Count returns how many packets ended with the reason.
-func (p *GateProgram) Count(r GateReason) runtime.Count { return p.Program.CountAt(int(r)) }
-
-// Reasons iterates over all reasons and their counts.
-func (p *GateProgram) Reasons() iter.Seq2[GateReason, runtime.Count] {
-	return func(yield func(GateReason, runtime.Count) bool) {
-		for i := range p.Program.Desc().Reasons {
-			if !yield(GateReason(i), p.Program.CountAt(i)) {
-				return
-			}
-		}
-	}
-}
+func (p *GateProgram) Count(r GateReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
 
 // SourcesTable is the table "sources": a hash table of 65536 rows.
 type SourcesTable struct{ t *runtime.Table }
@@ -193,12 +183,23 @@ func (t *SourcesTable) Get(key netip.Addr) (SourcesRow, error) {
 // Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
 func (t *SourcesTable) Delete(key netip.Addr) error { return t.t.Delete(t.key(key)) }
 
-// All iterates over the rows, in no order.
-func (t *SourcesTable) All() iter.Seq2[netip.Addr, SourcesRow] {
-	return func(yield func(netip.Addr, SourcesRow) bool) {
-		for k, v := range t.t.All() {
+// SourcesEntry is a row of sources with its key.
+type SourcesEntry struct {
+	Key netip.Addr
+	Row SourcesRow
+}
+
+// All iterates over the rows, in no order. An error ends the iteration.
+func (t *SourcesTable) All() iter.Seq2[SourcesEntry, error] {
+	return func(yield func(SourcesEntry, error) bool) {
+		for e, err := range t.t.All() {
+			if err != nil {
+				yield(SourcesEntry{}, err)
+				return
+			}
+			k := e.Key
 			key := k[0].(netip.Addr)
-			if !yield(key, t.row(v)) {
+			if !yield(SourcesEntry{key, t.row(e.Value)}, nil) {
 				return
 			}
 		}
@@ -249,16 +250,20 @@ func (s *ConnectionSession) Fields() Connection {
 	}
 }
 
-// Counters returns what was sent for the session.
-func (s *ConnectionSession) Counters() ConnectionCounters {
-	c := s.s.Counters()
+// Counters returns what was sent for the session; an error where it is over.
+func (s *ConnectionSession) Counters() (ConnectionCounters, error) {
+	c, err := s.s.Counters()
+	if err != nil {
+		return ConnectionCounters{}, err
+	}
 	return ConnectionCounters{
 		Connections: c[0],
-	}
+	}, nil
 }
 
-// LastUsed returns when a packet was last sent for the session; the zero time where none was.
-func (s *ConnectionSession) LastUsed() time.Time { return s.s.LastUsed() }
+// LastUsed returns when a packet was last sent for the session; the zero time where none was. It returns an error where the session is
+// over.
+func (s *ConnectionSession) LastUsed() (time.Time, error) { return s.s.LastUsed() }
 
 // Done is closed when the session is over.
 func (s *ConnectionSession) Done() <-chan struct{} { return s.s.Done() }

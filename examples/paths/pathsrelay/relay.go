@@ -87,7 +87,8 @@ func (r *Relay) DetachAll() error { return r.rt.DetachAll() }
 // Runtime returns the relay without types, for what all relays have in common: metrics, tools.
 func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
-// ForwardProgram is the program "forward": Attach and Detach take the name of an interface.
+// ForwardProgram is the program "forward": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// ForwardReason.
 type ForwardProgram struct{ *runtime.Program }
 
 // ForwardReason is what became of a packet that forward saw.
@@ -142,17 +143,8 @@ func (r ForwardReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)
 func (r ForwardReason) String() string { return r.Desc().Name }
 
 // Count returns how many packets ended with the reason.
-func (p *ForwardProgram) Count(r ForwardReason) runtime.Count { return p.Program.CountAt(int(r)) }
-
-// Reasons iterates over all reasons and their counts.
-func (p *ForwardProgram) Reasons() iter.Seq2[ForwardReason, runtime.Count] {
-	return func(yield func(ForwardReason, runtime.Count) bool) {
-		for i := range p.Program.Desc().Reasons {
-			if !yield(ForwardReason(i), p.Program.CountAt(i)) {
-				return
-			}
-		}
-	}
+func (p *ForwardProgram) Count(r ForwardReason) (runtime.Count, error) {
+	return p.Program.CountAt(int(r))
 }
 
 // RoutesTable is the table "routes": a table of prefixes, the longest of which counts of 1024 rows.
@@ -193,12 +185,23 @@ func (t *RoutesTable) Get(key netip.Prefix) (RoutesRow, error) {
 // Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
 func (t *RoutesTable) Delete(key netip.Prefix) error { return t.t.Delete(t.key(key)) }
 
-// All iterates over the rows, in no order.
-func (t *RoutesTable) All() iter.Seq2[netip.Prefix, RoutesRow] {
-	return func(yield func(netip.Prefix, RoutesRow) bool) {
-		for k, v := range t.t.All() {
+// RoutesEntry is a row of routes with its key.
+type RoutesEntry struct {
+	Key netip.Prefix
+	Row RoutesRow
+}
+
+// All iterates over the rows, in no order. An error ends the iteration.
+func (t *RoutesTable) All() iter.Seq2[RoutesEntry, error] {
+	return func(yield func(RoutesEntry, error) bool) {
+		for e, err := range t.t.All() {
+			if err != nil {
+				yield(RoutesEntry{}, err)
+				return
+			}
+			k := e.Key
 			key := k[0].(netip.Prefix)
-			if !yield(key, t.row(v)) {
+			if !yield(RoutesEntry{key, t.row(e.Value)}, nil) {
 				return
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -18,6 +19,7 @@ import (
 type offload struct {
 	relay  *sfurelay.Relay // nil where there is none
 	why    string          // why there is none
+	log    *slog.Logger
 	ctx    context.Context // of the reader of events
 	cancel context.CancelFunc
 
@@ -27,7 +29,7 @@ type offload struct {
 
 // startOffload loads the relay and attaches it. Without the kernel the server works as before, unless interfaces were named.
 func startOffload(config Config) (*offload, error) {
-	o := &offload{}
+	o := &offload{log: config.Logger}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
 	if config.NoOffload {
 		o.why = "it was turned off"
@@ -109,7 +111,13 @@ func (o *offload) run() {
 	if o.relay == nil {
 		return
 	}
-	for event := range o.relay.Events(o.ctx) {
+	for event, err := range o.relay.Events(o.ctx) {
+		if err != nil {
+			if o.ctx.Err() == nil {
+				o.log.Error("the kernel's events can't be read any more", "error", err)
+			}
+			return
+		}
 		sent, ok := event.(sfurelay.SentEvent)
 		if !ok || sent.Receiver == nil {
 			continue
@@ -170,7 +178,7 @@ func (o *offload) open(s stream, highest uint16) (fan, error) {
 	if err := k.begin(highest); err != nil {
 		return nil, err
 	}
-	group, err := o.relay.Subscribers.Open(sfurelay.SubscribersKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc})
+	group, err := o.relay.Subscribers.Open(o.ctx, sfurelay.SubscribersKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc})
 	if err != nil {
 		return nil, errors.Join(err, o.relay.Streams.Delete(k.row))
 	}
@@ -185,17 +193,17 @@ func (o *offload) adopt(s stream) (fan, map[uint32]*kernelReceiver, uint16, erro
 		return nil, nil, 0, runtime.ErrNotFound
 	}
 	key := sfurelay.StreamsKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc}
-	group := o.relay.Subscribers.Get(sfurelay.SubscribersKey{Publisher: s.publisher, Server: s.server, SSRC: s.ssrc})
+	group, err := o.relay.Subscribers.Get(sfurelay.SubscribersKey(key))
+	if err != nil {
+		return nil, nil, 0, err
+	}
 	last, err := o.relay.Streams.Get(key)
-	switch {
-	case err != nil && group != nil: // the server ended while it closed the group
-		return nil, nil, 0, errors.Join(group.Close(), err)
-	case err != nil || group == nil:
-		return nil, nil, 0, runtime.ErrNotFound
+	if err != nil { // the server ended while it closed the group
+		return nil, nil, 0, errors.Join(group.Close(o.ctx), err)
 	}
 	receivers := map[uint32]*kernelReceiver{}
 	for _, v := range group.Receivers() {
-		receivers[v.Row().SSRC] = &kernelReceiver{v: v}
+		receivers[v.Row().SSRC] = &kernelReceiver{offload: o, v: v}
 	}
 	return &kernelFan{offload: o, row: key, group: group}, receivers, last.Highest, nil
 }
@@ -214,12 +222,14 @@ func (o *offload) prune(publishers []*Publisher) error {
 	var errs []error
 	for g := range o.relay.Subscribers.All() {
 		if !known[sfurelay.StreamsKey(g.Key())] {
-			errs = append(errs, g.Close())
+			errs = append(errs, g.Close(o.ctx))
 		}
 	}
-	for key := range o.relay.Streams.All() {
-		if !known[key] {
-			errs = append(errs, o.relay.Streams.Delete(key))
+	for stream, err := range o.relay.Streams.All() {
+		if err != nil {
+			errs = append(errs, err)
+		} else if !known[stream.Key] {
+			errs = append(errs, o.relay.Streams.Delete(stream.Key))
 		}
 	}
 	return errors.Join(errs...)
@@ -245,12 +255,12 @@ func (k *kernelFan) begin(highest uint16) error {
 }
 
 func (k *kernelFan) close() error {
-	return errors.Join(k.offload.relay.Streams.Delete(k.row), k.group.Close())
+	return errors.Join(k.offload.relay.Streams.Delete(k.row), k.group.Close(context.Background()))
 }
 
 func (k *kernelFan) add(f *feed, r row, bandwidth int) (receiver, error) {
-	out := &kernelReceiver{sub: f.sub}
-	err := k.group.Change(func(c *sfurelay.SubscribersChange) (err error) {
+	out := &kernelReceiver{offload: k.offload, sub: f.sub}
+	err := k.group.Change(k.offload.ctx, func(c *sfurelay.SubscribersChange) (err error) {
 		if out.v, err = c.Add(out.values(r)); err != nil {
 			return err
 		}
@@ -273,12 +283,14 @@ func (k *kernelReceiver) awaitNeighbour() {
 }
 
 type kernelReceiver struct {
-	sub *Subscriber
-	v   *sfurelay.SubscribersReceiver
+	offload *offload
+	sub     *Subscriber
+	v       *sfurelay.SubscribersReceiver
 
-	mu   sync.Mutex
-	gone bool
-	last Sent // what its counters were before they went
+	mu    sync.Mutex
+	gone  bool
+	last  Sent // what its counters were before they went
+	usage runtime.Usage
 }
 
 func (k *kernelReceiver) values(r row) sfurelay.SubscribersRow {
@@ -293,7 +305,7 @@ func (k *kernelReceiver) row() row {
 	return row{first: v.First, timestamp: v.Timestamp, layer: v.Layer, before: v.Before, since: v.Since}
 }
 
-func (k *kernelReceiver) set(r row) error { return k.v.Set(k.values(r)) }
+func (k *kernelReceiver) set(r row) error { return k.v.Set(k.offload.ctx, k.values(r)) }
 
 // unlimited is a rate in bytes a second that no stream reaches, and its burst.
 const unlimited, unlimitedBurst = 1 << 40, 1 << 32
@@ -318,11 +330,16 @@ func (k *kernelReceiver) sent() Sent {
 			k.last.Refused += k.v.Rate.Refused(level)
 		}
 	}
-	usage := k.v.Usage() // it outlives the receiver
+	usage, err := k.v.Usage() // it outlives the receiver
+	if err != nil {
+		k.offload.log.Warn("the kernel's counters of a receiver can't be read", "error", err)
+	} else {
+		k.usage = usage
+	}
 	n := k.last
-	n.Packets, n.InKernel = usage.Packets, usage.Packets
-	if usage.Declined > n.Refused {
-		n.LeftOut = usage.Declined - n.Refused
+	n.Packets, n.InKernel = k.usage.Packets, k.usage.Packets
+	if k.usage.Declined > n.Refused {
+		n.LeftOut = k.usage.Declined - n.Refused
 	}
 	return n
 }
@@ -332,7 +349,7 @@ func (k *kernelReceiver) remove() error {
 	k.mu.Lock()
 	k.gone = true
 	k.mu.Unlock()
-	return k.v.Remove()
+	return k.v.Remove(context.Background())
 }
 
 // Outcome counts the packets of a program, or the copies, by reason.
@@ -348,14 +365,16 @@ func (o *offload) outcomes() []Outcome {
 		return nil
 	}
 	var list []Outcome
-	for reason, n := range o.relay.Video.Reasons() {
-		if n.Packets > 0 {
-			list = append(list, Outcome{o.relay.Video.Name(), reason.String(), n.Packets})
+	for _, p := range o.relay.Runtime().Programs() {
+		counts, err := p.Counts()
+		if err != nil {
+			o.log.Warn("the kernel's counters can't be read", "error", err)
+			return nil
 		}
-	}
-	for reason, n := range o.relay.Audio.Reasons() {
-		if n.Packets > 0 {
-			list = append(list, Outcome{o.relay.Audio.Name(), reason.String(), n.Packets})
+		for i, n := range counts {
+			if n.Packets > 0 {
+				list = append(list, Outcome{p.Name(), p.Desc().Reason(i).Name, n.Packets})
+			}
 		}
 	}
 	return list

@@ -91,7 +91,7 @@ func Load(opt Options) (*Relay, error) {
 		Video:       &VideoProgram{rt.Program("video")},
 		Audio:       &AudioProgram{rt.Program("audio")},
 		Streams:     &StreamsTable{rt.Table("streams")},
-		Subscribers: &SubscribersGroups{rt.Groups("subscribers")},
+		Subscribers: &SubscribersGroups{rt.GroupKind("subscribers")},
 	}, nil
 }
 
@@ -111,13 +111,18 @@ type Counters struct {
 }
 
 // Counters reads the named counters.
-func (r *Relay) Counters() Counters {
-	return Counters{
-		Late: r.rt.CounterAt(0),
+func (r *Relay) Counters() (Counters, error) {
+	c, err := r.rt.Counters()
+	if err != nil {
+		return Counters{}, err
 	}
+	return Counters{
+		Late: c[0],
+	}, nil
 }
 
-// VideoProgram is the program "video": Attach and Detach take the name of an interface.
+// VideoProgram is the program "video": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// VideoReason.
 type VideoProgram struct{ *runtime.Program }
 
 // VideoReason is what became of a packet that video saw.
@@ -186,20 +191,10 @@ func (r VideoReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)) 
 func (r VideoReason) String() string { return r.Desc().Name }
 
 // Count returns how many packets ended with the reason.
-func (p *VideoProgram) Count(r VideoReason) runtime.Count { return p.Program.CountAt(int(r)) }
+func (p *VideoProgram) Count(r VideoReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
 
-// Reasons iterates over all reasons and their counts.
-func (p *VideoProgram) Reasons() iter.Seq2[VideoReason, runtime.Count] {
-	return func(yield func(VideoReason, runtime.Count) bool) {
-		for i := range p.Program.Desc().Reasons {
-			if !yield(VideoReason(i), p.Program.CountAt(i)) {
-				return
-			}
-		}
-	}
-}
-
-// AudioProgram is the program "audio": Attach and Detach take the name of an interface.
+// AudioProgram is the program "audio": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// AudioReason.
 type AudioProgram struct{ *runtime.Program }
 
 // AudioReason is what became of a packet that audio saw.
@@ -267,18 +262,7 @@ func (r AudioReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r)) 
 func (r AudioReason) String() string { return r.Desc().Name }
 
 // Count returns how many packets ended with the reason.
-func (p *AudioProgram) Count(r AudioReason) runtime.Count { return p.Program.CountAt(int(r)) }
-
-// Reasons iterates over all reasons and their counts.
-func (p *AudioProgram) Reasons() iter.Seq2[AudioReason, runtime.Count] {
-	return func(yield func(AudioReason, runtime.Count) bool) {
-		for i := range p.Program.Desc().Reasons {
-			if !yield(AudioReason(i), p.Program.CountAt(i)) {
-				return
-			}
-		}
-	}
-}
+func (p *AudioProgram) Count(r AudioReason) (runtime.Count, error) { return p.Program.CountAt(int(r)) }
 
 // StreamsTable is the table "streams": a hash table of 256 rows.
 type StreamsTable struct{ t *runtime.Table }
@@ -323,16 +307,27 @@ func (t *StreamsTable) Get(key StreamsKey) (StreamsRow, error) {
 // Delete removes a row; an error that wraps runtime.ErrNotFound where there is none.
 func (t *StreamsTable) Delete(key StreamsKey) error { return t.t.Delete(t.key(key)) }
 
-// All iterates over the rows, in no order.
-func (t *StreamsTable) All() iter.Seq2[StreamsKey, StreamsRow] {
-	return func(yield func(StreamsKey, StreamsRow) bool) {
-		for k, v := range t.t.All() {
+// StreamsEntry is a row of streams with its key.
+type StreamsEntry struct {
+	Key StreamsKey
+	Row StreamsRow
+}
+
+// All iterates over the rows, in no order. An error ends the iteration.
+func (t *StreamsTable) All() iter.Seq2[StreamsEntry, error] {
+	return func(yield func(StreamsEntry, error) bool) {
+		for e, err := range t.t.All() {
+			if err != nil {
+				yield(StreamsEntry{}, err)
+				return
+			}
+			k := e.Key
 			key := StreamsKey{
 				Publisher: k[0].(netip.AddrPort),
 				Server:    k[1].(netip.AddrPort),
 				SSRC:      uint32(k[2].(uint64)),
 			}
-			if !yield(key, t.row(v)) {
+			if !yield(StreamsEntry{key, t.row(e.Value)}, nil) {
 				return
 			}
 		}
@@ -340,7 +335,7 @@ func (t *StreamsTable) All() iter.Seq2[StreamsKey, StreamsRow] {
 }
 
 // SubscribersGroups are the groups "subscribers": up to 256 groups of up to 512 receivers each, 8192 in all.
-type SubscribersGroups struct{ k *runtime.Groups }
+type SubscribersGroups struct{ k *runtime.GroupKind }
 
 // SubscribersKey is the key of a group of subscribers.
 type SubscribersKey struct {
@@ -349,18 +344,23 @@ type SubscribersKey struct {
 	SSRC      uint32
 }
 
-// Open opens a group without receivers. Errors: *runtime.ExistsError, *runtime.FullError, *runtime.ValueError, runtime.ErrClosed.
-func (k *SubscribersGroups) Open(key SubscribersKey) (*SubscribersGroup, error) {
-	g, err := k.k.Open(key.Publisher, key.Server, key.SSRC)
+// Open opens a group without receivers, and waits as SubscribersGroup.Change does. Errors: *runtime.ExistsError, *runtime.FullError,
+// *runtime.ValueError, runtime.ErrClosed.
+func (k *SubscribersGroups) Open(ctx context.Context, key SubscribersKey) (*SubscribersGroup, error) {
+	g, err := k.k.Open(ctx, key.Publisher, key.Server, key.SSRC)
 	if err != nil {
 		return nil, err
 	}
 	return wrapSubscribersGroup(g), nil
 }
 
-// Get returns the open group with a key; nil where there is none.
-func (k *SubscribersGroups) Get(key SubscribersKey) *SubscribersGroup {
-	return wrapSubscribersGroup(k.k.Get(key.Publisher, key.Server, key.SSRC))
+// Get returns the open group with a key; an error that wraps runtime.ErrNotFound where there is none.
+func (k *SubscribersGroups) Get(key SubscribersKey) (*SubscribersGroup, error) {
+	g, err := k.k.Get(key.Publisher, key.Server, key.SSRC)
+	if err != nil {
+		return nil, err
+	}
+	return wrapSubscribersGroup(g), nil
 }
 
 // All iterates over the open groups, those adopted from another process included.
@@ -410,10 +410,10 @@ func (g *SubscribersGroup) Receivers() []*SubscribersReceiver {
 // Len returns how many receivers the group has.
 func (g *SubscribersGroup) Len() int { return g.g.Len() }
 
-// Add adds a receiver behind the others. It gets packets when Add returns. Errors: *runtime.ValueError, *runtime.FullError,
-// runtime.ErrClosed.
-func (g *SubscribersGroup) Add(row SubscribersRow) (*SubscribersReceiver, error) {
-	v, err := g.g.Add(row.values()...)
+// Add adds a receiver after the others. It gets packets when Add returns; Add waits as Change does. Errors: *runtime.ValueError,
+// *runtime.FullError, runtime.ErrClosed.
+func (g *SubscribersGroup) Add(ctx context.Context, row SubscribersRow) (*SubscribersReceiver, error) {
+	v, err := g.g.Add(ctx, row.values()...)
 	if err != nil {
 		return nil, err
 	}
@@ -422,12 +422,16 @@ func (g *SubscribersGroup) Add(row SubscribersRow) (*SubscribersReceiver, error)
 
 // Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an error, nothing is
 // changed. Receivers that it adds get no packet before it returns, so that it may set their counters and credits.
-func (g *SubscribersGroup) Change(f func(c *SubscribersChange) error) error {
-	return g.g.Change(func(c *runtime.Change) error { return f(&SubscribersChange{c}) })
+//
+// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change returns its error, and the
+// change goes on.
+func (g *SubscribersGroup) Change(ctx context.Context, f func(c *SubscribersChange) error) error {
+	return g.g.Change(ctx, func(c *runtime.Change) error { return f(&SubscribersChange{c}) })
 }
 
 // Close closes the group: no packet reaches its receivers when it returns, and all that they had is free. Closing it again does nothing.
-func (g *SubscribersGroup) Close() error { return g.g.Close() }
+// It waits as Change does.
+func (g *SubscribersGroup) Close(ctx context.Context) error { return g.g.Close(ctx) }
 
 // String names the group by its key.
 func (g *SubscribersGroup) String() string { return g.g.String() }
@@ -435,7 +439,7 @@ func (g *SubscribersGroup) String() string { return g.g.String() }
 // SubscribersChange is several changes of a group in one step.
 type SubscribersChange struct{ c *runtime.Change }
 
-// Add adds a receiver behind the others.
+// Add adds a receiver after the others.
 func (c *SubscribersChange) Add(row SubscribersRow) (*SubscribersReceiver, error) {
 	v, err := c.c.Add(row.values()...)
 	if err != nil {
@@ -536,19 +540,23 @@ func (v *SubscribersReceiver) Group() *SubscribersGroup { return wrapSubscribers
 // Row returns the values in force.
 func (v *SubscribersReceiver) Row() SubscribersRow { return makeSubscribersRow(v.v.Values()) }
 
-// Set gives the receiver new values. They are in force when it returns; each packet sees the old or the new ones.
-func (v *SubscribersReceiver) Set(row SubscribersRow) error { return v.v.Set(row.values()...) }
-
-// Update changes the receiver's values. No change of another goroutine is lost: f is called again where one came between.
-func (v *SubscribersReceiver) Update(f func(row *SubscribersRow)) error {
-	return v.v.Update(updateSubscribersRow(f))
+// Set gives the receiver new values. They are in force when it returns; each packet sees the old or the new ones. It waits as
+// SubscribersGroup.Change does.
+func (v *SubscribersReceiver) Set(ctx context.Context, row SubscribersRow) error {
+	return v.v.Set(ctx, row.values()...)
 }
 
-// Remove removes the receiver: no packet reaches it when Remove returns. Removing it again does nothing.
-func (v *SubscribersReceiver) Remove() error { return v.v.Remove() }
+// Update changes the receiver's values, as Set does. No change of another goroutine is lost: f is called again where one came between.
+func (v *SubscribersReceiver) Update(ctx context.Context, f func(row *SubscribersRow)) error {
+	return v.v.Update(ctx, updateSubscribersRow(f))
+}
 
-// Usage returns what became of packets at the receiver; of one that is removed, until then.
-func (v *SubscribersReceiver) Usage() runtime.Usage { return v.v.Usage() }
+// Remove removes the receiver: no packet reaches it when Remove returns. Removing it again does nothing. It waits as SubscribersGroup.Change
+// does.
+func (v *SubscribersReceiver) Remove(ctx context.Context) error { return v.v.Remove(ctx) }
+
+// Usage returns the packets that were sent and not sent to the receiver; of one that is removed, until then.
+func (v *SubscribersReceiver) Usage() (runtime.Usage, error) { return v.v.Usage() }
 
 // Hops returns how packets leave towards the receiver; copies are sent only where the state is runtime.HopDirect.
 func (v *SubscribersReceiver) Hops() []runtime.Hop { return v.v.Hops() }
@@ -570,12 +578,16 @@ type SentEvent struct {
 
 func (SentEvent) event() {}
 
-// Events iterates over the events in the order in which programs began them, from the oldest that nobody has read. It sleeps while
-// there are none, and ends when ctx does, or the relay. The kernel never waits for the reader: what finds no room in the ring is counted
-// by Lost. Several iterations share the events, as goroutines share a channel.
-func (r *Relay) Events(ctx context.Context) iter.Seq[Event] {
-	return func(yield func(Event) bool) {
-		for e := range r.rt.Events(ctx) {
+// Events iterates over the events in the order in which programs began them, from the oldest that has not been read. It sleeps while
+// there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps runtime.ErrClosed where the relay is
+// closed. The kernel never waits for the reader: what finds no room in the ring is counted by Lost. Several iterations share the events, as goroutines share a channel.
+func (r *Relay) Events(ctx context.Context) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		for e, err := range r.rt.Events(ctx) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
 			var ev Event
 			switch e.ID {
 			case 1:
@@ -587,7 +599,7 @@ func (r *Relay) Events(ctx context.Context) iter.Seq[Event] {
 					Number:   uint16(e.Uint(1)),
 				}
 			}
-			if !yield(ev) {
+			if !yield(ev, nil) {
 				return
 			}
 		}

@@ -14,19 +14,20 @@ import (
 type offload struct {
 	relay *turnrelay.Relay // nil where there is none
 	why   string           // why there is none
+	log   *slog.Logger
 }
 
 // startOffload loads the relay and attaches it. It can't fail: without the kernel the server works as before.
 func startOffload(config Config, log *slog.Logger) *offload {
 	if config.NoOffload {
-		return &offload{why: "it was turned off"}
+		return &offload{why: "it was turned off", log: log}
 	}
 	relay, err := load(config.Interfaces, log)
 	if err != nil {
 		log.Warn("channel data stays in user space", "error", err)
-		return &offload{why: err.Error()}
+		return &offload{why: err.Error(), log: log}
 	}
-	return &offload{relay: relay}
+	return &offload{relay: relay, log: log}
 }
 
 // load loads the relay and attaches both programs to each interface: which one a client or a peer is behind is not
@@ -111,14 +112,16 @@ func (o *offload) outcomes() []Outcome {
 		return nil
 	}
 	var list []Outcome
-	for reason, n := range o.relay.ToPeer.Reasons() {
-		if n.Packets > 0 {
-			list = append(list, Outcome{Program: o.relay.ToPeer.Name(), Reason: reason.String(), Packets: n.Packets})
+	for _, p := range o.relay.Runtime().Programs() {
+		counts, err := p.Counts()
+		if err != nil {
+			o.log.Warn("the kernel's counters can't be read", "error", err)
+			return nil
 		}
-	}
-	for reason, n := range o.relay.ToClient.Reasons() {
-		if n.Packets > 0 {
-			list = append(list, Outcome{Program: o.relay.ToClient.Name(), Reason: reason.String(), Packets: n.Packets})
+		for i, n := range counts {
+			if n.Packets > 0 {
+				list = append(list, Outcome{Program: p.Name(), Reason: p.Desc().Reason(i).Name, Packets: n.Packets})
+			}
 		}
 	}
 	return list

@@ -86,7 +86,8 @@ func (r *Relay) DetachAll() error { return r.rt.DetachAll() }
 // Runtime returns the relay without types, for what all relays have in common: metrics, tools.
 func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
-// ToPeerProgram is the program "to_peer": Attach and Detach take the name of an interface.
+// ToPeerProgram is the program "to_peer": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// ToPeerReason.
 type ToPeerProgram struct{ *runtime.Program }
 
 // ToPeerReason is what became of a packet that to_peer saw.
@@ -142,20 +143,12 @@ func (r ToPeerReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r))
 func (r ToPeerReason) String() string { return r.Desc().Name }
 
 // Count returns how many packets ended with the reason.
-func (p *ToPeerProgram) Count(r ToPeerReason) runtime.Count { return p.Program.CountAt(int(r)) }
-
-// Reasons iterates over all reasons and their counts.
-func (p *ToPeerProgram) Reasons() iter.Seq2[ToPeerReason, runtime.Count] {
-	return func(yield func(ToPeerReason, runtime.Count) bool) {
-		for i := range p.Program.Desc().Reasons {
-			if !yield(ToPeerReason(i), p.Program.CountAt(i)) {
-				return
-			}
-		}
-	}
+func (p *ToPeerProgram) Count(r ToPeerReason) (runtime.Count, error) {
+	return p.Program.CountAt(int(r))
 }
 
-// ToClientProgram is the program "to_client": Attach and Detach take the name of an interface.
+// ToClientProgram is the program "to_client": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// ToClientReason.
 type ToClientProgram struct{ *runtime.Program }
 
 // ToClientReason is what became of a packet that to_client saw.
@@ -210,17 +203,8 @@ func (r ToClientReason) Desc() abi.Reason { return desc.Programs[1].Reason(int(r
 func (r ToClientReason) String() string { return r.Desc().Name }
 
 // Count returns how many packets ended with the reason.
-func (p *ToClientProgram) Count(r ToClientReason) runtime.Count { return p.Program.CountAt(int(r)) }
-
-// Reasons iterates over all reasons and their counts.
-func (p *ToClientProgram) Reasons() iter.Seq2[ToClientReason, runtime.Count] {
-	return func(yield func(ToClientReason, runtime.Count) bool) {
-		for i := range p.Program.Desc().Reasons {
-			if !yield(ToClientReason(i), p.Program.CountAt(i)) {
-				return
-			}
-		}
-	}
+func (p *ToClientProgram) Count(r ToClientReason) (runtime.Count, error) {
+	return p.Program.CountAt(int(r))
 }
 
 // Channel is what a session "channel" is opened with.
@@ -274,17 +258,21 @@ func (s *ChannelSession) Fields() Channel {
 	}
 }
 
-// Counters returns what was sent for the session.
-func (s *ChannelSession) Counters() ChannelCounters {
-	c := s.s.Counters()
+// Counters returns what was sent for the session; an error where it is over.
+func (s *ChannelSession) Counters() (ChannelCounters, error) {
+	c, err := s.s.Counters()
+	if err != nil {
+		return ChannelCounters{}, err
+	}
 	return ChannelCounters{
 		ByChannel: c[0],
 		ByPeer:    c[1],
-	}
+	}, nil
 }
 
-// LastUsed returns when a packet was last sent for the session; the zero time where none was.
-func (s *ChannelSession) LastUsed() time.Time { return s.s.LastUsed() }
+// LastUsed returns when a packet was last sent for the session; the zero time where none was. It returns an error where the session is
+// over.
+func (s *ChannelSession) LastUsed() (time.Time, error) { return s.s.LastUsed() }
 
 // Done is closed when the session is over.
 func (s *ChannelSession) Done() <-chan struct{} { return s.s.Done() }

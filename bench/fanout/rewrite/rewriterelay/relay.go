@@ -4,6 +4,7 @@
 package rewriterelay
 
 import (
+	"context"
 	_ "embed"
 	"iter"
 	"log/slog"
@@ -73,7 +74,7 @@ func Load(opt Options) (*Relay, error) {
 	return &Relay{
 		rt:        rt,
 		Deliver:   &DeliverProgram{rt.Program("deliver")},
-		Receivers: &ReceiversGroups{rt.Groups("receivers")},
+		Receivers: &ReceiversGroups{rt.GroupKind("receivers")},
 	}, nil
 }
 
@@ -87,7 +88,8 @@ func (r *Relay) DetachAll() error { return r.rt.DetachAll() }
 // Runtime returns the relay without types, for what all relays have in common: metrics, tools.
 func (r *Relay) Runtime() *runtime.Relay { return r.rt }
 
-// DeliverProgram is the program "deliver": Attach and Detach take the name of an interface.
+// DeliverProgram is the program "deliver": Attach and Detach take the name of an interface; what Counts returns is indexed by
+// DeliverReason.
 type DeliverProgram struct{ *runtime.Program }
 
 // DeliverReason is what became of a packet that deliver saw.
@@ -144,34 +146,30 @@ func (r DeliverReason) Desc() abi.Reason { return desc.Programs[0].Reason(int(r)
 func (r DeliverReason) String() string { return r.Desc().Name }
 
 // Count returns how many packets ended with the reason.
-func (p *DeliverProgram) Count(r DeliverReason) runtime.Count { return p.Program.CountAt(int(r)) }
-
-// Reasons iterates over all reasons and their counts.
-func (p *DeliverProgram) Reasons() iter.Seq2[DeliverReason, runtime.Count] {
-	return func(yield func(DeliverReason, runtime.Count) bool) {
-		for i := range p.Program.Desc().Reasons {
-			if !yield(DeliverReason(i), p.Program.CountAt(i)) {
-				return
-			}
-		}
-	}
+func (p *DeliverProgram) Count(r DeliverReason) (runtime.Count, error) {
+	return p.Program.CountAt(int(r))
 }
 
 // ReceiversGroups are the groups "receivers": up to 1 groups of up to 512 receivers each, 512 in all.
-type ReceiversGroups struct{ k *runtime.Groups }
+type ReceiversGroups struct{ k *runtime.GroupKind }
 
-// Open opens a group without receivers. Errors: *runtime.ExistsError, *runtime.FullError, *runtime.ValueError, runtime.ErrClosed.
-func (k *ReceiversGroups) Open(key netip.AddrPort) (*ReceiversGroup, error) {
-	g, err := k.k.Open(key)
+// Open opens a group without receivers, and waits as ReceiversGroup.Change does. Errors: *runtime.ExistsError, *runtime.FullError,
+// *runtime.ValueError, runtime.ErrClosed.
+func (k *ReceiversGroups) Open(ctx context.Context, key netip.AddrPort) (*ReceiversGroup, error) {
+	g, err := k.k.Open(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	return wrapReceiversGroup(g), nil
 }
 
-// Get returns the open group with a key; nil where there is none.
-func (k *ReceiversGroups) Get(key netip.AddrPort) *ReceiversGroup {
-	return wrapReceiversGroup(k.k.Get(key))
+// Get returns the open group with a key; an error that wraps runtime.ErrNotFound where there is none.
+func (k *ReceiversGroups) Get(key netip.AddrPort) (*ReceiversGroup, error) {
+	g, err := k.k.Get(key)
+	if err != nil {
+		return nil, err
+	}
+	return wrapReceiversGroup(g), nil
 }
 
 // All iterates over the open groups, those adopted from another process included.
@@ -217,10 +215,10 @@ func (g *ReceiversGroup) Receivers() []*ReceiversReceiver {
 // Len returns how many receivers the group has.
 func (g *ReceiversGroup) Len() int { return g.g.Len() }
 
-// Add adds a receiver behind the others. It gets packets when Add returns. Errors: *runtime.ValueError, *runtime.FullError,
-// runtime.ErrClosed.
-func (g *ReceiversGroup) Add(row ReceiversRow) (*ReceiversReceiver, error) {
-	v, err := g.g.Add(row.values()...)
+// Add adds a receiver after the others. It gets packets when Add returns; Add waits as Change does. Errors: *runtime.ValueError,
+// *runtime.FullError, runtime.ErrClosed.
+func (g *ReceiversGroup) Add(ctx context.Context, row ReceiversRow) (*ReceiversReceiver, error) {
+	v, err := g.g.Add(ctx, row.values()...)
 	if err != nil {
 		return nil, err
 	}
@@ -229,12 +227,16 @@ func (g *ReceiversGroup) Add(row ReceiversRow) (*ReceiversReceiver, error) {
 
 // Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an error, nothing is
 // changed. Receivers that it adds get no packet before it returns.
-func (g *ReceiversGroup) Change(f func(c *ReceiversChange) error) error {
-	return g.g.Change(func(c *runtime.Change) error { return f(&ReceiversChange{c}) })
+//
+// Change waits until no program sees the receivers from before it: some milliseconds. If ctx ends first, Change returns its error, and the
+// change goes on.
+func (g *ReceiversGroup) Change(ctx context.Context, f func(c *ReceiversChange) error) error {
+	return g.g.Change(ctx, func(c *runtime.Change) error { return f(&ReceiversChange{c}) })
 }
 
 // Close closes the group: no packet reaches its receivers when it returns, and all that they had is free. Closing it again does nothing.
-func (g *ReceiversGroup) Close() error { return g.g.Close() }
+// It waits as Change does.
+func (g *ReceiversGroup) Close(ctx context.Context) error { return g.g.Close(ctx) }
 
 // String names the group by its key.
 func (g *ReceiversGroup) String() string { return g.g.String() }
@@ -242,7 +244,7 @@ func (g *ReceiversGroup) String() string { return g.g.String() }
 // ReceiversChange is several changes of a group in one step.
 type ReceiversChange struct{ c *runtime.Change }
 
-// Add adds a receiver behind the others.
+// Add adds a receiver after the others.
 func (c *ReceiversChange) Add(row ReceiversRow) (*ReceiversReceiver, error) {
 	v, err := c.c.Add(row.values()...)
 	if err != nil {
@@ -328,19 +330,23 @@ func (v *ReceiversReceiver) Group() *ReceiversGroup { return wrapReceiversGroup(
 // Row returns the values in force.
 func (v *ReceiversReceiver) Row() ReceiversRow { return makeReceiversRow(v.v.Values()) }
 
-// Set gives the receiver new values. They are in force when it returns; each packet sees the old or the new ones.
-func (v *ReceiversReceiver) Set(row ReceiversRow) error { return v.v.Set(row.values()...) }
-
-// Update changes the receiver's values. No change of another goroutine is lost: f is called again where one came between.
-func (v *ReceiversReceiver) Update(f func(row *ReceiversRow)) error {
-	return v.v.Update(updateReceiversRow(f))
+// Set gives the receiver new values. They are in force when it returns; each packet sees the old or the new ones. It waits as
+// ReceiversGroup.Change does.
+func (v *ReceiversReceiver) Set(ctx context.Context, row ReceiversRow) error {
+	return v.v.Set(ctx, row.values()...)
 }
 
-// Remove removes the receiver: no packet reaches it when Remove returns. Removing it again does nothing.
-func (v *ReceiversReceiver) Remove() error { return v.v.Remove() }
+// Update changes the receiver's values, as Set does. No change of another goroutine is lost: f is called again where one came between.
+func (v *ReceiversReceiver) Update(ctx context.Context, f func(row *ReceiversRow)) error {
+	return v.v.Update(ctx, updateReceiversRow(f))
+}
 
-// Usage returns what became of packets at the receiver; of one that is removed, until then.
-func (v *ReceiversReceiver) Usage() runtime.Usage { return v.v.Usage() }
+// Remove removes the receiver: no packet reaches it when Remove returns. Removing it again does nothing. It waits as ReceiversGroup.Change
+// does.
+func (v *ReceiversReceiver) Remove(ctx context.Context) error { return v.v.Remove(ctx) }
+
+// Usage returns the packets that were sent and not sent to the receiver; of one that is removed, until then.
+func (v *ReceiversReceiver) Usage() (runtime.Usage, error) { return v.v.Usage() }
 
 // Hops returns how packets leave towards the receiver; copies are sent only where the state is runtime.HopDirect.
 func (v *ReceiversReceiver) Hops() []runtime.Hop { return v.v.Hops() }

@@ -72,13 +72,12 @@ func (r *relay) forward(clsact bool) (how string, err error) {
 			return "", fmt.Errorf("client IPv%d, peer IPv%d: %w", c.client, c.peer, err)
 		}
 	}
-	if n := toPeer.Count("sent").Packets; n != 4 {
-		return "", fmt.Errorf("to_peer counted %d packets as sent, not 4", n)
+	for _, p := range []*runtime.Program{toPeer, toClient} {
+		if n, err := p.Count("sent"); err != nil || n.Packets != 4 {
+			return "", errors.Join(err, fmt.Errorf("%v counted %d packets as sent, not 4", p, n.Packets))
+		}
 	}
-	if n := toClient.Count("sent").Packets; n != 4 {
-		return "", fmt.Errorf("to_client counted %d packets as sent, not 4", n)
-	}
-	how = toPeer.Attachments()[0].How
+	mode := toPeer.Attachments()[0].Mode
 	at := func(port uint16) netip.AddrPort { return netip.AddrPortFrom(line.PeerAddr.Of(4), port) }
 	if _, err := loaded.Open("channel", at(1), at(2), channel, at(3), at(4)); err != nil {
 		return "", err
@@ -98,7 +97,7 @@ func (r *relay) forward(clsact bool) (how string, err error) {
 	if err := talk(next, line, 4, 4); err != nil {
 		return "", fmt.Errorf("after the adoption: %w", err)
 	}
-	return how, replaced(network, line, next.Program("to_peer"), how)
+	return mode.String(), replaced(network, line, next.Program("to_peer"), mode)
 }
 
 // pinPath is where the relay is pinned.
@@ -106,7 +105,7 @@ const pinPath = "/sys/fs/bpf/fastrelay-testkernel"
 
 // replaced deletes the device that a program is attached to and makes another of that name, to which the program
 // has to be attached then.
-func replaced(network *testnet.Net, line *testnet.Line, p *runtime.Program, how string) error {
+func replaced(network *testnet.Net, line *testnet.Line, p *runtime.Program, mode runtime.AttachMode) error {
 	if err := line.Relay.Do(func() error {
 		old := netlink.LinkAttrs{Name: line.RelayIn.Name, Index: line.RelayIn.Index}
 		return netlink.LinkDel(&netlink.Device{LinkAttrs: old})
@@ -123,7 +122,7 @@ func replaced(network *testnet.Net, line *testnet.Line, p *runtime.Program, how 
 	}
 	return testnet.Until(patience, "the program is attached to the new device", func() bool {
 		at := p.Attachments()
-		return len(at) == 1 && at[0] == runtime.Attachment{Interface: dev.Name, Index: dev.Index, How: how}
+		return len(at) == 1 && at[0] == runtime.Attachment{Interface: dev.Name, Index: dev.Index, Mode: mode}
 	})
 }
 
