@@ -140,7 +140,7 @@ func (w *rewriter) admit(a *spec.Action) {
 		w.fail(codeAdmit, e.Pos, "this is %s, where a credit is wanted", v.t.What()).WithHint("declare the value with type \"credit\" or \"bucket\"")
 		return
 	}
-	out := &ir.Admit{Row: v.row, Member: v.member, Pos: a.Pos}
+	out := &ir.Admit{Row: v.row, Member: v.member, Overdraft: a.Overdraft, Refused: -1, Pos: a.Pos}
 	switch {
 	case level == nil && v.t.Bits > 1:
 		w.fail(codeAdmit, e.Pos, "%q has a credit for each level of priority", v.member.Name).WithHint("say which one: %s[priority]", e.Path[0].Value+"."+v.member.Name)
@@ -178,7 +178,9 @@ func (w *rewriter) admit(a *spec.Action) {
 			return
 		}
 	}
-	out.Refused = w.went("refused_"+v.member.Name, "no "+v.member.Name+" left", a.Pos)
+	if !a.Overdraft {
+		out.Refused = w.went("refused_"+v.member.Name, "no "+v.member.Name+" left", a.Pos)
+	}
 	out.Contended = w.went("contended", "too many processors spend from one credit at once", a.Pos)
 	w.fx.Admits = append(w.fx.Admits, out)
 }

@@ -32,7 +32,11 @@ func (b *builder) effects(e *ir.Effects) *effects {
 		out.full = append(out.full, b.outcome(s.Pos, "emit "+s.Event.Name+": "+what))
 	}
 	for _, s := range e.Admits {
-		out.refused = append(out.refused, b.outcome(s.Pos, "admit "+s.Member.Name+": "+b.stop(s.Refused)))
+		what := "overdrawn"
+		if !s.Overdraft {
+			what = b.stop(s.Refused)
+		}
+		out.refused = append(out.refused, b.outcome(s.Pos, "admit "+s.Member.Name+": "+what))
 		b.stop(s.Contended)
 	}
 	return out
@@ -56,17 +60,21 @@ func (r *run) before(e *effects) (taken []spent, ok bool) {
 		}
 	}
 	for i, s := range e.ir.Admits {
-		credit, amount := r.admit(s)
+		credit, amount, admitted := r.admit(s)
 		if r.err != nil {
 			return nil, false
 		}
-		if credit == nil {
+		if !admitted {
 			e.refused[i].Hits++
-			r.giveBack(taken)
-			r.stop(s.Refused)
-			return nil, false
+			if !s.Overdraft {
+				r.giveBack(taken)
+				r.stop(s.Refused)
+				return nil, false
+			}
 		}
-		taken = append(taken, spent{credit, amount})
+		if credit != nil {
+			taken = append(taken, spent{credit, amount})
+		}
 	}
 	r.draw(e.ir.Draws)
 	for _, s := range e.ir.Lets {
@@ -137,8 +145,8 @@ func (r *run) emit(s *ir.Emit) {
 	r.result.Events = append(r.result.Events, e)
 }
 
-// admit spends a credit, or counts the packet as refused and returns nil. A row without a credit refuses.
-func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64) {
+// admit spends a credit, or counts the packet as refused. A row without a credit refuses. What is overdrawn is not admitted, but spent.
+func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64, admitted bool) {
 	t := s.Member.Type
 	index := littleEndian(r.member(s.Row, s.Member, ir.Whole))
 	var level, floor uint64
@@ -152,13 +160,13 @@ func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64) {
 	levels := uint64(max(r.relay.plan.Levels, 1))
 	switch {
 	case r.err != nil:
-		return nil, 0
+		return nil, 0, false
 	case t.Bits != 1 && uint64(t.Bits) != levels:
 		r.fail("member %q has %d credits, for %d levels of priority", s.Member.Name, t.Bits, levels)
-		return nil, 0
+		return nil, 0, false
 	case level >= levels:
 		r.fail("a credit of level %d, of %d", level, levels)
-		return nil, 0
+		return nil, 0, false
 	}
 	which := index
 	if t.Bits > 1 {
@@ -166,21 +174,26 @@ func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64) {
 	}
 	if index != 0 && which < uint64(len(r.relay.Credits)) {
 		credit = &r.relay.Credits[which]
-		admitted := false
 		if t.Kind == ir.Bucket {
 			admitted, amount = credit.refill(cost, floor, r.relay.World.Clock)
 		} else {
 			admitted, amount = credit.spend(cost, floor)
 		}
-		if admitted {
-			return credit, amount
+		switch {
+		case admitted:
+			return credit, amount, true
+		case !s.Overdraft:
+			credit.Refused[level]++
+		case t.Kind == ir.Bucket:
+			amount = credit.overdrawTimed(cost, r.relay.World.Clock)
+		default:
+			credit.Spent, amount = credit.Spent+cost, cost
 		}
-		credit.Refused[level]++
 	}
 	if s.Count != nil {
 		r.count(s.Count)
 	}
-	return nil, 0
+	return credit, amount, false
 }
 
 // spend spends cost if floor remains below the limit.
@@ -217,6 +230,19 @@ func (c *Credit) refill(cost, floor, now uint64) (admitted bool, amount uint64) 
 	}
 	c.Spent = from + takes
 	return true, takes
+}
+
+// overdrawTimed spends cost from a credit that refills, whatever is left. At a rate of 0 there is no time that it takes.
+func (c *Credit) overdrawTimed(cost, now uint64) (amount uint64) {
+	if c.Limit == 0 {
+		return 0
+	}
+	takes, from := min(cost, maxCost)*second/c.Limit, max(c.Spent, now)
+	if from+takes < from {
+		return 0
+	}
+	c.Spent = from + takes
+	return takes
 }
 
 // draw takes numbers from shared counters.

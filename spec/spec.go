@@ -367,13 +367,14 @@ type Action struct {
 	Reason Name // drop
 
 	// let: names and their values are in Set. emit: the event's fields are, each Target an OpName of one element.
-	Event  Name    // emit
-	Credit *Expr   `member:"credit,own"` // admit: "r.credit", or "r.credit[priority]"
-	Cost   *Expr   `member:"cost"`       // admit
-	Floor  *Expr   `member:"floor"`      // admit: what has to remain; nil: nothing
-	Count  *Expr   `member:"count,name"` // admit: a counter of a row that counts refused packets ("r.skipped"); nil: none
-	By     *Expr   `member:"by,own"`     // count, and Count of admit: how much; nil: 1
-	FanOut *FanOut // fan_out
+	Event     Name    // emit
+	Credit    *Expr   `member:"credit,own"` // admit: "r.credit", or "r.credit[priority]"
+	Cost      *Expr   `member:"cost"`       // admit
+	Floor     *Expr   `member:"floor"`      // admit: what has to remain; nil: nothing
+	Count     *Expr   `member:"count,name"` // admit: a counter of a row that counts refused packets ("r.skipped"); nil: none
+	Overdraft bool    `member:"overdraft"`  // admit: it charges, and refuses nothing
+	By        *Expr   `member:"by,own"`     // count, and Count of admit: how much; nil: 1
+	FanOut    *FanOut // fan_out
 }
 
 // FanOut sends a copy to each receiver of a group. In its rules the receiver's row is called `r`.

@@ -113,20 +113,44 @@ func (e *effects) admit(i int, s *ir.Admit) {
 	} else {
 		e.stmt(s.Pos, "int %s = fr_admit(%s, %s, %s);", admitted, credit, spent, floor)
 	}
-	e.stmt(s.Pos, "if (%s == FR_REFUSED) {", admitted)
-	e.indent++
-	e.stmt(s.Pos, "fr_refused(%s, %s);", credit, level)
-	if s.Count != nil {
-		e.counter(s.Count)
+	if s.Overdraft {
+		e.overdraw(i, s, credit, spent)
+	} else {
+		e.stmt(s.Pos, "if (%s == FR_REFUSED) {", admitted)
+		e.indent++
+		e.stmt(s.Pos, "fr_refused(%s, %s);", credit, level)
+		if s.Count != nil {
+			e.counter(s.Count)
+		}
+		for _, u := range e.undo {
+			e.line("%s", u)
+		}
+		e.stmt(s.Pos, "%s", e.up(s.Refused))
+		e.indent--
+		e.line("}")
 	}
-	for _, u := range e.undo {
-		e.line("%s", u)
+	if !s.Overdraft || s.Member.Type.Kind == ir.Bucket {
+		e.stopIf(s.Pos, "unlikely("+admitted+" == FR_CONTENDED)", e.undo, e.up(s.Contended))
 	}
-	e.stmt(s.Pos, "%s", e.up(s.Refused))
-	e.indent--
-	e.line("}")
-	e.stopIf(s.Pos, "unlikely("+admitted+" == FR_CONTENDED)", e.undo, e.up(s.Contended))
 	e.undo = append(e.undo, fmt.Sprintf("fr_refund(%s, %s);", credit, spent))
+}
+
+// overdraw spends what isn't admitted all the same.
+func (e *effects) overdraw(i int, s *ir.Admit, credit, spent string) {
+	e.needs["overdraft"] = "yes"
+	if s.Count != nil {
+		e.stmt(s.Pos, "if (admitted%d == FR_REFUSED) {", i)
+		e.indent++
+		e.counter(s.Count)
+		e.indent--
+		e.line("}")
+	}
+	e.stmt(s.Pos, "if (admitted%d < FR_ADMITTED)", i)
+	if s.Member.Type.Kind == ir.Bucket {
+		e.stmt(s.Pos, "\tadmitted%d = fr_overdraw_timed(%s, spent%d, %s);", i, credit, i, e.clock())
+	} else {
+		e.stmt(s.Pos, "\t%s = fr_overdraw(%s, %s);", spent, credit, spent)
+	}
 }
 
 // draw takes a number from a shared counter.

@@ -59,7 +59,8 @@ type Emit struct {
 // max(spent, now) + t - now <= room, and spent becomes max(spent, now) + t. Nothing is admitted at a rate of 0. Cost counts
 // as at most 2^32-1, burst as at most 2^33-1.
 //
-// A refused packet is counted in the credit's refused, by Level. A row without a credit (index 0) refuses.
+// A refused packet is counted in the credit's refused, by Level. A row without a credit (index 0) refuses. With Overdraft nothing is
+// refused: where Cost isn't admitted, spent grows by as much as if it were (not at a rate of 0, and not where that would wrap).
 type Admit struct {
 	Row       *Row
 	Member    *Member // Kind Credit or Bucket
@@ -67,8 +68,9 @@ type Admit struct {
 	Cost      Expr
 	Floor     Expr   `text:"above"` // nil: 0
 	Count     *Count // what else counts a refused packet; nil: nothing
-	Refused   int
-	Contended int // reason: compare and swap failed AdmitTries times
+	Overdraft bool   `text:"overdraft"` // what would be refused is counted by Count, spent all the same, and goes on
+	Refused   int    // -1: Overdraft
+	Contended int    // reason: compare and swap failed AdmitTries times
 	Pos       diag.Pos
 }
 
