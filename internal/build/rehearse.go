@@ -9,7 +9,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
-	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/sample"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
@@ -31,7 +31,7 @@ func Rehearse(ctx context.Context, s *spec.Spec, plan *ir.Plan) (*diag.List, err
 		report(list, plan.Pos, err, nil)
 		return list, nil
 	}
-	fault, err := fuzz.Rehearse(ctx, s, plan, rehearsalPackets, rehearsalTime)
+	fault, err := sample.Rehearse(ctx, s, plan, rehearsalPackets, rehearsalTime)
 	if err != nil || fault == nil {
 		return list, err
 	}

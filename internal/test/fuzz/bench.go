@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/sample"
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
@@ -37,19 +38,17 @@ type logged struct {
 }
 
 func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, net *testrun.Net) (*bench, error) {
-	few := *plan // most slots and counters are never used, and copying them takes time
-	few.Slots, few.Shared, few.Credits = min(plan.Slots, 64), min(plan.Shared, 64), min(plan.Credits, someCredit)
-	few.Translations, few.Ring = min(plan.Translations, someRows), min(plan.Ring, ringSize)
-	b := &bench{plan: &few, settings: settings}
+	few := sample.Few(plan)
+	b := &bench{plan: few, settings: settings}
 	for _, r := range []**sim.Relay{&b.model, &b.mirror, &b.before, &b.probe} {
-		relay, err := sim.New(&few, settings)
+		relay, err := sim.New(few, settings)
 		if err != nil {
 			return nil, err
 		}
 		if net != nil {
 			relay.World.Route = net.Route
 		}
-		relay.World.Refuses, relay.World.Clock = testrun.Refuses, clock
+		relay.World.Refuses, relay.World.Clock = testrun.Refuses, sample.Clock
 		relay.World.Infers = skbfacts.Allowed == skbfacts.None
 		*r = relay
 	}
@@ -57,11 +56,11 @@ func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, net *tes
 	if object == nil {
 		return b, nil
 	}
-	k, err := testrun.Load(&few, object, settings)
+	k, err := testrun.Load(few, object, settings)
 	if err != nil {
 		return nil, err
 	}
-	for i := range min(watched, plan.Shared) {
+	for i := range min(sample.Watched, plan.Shared) {
 		k.Watch(i)
 	}
 	if testrun.UsesCopies(plan) {
@@ -70,9 +69,6 @@ func newBench(plan *ir.Plan, object []byte, settings map[string][]byte, net *tes
 	b.kernel = k
 	return b, nil
 }
-
-// clock is the time of a model that runs alone.
-const clock = 1000 * second
 
 // tell sets the model's clock to the kernel's.
 func (b *bench) tell(r *sim.Relay) error {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/sample"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
@@ -24,7 +25,7 @@ func (c *Case) fanOut(plan *ir.Plan, state *sim.Relay) {
 			c.Groups = append(c.Groups, out)
 		}
 	}
-	split := findCredits(state.Plan()).split
+	split := sample.FirstBucket(state.Plan())
 	for i, credit := range state.Credits {
 		out := CaseCredit{Index: i, Limit: credit.Limit, Spent: credit.Spent, Burst: credit.Burst}
 		if now := state.World.Clock; i >= split && credit.Spent > now {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/sample"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -61,20 +62,13 @@ func (r *Report) Missed() []*sim.Point {
 	return slices.DeleteFunc(slices.Clone(r.Coverage), func(p *sim.Point) bool { return p.Hits > 0 })
 }
 
-const (
-	roundPackets  = 256 // packets on one state
-	framePackets  = 16  // packets made of one frame
-	freshPackets  = 4   // likewise, where the program learns from each packet
-	settingRounds = 8   // rounds with one choice of settings
-)
-
 // Run compares the model and the kernel until the packets or the time are used up, or until they differ. An error says that
 // nothing could be compared (no rights, an object that doesn't load); a difference is in the report.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	if c.Packets == 0 && c.Duration == 0 {
 		return nil, errors.New("fuzz: neither a number of packets nor a duration is given")
 	}
-	f := &fuzzer{Config: c, rng: newSource(c.Seed), headers: packet.NewHeaders(c.Spec), report: Report{Verdicts: map[sim.Verdict]int{}}}
+	f := &fuzzer{Config: c, rng: sample.NewSource(c.Seed), headers: packet.NewHeaders(c.Spec), report: Report{Verdicts: map[sim.Verdict]int{}}}
 	defer f.close()
 	if c.Object != nil {
 		net, leave, err := enter(c.Plan)
@@ -125,13 +119,13 @@ func network(plan *ir.Plan) (*testrun.Net, error) {
 
 type fuzzer struct {
 	Config
-	rng     source
+	rng     sample.Source
 	headers *packet.Headers
 	report  Report
 
 	net        *testrun.Net // where the thread is; nil: where it was
 	bench      *bench
-	generators []*generator
+	generators []*sample.Generator
 	examined   int
 	seen       []bool // by point of the plan
 }
@@ -148,7 +142,7 @@ func (f *fuzzer) done(ctx context.Context) bool {
 
 func (f *fuzzer) run(ctx context.Context) error {
 	for round := 0; !f.done(ctx); round++ {
-		if round%settingRounds == 0 {
+		if round%sample.SettingRounds == 0 {
 			if err := f.load(round == 0); err != nil {
 				return err
 			}
@@ -170,7 +164,7 @@ func (f *fuzzer) load(first bool) error {
 		}
 		f.bench.close()
 	}
-	settings := f.rng.settings(f.Plan)
+	settings := f.rng.Settings(f.Plan)
 	if first && !slices.ContainsFunc(f.Plan.Settings, func(s *ir.Setting) bool { return s.Default == nil }) {
 		settings = nil
 	}
@@ -183,23 +177,7 @@ func (f *fuzzer) load(first bool) error {
 		f.seen = make([]bool, len(b.points))
 	}
 	f.generators = nil
-	value := func(s *ir.Setting) []byte {
-		if v, ok := settings[s.Name]; ok {
-			return v
-		}
-		return s.Default
-	}
-	f.rng.known, f.rng.near, f.rng.credits = nil, nil, findCredits(b.plan)
-	for _, p := range f.Plan.Programs {
-		i := slices.IndexFunc(f.Spec.Programs, func(sp *spec.Program) bool { return sp.Name.Value == p.Name })
-		h := findHints(p, value)
-		f.rng.known = append(f.rng.known, h.numbers()...)
-		f.rng.near = append(f.rng.near, h.addresses()...)
-		f.generators = append(f.generators, &generator{plan: f.Plan, program: f.Spec.Programs[i], headers: f.headers, hints: h})
-	}
-	for _, g := range f.generators {
-		g.source = f.rng
-	}
+	f.generators = f.rng.Generators(f.Spec, f.Plan, f.headers, settings)
 	return nil
 }
 
@@ -224,42 +202,42 @@ func (f *fuzzer) collect() {
 // round runs packets on one random state.
 func (f *fuzzer) round(ctx context.Context) error {
 	b := f.bench
-	f.rng.state(b.plan, b.model)
+	f.rng.State(b.plan, b.model)
 	b.patience = 0
-	if f.rng.one(4) {
-		b.patience = 1 + f.rng.IntN(roundPackets)
+	if f.rng.One(4) {
+		b.patience = 1 + f.rng.IntN(sample.RoundPackets)
 	}
 	if err := b.start(); err != nil {
 		return err
 	}
 	var frame *packet.Frame
-	var g *generator
+	var g *sample.Generator
 	left := 0 // packets that are still made of the frame
-	for n := range roundPackets {
+	for n := range sample.RoundPackets {
 		if n%64 == 0 && f.done(ctx) {
 			break
 		}
 		if left--; left <= 0 {
-			g = pick(f.rng, f.generators)
-			left = framePackets
-			if g.does(spec.ActLearn) {
-				left = freshPackets
+			g = sample.Pick(f.rng, f.generators)
+			left = sample.FramePackets
+			if g.Does(spec.ActLearn) {
+				left = sample.FreshPackets
 			}
 			frame = f.frame(g)
 		}
-		p := g.packet(frame)
-		res, err := f.try(g.program.Name.Value, p)
+		p := g.Packet(frame)
+		res, err := f.try(g.Program.Name.Value, p)
 		if err != nil || f.report.Difference != nil {
 			return err
 		}
-		if res.Verdict != sim.VerdictSent || !f.rng.one(32) {
+		if res.Verdict != sim.VerdictSent || !f.rng.One(32) {
 			continue
 		}
-		data := g.atBound(frame, &res)
+		data := g.AtBound(frame, &res)
 		if data == nil {
 			continue
 		}
-		if _, err := f.try(g.program.Name.Value, sim.Packet{Data: data}); err != nil || f.report.Difference != nil {
+		if _, err := f.try(g.Program.Name.Value, sim.Packet{Data: data}); err != nil || f.report.Difference != nil {
 			return err
 		}
 	}
@@ -274,14 +252,14 @@ func (f *fuzzer) round(ctx context.Context) error {
 }
 
 // frame makes a frame for a program: most packets should come further than the first lookup.
-func (f *fuzzer) frame(g *generator) *packet.Frame {
-	frame := g.frame(f.bench.model)
+func (f *fuzzer) frame(g *sample.Generator) *packet.Frame {
+	frame := g.Frame(f.bench.model)
 	for range 16 { // most packets should come further than the first lookup
-		res, err := f.bench.probe.Run(g.program.Name.Value, sim.Packet{Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host)})
-		if err != nil || g.arrives(res) || f.rng.one(12) || f.isNew() {
+		res, err := f.bench.probe.Run(g.Program.Name.Value, sim.Packet{Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host)})
+		if err != nil || g.Arrives(res) || f.rng.One(12) || f.isNew() {
 			break
 		}
-		frame = g.frame(f.bench.model)
+		frame = g.Frame(f.bench.model)
 	}
 	return frame
 }
@@ -318,11 +296,11 @@ func (f *fuzzer) try(program string, p sim.Packet) (sim.Result, error) {
 			f.report.Declined++
 		}
 	}
-	if text == "" && (res.Verdict == sim.VerdictSent || len(res.Copies) > 0) && f.receives(program) {
-		text = foreign(p)
+	if text == "" && (res.Verdict == sim.VerdictSent || len(res.Copies) > 0) && sample.Receives(f.Spec, program) {
+		text = sample.Foreign(p)
 	}
 	if text == "" && res.Verdict == sim.VerdictSent && res.Modified {
-		text = f.noHost(p.Data, res.Packet.Data)
+		text = sample.NoHost(f.bench.model, p.Data, res.Packet.Data)
 	}
 	if text == "" {
 		f.examined++

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/sample"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
@@ -26,7 +27,7 @@ func RunLive(ctx context.Context, c Config, offload bool) (*Report, error) {
 	if c.Packets == 0 && c.Duration == 0 {
 		return nil, errors.New("fuzz: neither a number of packets nor a duration is given")
 	}
-	f := &fuzzer{Config: c, rng: newSource(c.Seed), headers: packet.NewHeaders(c.Spec)}
+	f := &fuzzer{Config: c, rng: sample.NewSource(c.Seed), headers: packet.NewHeaders(c.Spec)}
 	f.report.Verdicts = map[sim.Verdict]int{}
 	defer f.close()
 	unpin, err := testrun.Pin()
@@ -44,7 +45,7 @@ func RunLive(ctx context.Context, c Config, offload bool) (*Report, error) {
 			unpin() // else the thread ends with its goroutine
 		}
 	}()
-	f.rng.wire = f.net.Out()
+	f.rng.Wire = f.net.Out()
 	if c.Duration > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, c.Duration)
@@ -74,7 +75,7 @@ func (l *live) leave() {
 
 func (l *live) run(ctx context.Context) error {
 	for round := 0; !l.done(ctx); round++ {
-		if round%settingRounds == 0 {
+		if round%sample.SettingRounds == 0 {
 			if err := l.load(round == 0); err != nil {
 				return err
 			}
@@ -98,27 +99,27 @@ func (l *live) run(ctx context.Context) error {
 // round runs packets on one random state.
 func (l *live) round(ctx context.Context) error {
 	b := l.bench
-	l.rng.state(b.plan, b.model)
+	l.rng.State(b.plan, b.model)
 	if err := b.start(); err != nil {
 		return err
 	}
 	var frame *packet.Frame
-	var g *generator
-	for n := range roundPackets {
+	var g *sample.Generator
+	for n := range sample.RoundPackets {
 		if n%16 == 0 && l.done(ctx) {
 			break
 		}
 		if n%8 == 0 {
-			g = pick(l.rng, l.generators)
+			g = sample.Pick(l.rng, l.generators)
 			frame = l.frame(g)
 		}
-		shot := g.shot(frame)
-		text, err := l.try(g.program.Name.Value, shot)
+		shot := shot(g, frame)
+		text, err := l.try(g.Program.Name.Value, shot)
 		if err != nil {
 			return err
 		}
 		if text != "" {
-			text = fmt.Sprintf("%s\nprogram %s, sent %s", text, g.program.Name.Value, showShot(shot))
+			text = fmt.Sprintf("%s\nprogram %s, sent %s", text, g.Program.Name.Value, showShot(shot))
 			l.report.Difference = &Difference{Text: text}
 			return nil
 		}
@@ -290,11 +291,11 @@ func (l *live) stays(program string, w *expected, up []testrun.Seen) ([]testrun.
 
 // untag moves the outermost tag into the metadata.
 func untag(p *sim.Packet) {
-	if p.VLAN != nil || !tagged(p.Data) {
+	if p.VLAN != nil || !sample.Tagged(p.Data) {
 		return
 	}
 	p.Data, p.Proto = slices.Clone(p.Data), 0
-	intoMetadata(p)
+	sample.IntoMetadata(p)
 	if p.Partial != (sim.Partial{}) {
 		p.Partial.Start -= 4
 		p.Partial.Field -= 4
@@ -384,7 +385,7 @@ func (w *expected) right() bool {
 // datagram finds the end of the IP datagram in a frame, and its protocol; 0 where there is none.
 func datagram(b []byte) (end int, proto byte) {
 	at := 14
-	for len(b) >= at+24 && tagged(b[at-14:]) {
+	for len(b) >= at+24 && sample.Tagged(b[at-14:]) {
 		at += 4
 	}
 	switch {
@@ -529,7 +530,7 @@ func segmented(b []byte, start int) map[int]bool {
 		return at + 40, b[at+6]
 	}
 	at := 12
-	for tagged(b[at-12:]) {
+	for sample.Tagged(b[at-12:]) {
 		at += 4
 	}
 	end, proto := ip(at + 2)

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/sample"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
@@ -61,9 +62,8 @@ func (p *Pair) One(seed uint64, packet sim.Packet) (text string, err error) {
 	}
 	defer func() { err = errors.Join(err, p.away(unpin)) }()
 	b := p.bench
-	s := newSource(seed)
-	s.credits = findCredits(b.plan)
-	s.state(b.plan, b.model)
+	s := sample.NewSource(seed)
+	s.State(b.plan, b.model)
 	if err := b.start(); err != nil {
 		return "", err
 	}

@@ -7,23 +7,24 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/sample"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
 // shot returns a packet made of a frame, with facts that only a device can give it.
-func (g *generator) shot(f *packet.Frame) *testrun.Shot {
-	if len(f.Spans) > 0 && g.one(24) { // a packet that takes more than a page
-		if data := resize(g.headers, f, 2000+g.IntN(4500)); data != nil {
+func shot(g *sample.Generator, f *packet.Frame) *testrun.Shot {
+	if len(f.Spans) > 0 && g.One(24) { // a packet that takes more than a page
+		if data := sample.Resize(g.Headers, f, 2000+g.IntN(4500)); data != nil {
 			f = &packet.Frame{Data: data, Spans: f.Spans}
 		}
 	}
-	p := g.packet(f)
+	p := g.Packet(f)
 	if p.VLAN != nil && len(p.Data) >= 12 {
 		tag := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, p.VLAN.Proto), p.VLAN.TCI)
 		p.Data = slices.Insert(slices.Clone(p.Data), 12, tag...)
-	} else if len(p.Data) >= 14 && g.one(24) {
-		g.tag(&p)
+	} else if len(p.Data) >= 14 && g.One(24) {
+		g.Tag(&p)
 	}
 	s := &testrun.Shot{Data: p.Data, Mark: p.Mark}
 	if len(s.Data) < 14 {
@@ -39,35 +40,37 @@ func (g *generator) shot(f *packet.Frame) *testrun.Shot {
 		s.Data = append(s.Data, make([]byte, 26-len(s.Data))...) // the kernel drops a frame that ends inside its tag
 	}
 	moved := 0 // by what a tag moves the headers
-	if tagged(s.Data) && !tagged(f.Data) {
+	if sample.Tagged(s.Data) && !sample.Tagged(f.Data) {
 		moved = 4
 	}
-	if len(s.Data) > 4096 && !g.one(3) {
+	if len(s.Data) > 4096 && !g.One(3) {
 		s.Linear = uint16(14 + g.IntN(200))
 	}
 	places := sums(f, moved)
 	switch n := g.IntN(20); {
 	case n < 5:
 	case n < 14 && len(places) > 0:
-		g.leave(s, pick(g.source, places))
-		if g.one(3) {
-			g.super(s, f, moved)
+		leave(g, s, sample.Pick(g.Source, places))
+		if g.One(3) {
+			super(g, s, f, moved)
 		}
 	case n < 16 && len(f.Spans) > 0: // a header that has no such checksum, or one that the spec doesn't know
-		start := moved + pick(g.source, f.Spans).Start
-		g.leave(s, sim.Partial{Start: start, Field: start + g.field()})
+		start := moved + sample.Pick(g.Source, f.Spans).Start
+		leave(g, s, sim.Partial{Start: start, Field: start + field(g)})
 	case n < 18 && len(f.Spans) > 0: // a header behind all of them
 		start := moved + f.Spans[len(f.Spans)-1].End + g.IntN(12)
-		g.leave(s, sim.Partial{Start: start, Field: start + g.field()})
+		leave(g, s, sim.Partial{Start: start, Field: start + field(g)})
 	case n < 19:
 		start := 14 + g.IntN(64)
-		g.leave(s, sim.Partial{Start: start, Field: start + g.IntN(24)})
+		leave(g, s, sim.Partial{Start: start, Field: start + g.IntN(24)})
 	}
 	return s
 }
 
 // field is where a checksum often is in its header: UDP's, TCP's, others.
-func (g *generator) field() int { return pick(g.source, []int{6, 6, 6, 16, 16, 2, 0, 10, 7}) }
+func field(g *sample.Generator) int {
+	return sample.Pick(g.Source, []int{6, 6, 6, 16, 16, 2, 0, 10, 7})
+}
 
 // sums returns the checksums of a frame's headers that may be left to a device.
 func sums(f *packet.Frame, moved int) (out []sim.Partial) {
@@ -82,9 +85,9 @@ func sums(f *packet.Frame, moved int) (out []sim.Partial) {
 }
 
 // leave leaves a checksum to a device: its field holds what makes it the same when it is completed.
-func (g *generator) leave(s *testrun.Shot, at sim.Partial) {
+func leave(g *sample.Generator, s *testrun.Shot, at sim.Partial) {
 	ip := 14
-	for len(s.Data) >= ip+24 && tagged(s.Data[ip-14:]) {
+	for len(s.Data) >= ip+24 && sample.Tagged(s.Data[ip-14:]) {
 		ip += 4
 	}
 	first := ip + 20 // where a transport header may begin
@@ -97,7 +100,7 @@ func (g *generator) leave(s *testrun.Shot, at sim.Partial) {
 	s.Data = slices.Clone(s.Data)
 	field := s.Data[at.Field:]
 	old := binary.BigEndian.Uint16(field)
-	if !g.one(16) {
+	if !g.One(16) {
 		field[0], field[1] = 0, 0
 		binary.BigEndian.PutUint16(field, add([]byte{byte(^old >> 8), byte(^old)}, ^add(s.Data[at.Start:], 0)))
 	}
@@ -105,7 +108,7 @@ func (g *generator) leave(s *testrun.Shot, at sim.Partial) {
 }
 
 // super makes a super-packet of one whose checksum is left to a device.
-func (g *generator) super(s *testrun.Shot, f *packet.Frame, moved int) {
+func super(g *sample.Generator, s *testrun.Shot, f *packet.Frame, moved int) {
 	front, version := 0, byte(0)
 	for _, sp := range f.Spans {
 		switch at := moved + sp.Start; {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/sample"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
 	"github.com/fastrelay/fastrelay-gen/sim"
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -176,7 +177,7 @@ func (s *shrinker) shorten(i int) {
 		f := &packet.Frame{Data: p.Data}
 		f.Spans, _ = s.headers.Parse(p.Data, s.stack(s.log[i]), packet.Options{})
 		if len(f.Spans) > 0 {
-			p.Data = resize(s.headers, f, -size)
+			p.Data = sample.Resize(s.headers, f, -size)
 		}
 		if len(f.Spans) == 0 || p.Data == nil || testrun.Shows(&p) != "" || !s.keep(s.state, s.with(i, p)) {
 			size /= 2

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	mathbits "math/bits"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/spec"
@@ -258,18 +259,21 @@ func (s *scope) admit() string {
 	}
 	text := fmt.Sprintf("credit: %q, cost: %s", credit, s.quoted(cost))
 	for name, isSwitch := range spec.Optional("#Admit") {
-		if !s.one(3) {
-			continue
-		}
+		value := ""
 		switch {
 		case name == "count":
-			if c, ok := s.chooseShared(counterKind); ok {
-				text += fmt.Sprintf(", count: %q", c)
+			c, ok := s.chooseShared(counterKind)
+			if !ok {
+				continue
 			}
+			value = strconv.Quote(c)
 		case isSwitch:
-			text += fmt.Sprintf(", %s: %v", name, s.one(2))
+			value = "true"
 		default:
-			text += fmt.Sprintf(", %s: %s", name, s.quoted(s.fitting(pick(s.generator, []int{4, 11, 64}))))
+			value = s.quoted(s.fitting(pick(s.generator, []int{4, 11, 64})))
+		}
+		if s.one(3) {
+			text += ", " + name + ": " + value
 		}
 	}
 	return "{admit: {" + text + "}}"

@@ -1,4 +1,4 @@
-package fuzz
+package sample
 
 import (
 	"encoding/binary"
@@ -9,8 +9,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// state fills a relay with random sessions, rows, counters, groups and credits.
-func (s source) state(plan *ir.Plan, r *sim.Relay) {
+// State fills a relay with random sessions, rows, counters, groups and credits.
+func (s Source) State(plan *ir.Plan, r *sim.Relay) {
+	s.credits = findCredits(plan)
 	keys := map[string][]string{}
 	for _, g := range plan.Groups {
 		keys[g.Name] = r.Group(g.Name).Keys()
@@ -23,10 +24,10 @@ func (s source) state(plan *ir.Plan, r *sim.Relay) {
 		r.Lost[1+i] = s.Uint64N(3)
 	}
 	r.World.Now, r.World.LeaseDeadline = 1, math.MaxUint64
-	if s.one(40) {
+	if s.One(40) {
 		r.World.LeaseDeadline = 0
 	}
-	for i := 1; i < min(watched, len(r.Shared)); i++ {
+	for i := 1; i < min(Watched, len(r.Shared)); i++ {
 		r.Shared[i] = s.Uint64N(8)
 	}
 	slot := 0
@@ -55,7 +56,7 @@ func (s source) state(plan *ir.Plan, r *sim.Relay) {
 				continue
 			}
 			for _, k := range r.Group(g.Name).Keys() { // what finds a group often finds a row
-				if !s.one(8) {
+				if !s.One(8) {
 					r.Table(t.Name).Put([]byte(k), s.layout(&t.Value))
 				}
 			}
@@ -68,7 +69,7 @@ func alike(a, b *ir.Struct) bool {
 	return a.Size == b.Size && slices.EqualFunc(a.Members, b.Members, func(x, y *ir.Member) bool { return x.Type == y.Type && x.Off == y.Off })
 }
 
-func (s source) layout(st *ir.Struct) []byte {
+func (s Source) layout(st *ir.Struct) []byte {
 	b := make([]byte, st.Size)
 	for _, m := range st.Members {
 		copy(b[m.Off:m.Off+m.Type.Size], s.typed(m.Type, nil))
@@ -77,7 +78,7 @@ func (s source) layout(st *ir.Struct) []byte {
 }
 
 // session opens a session: most are alive, some have ended or make way for another generation.
-func (s source) session(session *ir.Session, r *sim.Relay, slot int) {
+func (s Source) session(session *ir.Session, r *sim.Relay, slot int) {
 	gen := 1 + s.Uint32N(1000)
 	r.Slots[slot] = sim.Slot{Deadline: math.MaxUint64, Gen: gen}
 	switch s.IntN(24) {
@@ -91,11 +92,11 @@ func (s source) session(session *ir.Session, r *sim.Relay, slot int) {
 		r.Slots[slot].Gen = 0
 	}
 	values := make([][]byte, len(session.Fields))
-	v4 := s.one(2) // the ends of a session are often of one family
+	v4 := s.One(2) // the ends of a session are often of one family
 	for i, f := range session.Fields {
 		values[i] = s.typed(f.Type, f.Is)
 		for range 4 {
-			if s.one(4) || len(values[i]) < 16 || isMapped(values[i]) == v4 {
+			if s.One(4) || len(values[i]) < 16 || isMapped(values[i]) == v4 {
 				break
 			}
 			values[i] = s.typed(f.Type, f.Is)
@@ -112,7 +113,7 @@ func (s source) session(session *ir.Session, r *sim.Relay, slot int) {
 				copy(value[m.Off:], s.hop().Bytes())
 			case m.Name == "slot":
 				n := uint32(slot)
-				if s.one(60) {
+				if s.One(60) {
 					n = s.Uint32() // a row of something else
 				}
 				binary.LittleEndian.PutUint32(value[m.Off:], n)
@@ -138,18 +139,18 @@ func visible(st *ir.Struct, into []byte, fields []int, values [][]byte) {
 	}
 }
 
-// settings are mostly the defaults; those without one, and some others, are random in their range.
-func (s source) settings(plan *ir.Plan) map[string][]byte {
+// Settings are mostly the defaults; those without one, and some others, are random in their range.
+func (s Source) Settings(plan *ir.Plan) map[string][]byte {
 	out := map[string][]byte{}
 	for _, st := range plan.Settings {
-		if st.Default != nil && (s.one(2) || st.Type.Kind == ir.Bool && s.one(2)) { // a switch often switches everything off
+		if st.Default != nil && (s.One(2) || st.Type.Kind == ir.Bool && s.One(2)) { // a switch often switches everything off
 			continue
 		}
 		v := s.typed(st.Type, nil)
 		if st.Type.Kind == ir.Uint {
 			limit := max(st.Max, st.Min) - st.Min
 			n := st.Min + min(s.integer(st.Type.Bits), limit)
-			if s.one(2) {
+			if s.One(2) {
 				n = st.Min + s.Uint64N(min(limit, 8)+1)
 			}
 			v = binary.LittleEndian.AppendUint64(nil, n)[:st.Type.Size]

@@ -1,4 +1,4 @@
-package fuzz
+package sample
 
 import (
 	"maps"
@@ -85,6 +85,9 @@ func findHints(p *ir.Program, settings func(*ir.Setting) []byte) hints {
 			if id, ok := number(s.ID); ok {
 				h.elements = append(h.elements, id)
 			}
+		case *ir.Guard, *ir.If:
+		default: // what checks compare with counts, not what a rewrite does
+			continue
 		}
 		for e := range ir.Exprs(s) {
 			switch e := e.(type) {
@@ -140,7 +143,7 @@ func (h hints) addresses() []bytesHint {
 }
 
 // make returns a value as it stands in a packet, in n bytes.
-func (b bytesHint) make(s source, n int) []byte {
+func (b bytesHint) make(s Source, n int) []byte {
 	v := slices.Clone(b.value)
 	if b.bits >= 0 {
 		noise := s.bytes(len(v))

@@ -1,4 +1,4 @@
-package fuzz
+package sample
 
 import (
 	"encoding/binary"
@@ -11,19 +11,19 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// packet returns a packet made of a frame: as it is about half of the time, else spoilt in one or two ways.
-func (g *generator) packet(f *packet.Frame) sim.Packet {
+// Packet returns a Packet made of a frame: as it is about half of the time, else spoilt in one or two ways.
+func (g *Generator) Packet(f *packet.Frame) sim.Packet {
 	p := sim.Packet{Data: slices.Clone(f.Data)}
-	if g.one(8) {
+	if g.One(8) {
 		p.Mark, p.Priority = g.Uint32(), g.Uint32()
 	}
-	if g.one(40) {
+	if g.One(40) {
 		p.GSO = 1 + g.Uint32N(1400)
 	}
 	if len(f.Spans) == 0 {
 		return p
 	}
-	if g.does(spec.ActPop) && g.one(2) { // a checksum that covers what follows goes only where there is none
+	if g.Does(spec.ActPop) && g.One(2) { // a checksum that covers what follows goes only where there is none
 		for _, sp := range f.Spans {
 			for _, pl := range sp.Places {
 				if c := pl.Field.Checksum; c != nil && c.Optional && len(c.Absent) > 0 {
@@ -32,7 +32,7 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 			}
 		}
 	}
-	if g.one(24) || g.program.Multicast && g.one(2) {
+	if g.One(24) || g.Program.Multicast && g.One(2) {
 		g.readdress(p.Data, f)
 	}
 	switch n := g.IntN(100); {
@@ -44,7 +44,7 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 	case n < 74:
 		p.Data = g.short(p.Data, f)
 	case n < 75:
-		p.VLAN = &sim.Tag{Proto: pick(g.source, []uint16{0x8100, 0x88a8}), TCI: uint16(g.Uint32())}
+		p.VLAN = &sim.Tag{Proto: Pick(g.Source, []uint16{0x8100, 0x88a8}), TCI: uint16(g.Uint32())}
 	case n < 80:
 		p.Data = g.trail(p.Data, f)
 	case n < 85:
@@ -57,7 +57,7 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 		g.checksums(p.Data, f)
 		g.mend(p.Data, f)
 	case n < 96:
-		g.tag(&p)
+		g.Tag(&p)
 	case n < 98:
 		g.pendingSum(p.Data, f)
 	default:
@@ -65,26 +65,26 @@ func (g *generator) packet(f *packet.Frame) sim.Packet {
 		g.flip(p.Data)
 		g.mend(p.Data, f)
 	}
-	if tagged(p.Data) && g.one(8) {
-		intoMetadata(&p)
+	if Tagged(p.Data) && g.One(8) {
+		IntoMetadata(&p)
 	}
 	return p
 }
 
 // trail puts bytes behind what a header says it holds: behind the frame's datagram, as where a frame is padded, or behind one inside of
 // another.
-func (g *generator) trail(b []byte, f *packet.Frame) []byte {
+func (g *Generator) trail(b []byte, f *packet.Frame) []byte {
 	more := g.bytes(1 + g.IntN(64))
 	switch g.IntN(4) {
 	case 0:
 		return append(b, make([]byte, max(1, 60-len(b)))...)
 	case 1, 2:
 		i := g.IntN(len(f.Spans))
-		if out := grow(g.headers, f, b, i, more); out != nil {
+		if out := grow(g.Headers, f, b, i, more); out != nil {
 			return out
 		}
 	}
-	if g.one(8) {
+	if g.One(8) {
 		more = g.bytes(1500)
 	}
 	if len(b)+len(more) > testrun.MaxFrame {
@@ -118,15 +118,15 @@ func grow(hs *packet.Headers, f *packet.Frame, b []byte, i int, more []byte) []b
 }
 
 // mend mostly makes those checksums right again that are verified where a packet comes in: else it comes no further than there.
-func (g *generator) mend(b []byte, f *packet.Frame) {
-	if !g.one(4) {
-		_ = g.headers.FillVerified(copyOf(f, b)) // lengths that make no sense are found before
+func (g *Generator) mend(b []byte, f *packet.Frame) {
+	if !g.One(4) {
+		_ = g.Headers.FillVerified(copyOf(f, b)) // lengths that make no sense are found before
 	}
 }
 
 // readdress addresses a frame to somebody else, or to many, or gives it an IP address that no single host has.
-func (g *generator) readdress(b []byte, f *packet.Frame) {
-	if len(b) >= 6 && g.one(2) {
+func (g *Generator) readdress(b []byte, f *packet.Frame) {
+	if len(b) >= 6 && g.One(2) {
 		to := g.bytes(6)
 		switch g.IntN(4) {
 		case 0:
@@ -139,48 +139,48 @@ func (g *generator) readdress(b []byte, f *packet.Frame) {
 		}
 		copy(b, to)
 	}
-	if g.one(3) {
+	if g.One(3) {
 		return
 	}
 	for _, sp := range f.Spans {
 		for _, pl := range sp.Places {
-			if r := pl.Field.Role.Value; pl.Field.Type != "ip" || r != "source" && r != "destination" || g.one(2) {
+			if r := pl.Field.Role.Value; pl.Field.Type != "ip" || r != "source" && r != "destination" || g.One(2) {
 				continue
 			}
 			odd := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return a.BitLen() != 8*pl.Field.Bytes })
-			pl.Put(b, packet.Bytes(pick(g.source, odd).AsSlice()))
+			pl.Put(b, packet.Bytes(Pick(g.Source, odd).AsSlice()))
 		}
 	}
-	if g.headers.FillSums(copyOf(f, b), packet.Options{}) != nil {
+	if g.Headers.FillSums(copyOf(f, b), packet.Options{}) != nil {
 		g.flip(b)
 	}
 }
 
 // setFields gives a few fields other values, and mostly makes the checksums right again.
-func (g *generator) setFields(p *sim.Packet, f *packet.Frame) {
+func (g *Generator) setFields(p *sim.Packet, f *packet.Frame) {
 	for range 1 + g.IntN(2) {
-		sp := pick(g.source, f.Spans)
+		sp := Pick(g.Source, f.Spans)
 		if len(sp.Places) == 0 {
 			continue
 		}
-		pl := pick(g.source, sp.Places)
+		pl := Pick(g.Source, sp.Places)
 		if pl.Bits == 0 {
 			continue
 		}
 		switch pl.Field.Kind {
 		case spec.FieldUint:
 			v := g.integer(pl.Bits)
-			if known := g.hints.ints[sp.Name()+"."+pl.Field.Name.Value]; len(known) > 0 && g.one(2) {
-				v = pick(g.source, known)
+			if known := g.hints.ints[sp.Name()+"."+pl.Field.Name.Value]; len(known) > 0 && g.One(2) {
+				v = Pick(g.Source, known)
 			}
 			pl.Put(p.Data, packet.Uint(v))
 		default:
 			pl.Put(p.Data, packet.Bytes(g.bytes(pl.Bits/8)))
 		}
 	}
-	if !g.one(4) {
+	if !g.One(4) {
 		// The lengths may be wrong now: then the checksums reach as far as the lengths that still make sense.
-		if err := g.headers.FillSums(copyOf(f, p.Data), packet.Options{}); err != nil {
+		if err := g.Headers.FillSums(copyOf(f, p.Data), packet.Options{}); err != nil {
 			g.flip(p.Data)
 		}
 	}
@@ -196,7 +196,7 @@ func copyOf(f *packet.Frame, data []byte) *packet.Frame {
 	return &packet.Frame{Data: data, Spans: spans}
 }
 
-func (g *generator) flip(b []byte) {
+func (g *Generator) flip(b []byte) {
 	for range 1 + g.IntN(3) {
 		if len(b) > 0 {
 			b[g.IntN(len(b))] ^= 1 << g.IntN(8)
@@ -205,10 +205,10 @@ func (g *generator) flip(b []byte) {
 }
 
 // lengths makes length fields a little wrong.
-func (g *generator) lengths(b []byte, f *packet.Frame) {
+func (g *Generator) lengths(b []byte, f *packet.Frame) {
 	for _, sp := range f.Spans {
 		for _, pl := range sp.Places {
-			if pl.Field.Counts != nil && g.one(2) {
+			if pl.Field.Counts != nil && g.One(2) {
 				pl.Put(b, packet.Uint(pl.Get(b).Int+g.Uint64N(9)-4))
 			}
 		}
@@ -216,7 +216,7 @@ func (g *generator) lengths(b []byte, f *packet.Frame) {
 }
 
 // short cuts a packet at any length, and makes the lengths and checksums that are left say so: it is right but for its end.
-func (g *generator) short(b []byte, f *packet.Frame) []byte {
+func (g *Generator) short(b []byte, f *packet.Frame) []byte {
 	b = b[:g.IntN(len(b)+1)]
 	cut := &packet.Frame{Data: b}
 	for _, sp := range copyOf(f, b).Spans {
@@ -234,18 +234,18 @@ func (g *generator) short(b []byte, f *packet.Frame) []byte {
 			}
 		}
 	}
-	if g.headers.FillSums(cut, packet.Options{}) != nil {
+	if g.Headers.FillSums(cut, packet.Options{}) != nil {
 		g.flip(b)
 	}
 	return b
 }
 
 // checksums sets checksums to the values that mean something, or to anything.
-func (g *generator) checksums(b []byte, f *packet.Frame) {
+func (g *Generator) checksums(b []byte, f *packet.Frame) {
 	for _, sp := range f.Spans {
 		for _, pl := range sp.Places {
-			if pl.Field.Checksum != nil && g.one(2) {
-				pl.Put(b, packet.Uint(pick(g.source, []uint64{0, 0, 0xffff, g.Uint64()})))
+			if pl.Field.Checksum != nil && g.One(2) {
+				pl.Put(b, packet.Uint(Pick(g.Source, []uint64{0, 0, 0xffff, g.Uint64()})))
 			}
 		}
 	}
@@ -253,22 +253,22 @@ func (g *generator) checksums(b []byte, f *packet.Frame) {
 
 // pendingSum makes a checksum look as if it were left to a device: the field is the sum of the pseudo-header. Half of the time
 // it is right all the same, because the rest of what it covers adds up to what makes it so.
-func (g *generator) pendingSum(b []byte, f *packet.Frame) {
+func (g *Generator) pendingSum(b []byte, f *packet.Frame) {
 	for i, sp := range slices.Backward(f.Spans) {
 		for _, pl := range sp.Places {
 			if c := pl.Field.Checksum; c == nil || !c.Offloaded || c.Covers != "all" {
 				continue
 			}
 			frame := copyOf(f, b)
-			if g.headers.FillSums(frame, packet.Options{}) != nil {
+			if g.Headers.FillSums(frame, packet.Options{}) != nil {
 				return
 			}
 			full := uint32(pl.Get(b).Int)
-			if g.headers.FillSums(frame, packet.Options{Pending: true}) != nil {
+			if g.Headers.FillSums(frame, packet.Options{Pending: true}) != nil {
 				return
 			}
 			at := sp.Start + (frame.Spans[i].Inner-sp.Start-2)&^1
-			if g.one(2) || at < sp.End || at+2 > len(b) {
+			if g.One(2) || at < sp.End || at+2 > len(b) {
 				return
 			}
 			// The checksum goes down by what a word goes up.
@@ -282,42 +282,42 @@ func (g *generator) pendingSum(b []byte, f *packet.Frame) {
 	}
 }
 
-func tagged(b []byte) bool {
+func Tagged(b []byte) bool {
 	return len(b) >= 18 && (b[12] == 0x81 && b[13] == 0 || b[12] == 0x88 && b[13] == 0xa8)
 }
 
-// intoMetadata moves the outermost VLAN tag into the metadata, as a kernel does when a packet comes in.
-func intoMetadata(p *sim.Packet) {
+// IntoMetadata moves the outermost VLAN tag into the metadata, as a kernel does when a packet comes in.
+func IntoMetadata(p *sim.Packet) {
 	p.VLAN = &sim.Tag{Proto: binary.BigEndian.Uint16(p.Data[12:]), TCI: binary.BigEndian.Uint16(p.Data[14:])}
 	p.Data = slices.Delete(p.Data, 12, 16)
 }
 
-// tag puts a VLAN tag behind the link-layer addresses.
-func (g *generator) tag(p *sim.Packet) {
+// Tag puts a VLAN Tag behind the link-layer addresses.
+func (g *Generator) Tag(p *sim.Packet) {
 	if len(p.Data) < 14 {
 		return
 	}
-	proto := pick(g.source, []uint16{0x8100, 0x88a8})
+	proto := Pick(g.Source, []uint16{0x8100, 0x88a8})
 	tag := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, proto), uint16(g.Uint32()))
 	p.Data = slices.Insert(p.Data, 12, tag...)
 }
 
-// atBound makes a packet from one that was sent that comes to a bound: a checksum that becomes 0, or a packet of exactly the
+// AtBound makes a packet from one that was sent that comes to a bound: a checksum that becomes 0, or a packet of exactly the
 // MTU of its way out, or one byte more.
-func (g *generator) atBound(f *packet.Frame, sent *sim.Result) []byte {
-	if g.one(2) || len(f.Spans) == 0 {
+func (g *Generator) AtBound(f *packet.Frame, sent *sim.Result) []byte {
+	if g.One(2) || len(f.Spans) == 0 {
 		return g.zeroSum(f, sent.Packet.Data)
 	}
 	grow := int(sent.Hop.MTU) + 14 - len(sent.Packet.Data) + g.IntN(2)
 	if len(f.Data)+grow > testrun.MaxFrame {
 		return nil
 	}
-	return resize(g.headers, f, grow)
+	return Resize(g.Headers, f, grow)
 }
 
-// resize returns a frame whose payload has so many bytes more, or less, with lengths and checksums that fit; nil where the
+// Resize returns a frame whose payload has so many bytes more, or less, with lengths and checksums that fit; nil where the
 // payload has not as many.
-func resize(hs *packet.Headers, f *packet.Frame, grow int) []byte {
+func Resize(hs *packet.Headers, f *packet.Frame, grow int) []byte {
 	last := f.Spans[len(f.Spans)-1]
 	end := last.Payload()
 	if end+grow < last.End {
@@ -344,12 +344,12 @@ func resize(hs *packet.Headers, f *packet.Frame, grow int) []byte {
 
 // zeroSum changes a packet so that a checksum of what the program makes of it becomes 0: sent is what it made so far. The last
 // two bytes that the checksum covers go up by the checksum that came out. It returns nil where there is no such checksum.
-func (g *generator) zeroSum(f *packet.Frame, sent []byte) []byte {
-	eth := g.headers.Header("eth")
+func (g *Generator) zeroSum(f *packet.Frame, sent []byte) []byte {
+	eth := g.Headers.Header("eth")
 	if eth == nil {
 		return nil
 	}
-	left, _ := g.headers.Parse(sent, g.headers.Guess(sent, eth), packet.Options{})
+	left, _ := g.Headers.Parse(sent, g.Headers.Guess(sent, eth), packet.Options{})
 	out := sumPlace(left)
 	in := sumPlace(f.Spans)
 	if out == nil || in == nil {
@@ -365,12 +365,12 @@ func (g *generator) zeroSum(f *packet.Frame, sent []byte) []byte {
 	}
 	data := slices.Clone(f.Data)
 	word := uint32(out.Get(sent).Int)
-	if g.one(2) { // the payload may have moved to positions of the other parity
+	if g.One(2) { // the payload may have moved to positions of the other parity
 		word = word>>8 | word<<8&0xff00
 	}
 	word += uint32(binary.BigEndian.Uint16(data[at:]))
 	binary.BigEndian.PutUint16(data[at:], uint16(word+word>>16))
-	if g.headers.FillSums(copyOf(f, data), packet.Options{}) != nil {
+	if g.Headers.FillSums(copyOf(f, data), packet.Options{}) != nil {
 		return nil
 	}
 	return data

@@ -1,4 +1,4 @@
-package fuzz
+package sample
 
 import (
 	"encoding/binary"
@@ -46,23 +46,23 @@ func findCredits(plan *ir.Plan) creditRange {
 }
 
 // index is the first of t.Bits credits, or 0, which is none.
-func (c creditRange) index(s source, t ir.Type) uint32 {
+func (c creditRange) index(s Source, t ir.Type) uint32 {
 	first, end := 1, c.split
 	if t.Kind == ir.Bucket {
 		first, end = c.split, c.end
 	}
 	n := min((end-first)/t.Bits, 8) // few: receivers share them
-	if n < 1 || s.one(16) {
+	if n < 1 || s.One(16) {
 		return 0
 	}
 	return uint32(first + t.Bits*s.IntN(n))
 }
 
 // groups makes groups of receivers. Their keys are often those of the round before: the kernel takes its time over new ones.
-func (s source) groups(plan *ir.Plan, r *sim.Relay, keys map[string][]string) {
+func (s Source) groups(plan *ir.Plan, r *sim.Relay, keys map[string][]string) {
 	for _, g := range plan.Groups {
 		was := keys[g.Name]
-		if len(was) > 0 && s.one(8) {
+		if len(was) > 0 && s.One(8) {
 			was = was[:s.IntN(len(was))]
 		}
 		for len(was) == 0 {
@@ -92,7 +92,7 @@ func (s source) groups(plan *ir.Plan, r *sim.Relay, keys map[string][]string) {
 }
 
 // groupKey is a key whose addresses are mostly of one family.
-func (s source) groupKey(st *ir.Struct) []byte {
+func (s Source) groupKey(st *ir.Struct) []byte {
 	key := s.layout(st)
 	v4 := s.keyFamily(st, key)
 	for _, m := range st.Members {
@@ -102,26 +102,26 @@ func (s source) groupKey(st *ir.Struct) []byte {
 }
 
 // family gives an address or an endpoint in a row another value until it is of a family, most often.
-func (s source) family(m *ir.Member, row []byte, v4 bool) {
+func (s Source) family(m *ir.Member, row []byte, v4 bool) {
 	if m.Type.Kind != ir.Addr && m.Type.Kind != ir.Endpoint {
 		return
 	}
-	for isMapped(row[m.Off:]) != v4 && !s.one(12) {
+	for isMapped(row[m.Off:]) != v4 && !s.One(12) {
 		copy(row[m.Off:m.Off+m.Type.Size], s.typed(m.Type, nil))
 	}
 }
 
 // keyFamily reports whether the first address of a key is one of IPv4; without any, it is a matter of luck.
-func (s source) keyFamily(st *ir.Struct, key []byte) bool {
+func (s Source) keyFamily(st *ir.Struct, key []byte) bool {
 	i := slices.IndexFunc(st.Members, func(m *ir.Member) bool { return m.Type.Kind == ir.Addr || m.Type.Kind == ir.Endpoint })
 	if i < 0 {
-		return s.one(2)
+		return s.One(2)
 	}
 	return isMapped(key[st.Members[i].Off:])
 }
 
 // receiver is a receiver's row: its addresses are mostly of the family of the packets that it gets, and most of its copies are taken.
-func (s source) receiver(st *ir.Struct, identity uint32, v4 bool) []byte {
+func (s Source) receiver(st *ir.Struct, identity uint32, v4 bool) []byte {
 	b := make([]byte, st.Size)
 	for _, m := range st.Members {
 		into := b[m.Off : m.Off+m.Type.Size]
@@ -139,13 +139,13 @@ func (s source) receiver(st *ir.Struct, identity uint32, v4 bool) []byte {
 }
 
 // copyHop is the way out of copies, through devices that exist, and some that don't take them.
-func (s source) copyHop() sim.Hop {
+func (s Source) copyHop() sim.Hop {
 	h := s.hop()
 	h.Ifindex = testrun.Wire
-	if s.one(4) {
-		h.Ifindex = pick(s, testrun.Devices)
+	if s.One(4) {
+		h.Ifindex = Pick(s, testrun.Devices)
 	}
-	if h.State != ir.HopDirect && !s.one(4) {
+	if h.State != ir.HopDirect && !s.One(4) {
 		h.State = ir.HopDirect
 	}
 	return h
@@ -153,7 +153,7 @@ func (s source) copyHop() sim.Hop {
 
 // money gives credits limits that are often almost reached, and times that are spent far in the past or the future: what comes of a
 // packet must not depend on a second more or less.
-func (s source) money(r *sim.Relay) {
+func (s Source) money(r *sim.Relay) {
 	for i := 1; i < len(r.Credits); i++ {
 		c := &r.Credits[i]
 		for level := range c.Refused {
@@ -163,10 +163,10 @@ func (s source) money(r *sim.Relay) {
 			s.bucket(c, r.World.Clock)
 			continue
 		}
-		c.Spent = pick(s, []uint64{0, 1, s.Uint64N(5000), s.Uint64() >> 1, math.MaxUint64 - s.Uint64N(2000)})
-		left := pick(s, []uint64{0, s.Uint64N(64), s.Uint64N(4000), 1 << 20, 1 << 40, 1 << 40})
+		c.Spent = Pick(s, []uint64{0, 1, s.Uint64N(5000), s.Uint64() >> 1, math.MaxUint64 - s.Uint64N(2000)})
+		left := Pick(s, []uint64{0, s.Uint64N(64), s.Uint64N(4000), 1 << 20, 1 << 40, 1 << 40})
 		c.Limit = c.Spent + min(left, math.MaxUint64-c.Spent)
-		if s.one(8) {
+		if s.One(8) {
 			c.Limit = s.Uint64N(max(c.Spent, 1))
 		}
 	}
@@ -174,23 +174,23 @@ func (s source) money(r *sim.Relay) {
 
 const second = 1_000_000_000
 
-func (s source) bucket(c *sim.Credit, now uint64) {
-	c.Limit = pick(s, []uint64{1, 1, 2, 0, 1 << 63, math.MaxUint64})
-	c.Burst = pick(s, []uint64{0, 1, s.Uint64N(64), s.Uint64N(4000), 1 << 20, 1 << 33, math.MaxUint64})
-	c.Spent = pick(s, []uint64{0, 0, 1, now + second*s.Uint64N(4000), math.MaxUint64})
+func (s Source) bucket(c *sim.Credit, now uint64) {
+	c.Limit = Pick(s, []uint64{1, 1, 2, 0, 1 << 63, math.MaxUint64})
+	c.Burst = Pick(s, []uint64{0, 1, s.Uint64N(64), s.Uint64N(4000), 1 << 20, 1 << 33, math.MaxUint64})
+	c.Spent = Pick(s, []uint64{0, 0, 1, now + second*s.Uint64N(4000), math.MaxUint64})
 }
 
 // translations fills the table of translations a little, or almost, or to the brim.
-func (s source) translations(plan *ir.Plan, r *sim.Relay) {
+func (s Source) translations(plan *ir.Plan, r *sim.Relay) {
 	if plan.Translations == 0 {
 		return
 	}
 	n := s.IntN(16)
-	if s.one(3) {
+	if s.One(3) {
 		n = plan.Translations - s.IntN(8)
 	}
 	for range min(n, plan.Translations) {
 		k := sim.TranslationKey{Key: s.integer(1 + s.IntN(64)), Namespace: 1 + s.Uint32N(namespaces-1)}
-		r.Translations[k] = sim.Translation{Value: s.integer(1 + s.IntN(64)), Done: !s.one(6)}
+		r.Translations[k] = sim.Translation{Value: s.integer(1 + s.IntN(64)), Done: !s.One(6)}
 	}
 }

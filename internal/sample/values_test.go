@@ -1,4 +1,4 @@
-package fuzz
+package sample
 
 import (
 	"testing"
@@ -8,7 +8,7 @@ import (
 
 // TestTyped wants random values of every kind of type, as large as tables have them.
 func TestTyped(t *testing.T) {
-	s := newSource(1)
+	s := NewSource(1)
 	for k := range ir.Kinds {
 		typ := ir.KindType(k)
 		switch k {

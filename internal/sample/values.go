@@ -1,4 +1,4 @@
-package fuzz
+package sample
 
 import (
 	"encoding/binary"
@@ -27,39 +27,39 @@ var addresses = []netip.Addr{
 
 const evenAddresses = 8 // of addresses, those that are ordinary
 
-// source makes random values. Integers are often ones that a plan compares something with.
-type source struct {
+// Source makes random values. Integers are often ones that a plan compares something with.
+type Source struct {
 	*rand.Rand
 	known   []uint64
 	near    []bytesHint // addresses and prefixes that a plan knows
 	credits creditRange
-	wire    uint32 // the device of all hops; 0: that of copies
+	Wire    uint32 // the device of all hops; 0: that of copies
 }
 
-func newSource(seed uint64) source { return source{Rand: rand.New(rand.NewPCG(seed, 0x5eed))} }
+func NewSource(seed uint64) Source { return Source{Rand: rand.New(rand.NewPCG(seed, 0x5eed))} }
 
-// one reports true once in n times.
-func (s source) one(n int) bool { return s.IntN(n) == 0 }
+// One reports true once in n times.
+func (s Source) One(n int) bool { return s.IntN(n) == 0 }
 
-func pick[T any](s source, list []T) T { return list[s.IntN(len(list))] }
+func Pick[T any](s Source, list []T) T { return list[s.IntN(len(list))] }
 
-func (s source) address() netip.Addr {
-	if len(s.near) > 0 && s.one(3) {
-		return netip.AddrFrom16([16]byte(pick(s, s.near).make(s, 16))).Unmap()
+func (s Source) address() netip.Addr {
+	if len(s.near) > 0 && s.One(3) {
+		return netip.AddrFrom16([16]byte(Pick(s, s.near).make(s, 16))).Unmap()
 	}
-	if s.one(10) {
-		return pick(s, addresses)
+	if s.One(10) {
+		return Pick(s, addresses)
 	}
 	return addresses[s.IntN(evenAddresses)]
 }
 
-func (s source) bytes(n int) []byte {
+func (s Source) bytes(n int) []byte {
 	b := make([]byte, n)
 	s.fill(b)
 	return b
 }
 
-func (s source) fill(b []byte) {
+func (s Source) fill(b []byte) {
 	for i := 0; i < len(b); i += 8 {
 		var word [8]byte
 		binary.LittleEndian.PutUint64(word[:], s.Uint64())
@@ -68,10 +68,10 @@ func (s source) fill(b []byte) {
 }
 
 // integer is a number of so many bits, often at a bound.
-func (s source) integer(bits int) uint64 {
+func (s Source) integer(bits int) uint64 {
 	top := ^uint64(0) >> (64 - bits)
-	if len(s.known) > 0 && s.one(4) {
-		return pick(s, s.known) & top
+	if len(s.known) > 0 && s.One(4) {
+		return Pick(s, s.known) & top
 	}
 	switch s.IntN(8) {
 	case 0:
@@ -91,7 +91,7 @@ func (s source) integer(bits int) uint64 {
 }
 
 // typed is a random value in the layout of a table or a setting.
-func (s source) typed(t ir.Type, is []ir.Range) []byte {
+func (s Source) typed(t ir.Type, is []ir.Range) []byte {
 	addr := func() []byte {
 		a := s.address().As16()
 		return a[:]
@@ -99,10 +99,10 @@ func (s source) typed(t ir.Type, is []ir.Range) []byte {
 	switch t.Kind {
 	case ir.Uint:
 		v := s.integer(t.Bits)
-		if len(is) > 0 && !s.one(40) {
-			r := pick(s, is)
+		if len(is) > 0 && !s.One(40) {
+			r := Pick(s, is)
 			v = r.Min + s.Uint64N(min(r.Max-r.Min, 7)+1)
-		} else if !s.one(4) {
+		} else if !s.One(4) {
 			v = s.Uint64N(8) & (^uint64(0) >> (64 - t.Bits))
 		}
 		return binary.LittleEndian.AppendUint64(nil, v)[:t.Size]
@@ -121,39 +121,39 @@ func (s source) typed(t ir.Type, is []ir.Range) []byte {
 	case ir.Hop:
 		return s.hop().Bytes()
 	case ir.Ctr:
-		return binary.LittleEndian.AppendUint32(nil, uint32(s.IntN(watched)))
+		return binary.LittleEndian.AppendUint32(nil, uint32(s.IntN(Watched)))
 	case ir.Credit, ir.Bucket:
 		return binary.LittleEndian.AppendUint32(nil, s.credits.index(s, t))
 	case ir.Translation:
 		return binary.LittleEndian.AppendUint32(nil, s.Uint32N(namespaces))
 	}
-	if s.one(2) {
+	if s.One(2) {
 		return append(make([]byte, t.Size-1), byte(s.IntN(4)))
 	}
 	return s.bytes(t.Size)
 }
 
-// watched shared counters are used: 0, which is none, and some more.
-const watched = 8
+// Watched shared counters are used: 0, which is none, and some more.
+const Watched = 8
 
-func (s source) port() uint16 {
+func (s Source) port() uint16 {
 	switch {
-	case s.one(8):
+	case s.One(8):
 		return uint16(s.Uint32())
-	case len(s.known) > 0 && s.one(2):
-		return uint16(pick(s, s.known))
+	case len(s.known) > 0 && s.One(2):
+		return uint16(Pick(s, s.known))
 	}
-	return pick(s, []uint16{40001, 3478, 50000, 7000, 443, 53, 1, 65535})
+	return Pick(s, []uint16{40001, 3478, 50000, 7000, 443, 53, 1, 65535})
 }
 
-func (s source) prefix() []byte {
+func (s Source) prefix() []byte {
 	a := s.address()
 	p := netip.PrefixFrom(a, s.IntN(a.BitLen()+1)).Masked()
 	length := p.Bits()
 	if a.Is4() {
 		length += 96
 	}
-	if s.one(10) {
+	if s.One(10) {
 		length = s.IntN(129)
 	}
 	a16 := p.Addr().As16()
@@ -164,8 +164,8 @@ func (s source) prefix() []byte {
 }
 
 // hop is a way out: most often a neighbour whose link-layer address is known.
-func (s source) hop() sim.Hop {
-	h := sim.Hop{Ifindex: max(s.wire, testrun.Wire), MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))}}
+func (s Source) hop() sim.Hop {
+	h := sim.Hop{Ifindex: max(s.Wire, testrun.Wire), MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))}}
 	switch s.IntN(10) {
 	case 0, 4, 5, 6:
 		h.State = abi.HopState(s.IntN(ir.HopStates))

@@ -1,4 +1,4 @@
-package fuzz
+package sample
 
 import (
 	"encoding/binary"
@@ -14,12 +14,12 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// generator makes packets for one program.
-type generator struct {
-	source
+// Generator makes packets for one program.
+type Generator struct {
+	Source
 	plan    *ir.Plan
-	program *spec.Program
-	headers *packet.Headers
+	Program *spec.Program
+	Headers *packet.Headers
 	hints   hints
 }
 
@@ -30,8 +30,8 @@ type entry struct {
 	header *spec.Header
 }
 
-// frame returns a frame that the program's stack expects, often with the values of a row of one of its lookups.
-func (g *generator) frame(state *sim.Relay) *packet.Frame {
+// Frame returns a Frame that the program's stack expects, often with the values of a row of one of its lookups.
+func (g *Generator) Frame(state *sim.Relay) *packet.Frame {
 	for try := 0; ; try++ {
 		stack := g.stack()
 		if try < 6 {
@@ -43,14 +43,14 @@ func (g *generator) frame(state *sim.Relay) *packet.Frame {
 		}
 		layers = append(layers, &spec.Layer{Bytes: g.bytes(g.payloadSize())})
 		var diags diag.List
-		resolved := g.headers.Resolve(layers, &diags)
+		resolved := g.Headers.Resolve(layers, &diags)
 		if diags.Len() > 0 {
 			continue // a row of the other family
 		}
 		if try < 8 {
 			g.values(resolved)
 		}
-		if f, err := g.headers.Build(resolved, packet.Options{}); err == nil || try > 16 {
+		if f, err := g.Headers.Build(resolved, packet.Options{}); err == nil || try > 16 {
 			if err != nil {
 				return &packet.Frame{Data: g.bytes(64)}
 			}
@@ -60,7 +60,7 @@ func (g *generator) frame(state *sim.Relay) *packet.Frame {
 }
 
 // present gives fields values that are there under a condition, as far as it holds. That may bring in others.
-func (g *generator) present(layers []packet.Layer, f *packet.Frame) *packet.Frame {
+func (g *Generator) present(layers []packet.Layer, f *packet.Frame) *packet.Frame {
 	for range 4 {
 		n, given := 0, false
 		for i, l := range layers {
@@ -76,7 +76,7 @@ func (g *generator) present(layers []packet.Layer, f *packet.Frame) *packet.Fram
 					l.Values[pl.Field.Name.Value] = v
 					given = true
 				}
-				if len(pl.Field.Elements) > 0 && !g.one(4) {
+				if len(pl.Field.Elements) > 0 && !g.One(4) {
 					l.Values[pl.Field.Name.Value] = packet.Bytes(g.elements(pl.Field, g.form(l, pl.Field)))
 				}
 			}
@@ -85,7 +85,7 @@ func (g *generator) present(layers []packet.Layer, f *packet.Frame) *packet.Fram
 		if !given {
 			break
 		}
-		next, err := g.headers.Build(layers, packet.Options{})
+		next, err := g.Headers.Build(layers, packet.Options{})
 		if err != nil {
 			break
 		}
@@ -104,20 +104,20 @@ func names(e *spec.Expr, field string) bool {
 		slices.ContainsFunc(e.Args, func(a *spec.Expr) bool { return names(a, field) })
 }
 
-// arrives reports whether a packet came to the end of a rule; where the program has receivers, one of them got it.
-func (g *generator) arrives(res sim.Result) bool {
+// Arrives reports whether a packet came to the end of a rule; where the program has receivers, one of them got it.
+func (g *Generator) Arrives(res sim.Result) bool {
 	sent := func(c sim.Copy) bool { return c.Sent }
-	return res.Verdict != sim.VerdictUp && (!g.does(spec.ActFanOut) || slices.ContainsFunc(res.Copies, sent))
+	return res.Verdict != sim.VerdictUp && (!g.Does(spec.ActFanOut) || slices.ContainsFunc(res.Copies, sent))
 }
 
-// does reports whether a rule of the program has such an action.
-func (g *generator) does(kind spec.ActionKind) bool {
-	return slices.ContainsFunc(g.program.Rules, func(r *spec.Rule) bool {
+// Does reports whether a rule of the program has such an action.
+func (g *Generator) Does(kind spec.ActionKind) bool {
+	return slices.ContainsFunc(g.Program.Rules, func(r *spec.Rule) bool {
 		return slices.ContainsFunc(r.Do, func(a *spec.Action) bool { return a.Kind == kind })
 	})
 }
 
-func (g *generator) payloadSize() int {
+func (g *Generator) payloadSize() int {
 	switch g.IntN(10) {
 	case 0:
 		return 0
@@ -132,15 +132,15 @@ func (g *generator) payloadSize() int {
 }
 
 // stack chooses one sequence of headers.
-func (g *generator) stack() []entry {
+func (g *Generator) stack() []entry {
 	var out []entry
-	for _, e := range g.program.Stack {
-		if e.Optional && g.one(2) {
+	for _, e := range g.Program.Stack {
+		if e.Optional && g.One(2) {
 			continue
 		}
 		var choices []*spec.Header
 		for _, n := range e.Headers {
-			choices = append(choices, g.headers.Group(n.Value)...)
+			choices = append(choices, g.Headers.Group(n.Value)...)
 		}
 		if len(out) > 0 {
 			parent := out[len(out)-1].header.Name.Value
@@ -152,27 +152,27 @@ func (g *generator) stack() []entry {
 		if len(choices) == 0 {
 			continue
 		}
-		h := pick(g.source, choices)
+		h := Pick(g.Source, choices)
 		out = append(out, entry{e.Var.Value, &spec.Layer{Header: spec.Name{Value: h.Name.Value}}, h})
 	}
 	return out
 }
 
-func (g *generator) follows(h *spec.Header, parent string) bool {
+func (g *Generator) follows(h *spec.Header, parent string) bool {
 	return len(h.After) == 0 || slices.ContainsFunc(h.After, func(a *spec.After) bool {
-		return slices.ContainsFunc(g.headers.Group(a.Parent.Value), func(p *spec.Header) bool { return p.Name.Value == parent })
+		return slices.ContainsFunc(g.Headers.Group(a.Parent.Value), func(p *spec.Header) bool { return p.Name.Value == parent })
 	})
 }
 
 // aim gives fields the values of the key of a random row. Half of the time one rule is aimed at, and rows of the others are mostly missing.
-func (g *generator) aim(stack []entry, state *sim.Relay) {
-	mapped := g.one(30) // IPv4 addresses as IPv6 has them: they have to be refused
+func (g *Generator) aim(stack []entry, state *sim.Relay) {
+	mapped := g.One(30) // IPv4 addresses as IPv6 has them: they have to be refused
 	given := map[string]bool{}
-	lookups := slices.Clone(g.program.Lookups)
-	rules := g.program.Rules
-	if n := g.IntN(len(rules)); g.one(2) {
-		if rules = rules[n : n+1]; g.one(8) {
-			rules = append(rules[:1:1], g.program.Rules...)
+	lookups := slices.Clone(g.Program.Lookups)
+	rules := g.Program.Rules
+	if n := g.IntN(len(rules)); g.One(2) {
+		if rules = rules[n : n+1]; g.One(8) {
+			rules = append(rules[:1:1], g.Program.Rules...)
 		}
 	}
 	for _, r := range rules {
@@ -184,7 +184,7 @@ func (g *generator) aim(stack []entry, state *sim.Relay) {
 				continue
 			}
 			i := slices.IndexFunc(g.plan.Groups, func(o *ir.Group) bool { return o.Name == a.FanOut.Group.Value })
-			if i >= 0 && !g.one(16) {
+			if i >= 0 && !g.One(16) {
 				g.key(stack, &g.plan.Groups[i].Key, a.FanOut.Key, state.Group(a.FanOut.Group.Value).Keys(), mapped, given)
 			}
 			for _, inside := range a.FanOut.Rules {
@@ -195,7 +195,7 @@ func (g *generator) aim(stack []entry, state *sim.Relay) {
 	optional := func(l *spec.Lookup) bool { return l.Optional }
 	for _, l := range append(slices.DeleteFunc(slices.Clone(lookups), optional), lookups...) { // what has to be found comes first
 		i := slices.IndexFunc(g.plan.Tables, func(t *ir.Table) bool { return t.Name == l.Table.Value })
-		if i >= 0 && !g.one(16) {
+		if i >= 0 && !g.One(16) {
 			g.key(stack, &g.plan.Tables[i].Key, l.Key, state.Table(l.Table.Value).Keys(), mapped, given)
 		}
 	}
@@ -203,12 +203,12 @@ func (g *generator) aim(stack []entry, state *sim.Relay) {
 
 // key gives fields the values of one of several keys, except those that mostly keep what another key gave them: one packet has to find
 // all of its rows.
-func (g *generator) key(stack []entry, layout *ir.Struct, from []*spec.Expr, keys []string, mapped bool, given map[string]bool) {
+func (g *Generator) key(stack []entry, layout *ir.Struct, from []*spec.Expr, keys []string, mapped bool, given map[string]bool) {
 	if len(keys) == 0 {
 		return
 	}
-	key := []byte(pick(g.source, keys))
-	again := g.one(8)
+	key := []byte(Pick(g.Source, keys))
+	again := g.One(8)
 	n := 0
 	for _, m := range layout.Members {
 		if m.Hidden || n >= len(from) {
@@ -234,13 +234,13 @@ func dotted(path []spec.Name) string {
 }
 
 // called reports whether a name of the program stands for a header of the stack.
-func (g *generator) called(e entry, name string) bool {
+func (g *Generator) called(e entry, name string) bool {
 	return e.name == name || e.header.Name.Value == name ||
-		slices.ContainsFunc(g.headers.Group(name), func(h *spec.Header) bool { return h == e.header })
+		slices.ContainsFunc(g.Headers.Group(name), func(h *spec.Header) bool { return h == e.header })
 }
 
 // give sets what a dotted name of the program stands for.
-func (g *generator) give(stack []entry, path []spec.Name, value []byte, t ir.Type, mapped bool) {
+func (g *Generator) give(stack []entry, path []spec.Name, value []byte, t ir.Type, mapped bool) {
 	i := slices.IndexFunc(stack, func(e entry) bool { return g.called(e, path[0].Value) })
 	if i >= 0 {
 		g.giveTo(stack, i, path, value, t, mapped)
@@ -248,7 +248,7 @@ func (g *generator) give(stack []entry, path []spec.Name, value []byte, t ir.Typ
 }
 
 // giveTo sets a field of the i-th header. What a part of it names in other headers is in the nearest one in front of it, as in a tunnel.
-func (g *generator) giveTo(stack []entry, i int, path []spec.Name, value []byte, t ir.Type, mapped bool) {
+func (g *Generator) giveTo(stack []entry, i int, path []spec.Name, value []byte, t ir.Type, mapped bool) {
 	name := path[1].Value
 	lit := spec.Literal{Kind: spec.LitString, Text: testrun.Show(value, t)}
 	switch t.Kind {
@@ -293,7 +293,7 @@ func (g *generator) giveTo(stack []entry, i int, path []spec.Name, value []byte,
 }
 
 // inside returns an address in a prefix.
-func (g *generator) inside(prefix []byte) netip.Addr {
+func (g *Generator) inside(prefix []byte) netip.Addr {
 	length := int(binary.LittleEndian.Uint32(prefix))
 	a := [16]byte(prefix[4:])
 	noise := g.bytes(16)
@@ -304,7 +304,7 @@ func (g *generator) inside(prefix []byte) netip.Addr {
 }
 
 // values gives fields that nothing determines random values.
-func (g *generator) values(layers []packet.Layer) {
+func (g *Generator) values(layers []packet.Layer) {
 	for i, l := range layers {
 		if l.Header == nil {
 			continue
@@ -313,13 +313,13 @@ func (g *generator) values(layers []packet.Layer) {
 			if _, given := l.Values[f.Name.Value]; given || f.Counts != nil || f.Checksum != nil || f.When != nil || f.Role.Value != "" && f.Type == "mac" {
 				continue
 			}
-			if announced(layers, i, f) || sizes(l.Header, f) && !g.one(4) {
+			if announced(layers, i, f) || sizes(l.Header, f) && !g.One(4) {
 				continue
 			}
 			if v, ok := g.fieldValue(l.Header, f); ok && packet.Allows(f.Is, f, v) {
 				l.Values[f.Name.Value] = v
 			}
-			if len(f.Elements) > 0 && !g.one(4) {
+			if len(f.Elements) > 0 && !g.One(4) {
 				l.Values[f.Name.Value] = packet.Bytes(g.elements(f, g.form(l, f)))
 			}
 		}
@@ -342,49 +342,49 @@ func announced(layers []packet.Layer, i int, f *spec.Field) bool {
 }
 
 // fieldValue is a random value for a field.
-func (g *generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, bool) {
+func (g *Generator) fieldValue(h *spec.Header, f *spec.Field) (packet.Value, bool) {
 	known := g.hints.ints[h.Name.Value+"."+f.Name.Value]
 	switch f.Kind {
 	case spec.FieldUint:
 		switch {
-		case len(known) > 0 && !g.one(4):
-			return packet.Uint(pick(g.source, known) & (^uint64(0) >> (64 - f.Bits))), true
+		case len(known) > 0 && !g.One(4):
+			return packet.Uint(Pick(g.Source, known) & (^uint64(0) >> (64 - f.Bits))), true
 		case f.Is != nil:
 			return packet.Uint(g.Uint64() & (^uint64(0) >> (64 - f.Bits))), true
 		case f.Role.Value == "hop_limit":
 			return packet.Uint(uint64(2 + g.IntN(254))), true
-		case !g.one(3):
+		case !g.One(3):
 			return packet.Uint(g.integer(f.Bits)), true
 		}
 		return packet.Value{}, false
 	case spec.FieldVarint:
 		v := packet.Uint(g.integer(1 + g.IntN(62)))
-		if g.one(2) {
+		if g.One(2) {
 			v.Bytes = longVarint(v.Int, g.IntN(4))
 		}
 		return v, true
 	case spec.FieldSized:
-		if len(f.Elements) > 0 && !g.one(8) {
-			return packet.Bytes(g.elements(f, pick(g.source, f.Elements))), true
+		if len(f.Elements) > 0 && !g.One(8) {
+			return packet.Bytes(g.elements(f, Pick(g.Source, f.Elements))), true
 		}
-		if g.one(2) {
+		if g.One(2) {
 			return packet.Value{}, false
 		}
 		n := g.IntN(f.Max + 1)
-		if !g.one(4) {
+		if !g.One(4) {
 			n &^= 3 // lengths are often in units of 4 bytes
 		}
 		return packet.Bytes(g.bytes(n)), true
 	}
-	if near := g.hints.bytes[h.Name.Value+"."+f.Name.Value]; len(near) > 0 && !g.one(4) {
+	if near := g.hints.bytes[h.Name.Value+"."+f.Name.Value]; len(near) > 0 && !g.One(4) {
 		for range 4 {
-			if b := pick(g.source, near); f.Type != "ip" || isMapped(b.value) == (f.Bytes == 4) {
-				return packet.Bytes(b.make(g.source, f.Bytes)), true
+			if b := Pick(g.Source, near); f.Type != "ip" || isMapped(b.value) == (f.Bytes == 4) {
+				return packet.Bytes(b.make(g.Source, f.Bytes)), true
 			}
 		}
 	}
 	if f.Type == "ip" {
-		if f.Bytes == 16 && g.one(120) { // IPv4 as IPv6 has it
+		if f.Bytes == 16 && g.One(120) { // IPv4 as IPv6 has it
 			a := addresses[g.IntN(4)].As16()
 			return packet.Bytes(a[:]), true
 		}
@@ -410,8 +410,8 @@ func longVarint(v uint64, size int) []byte {
 }
 
 // form chooses one of the forms of a field's elements, and makes a condition of it true that asks a field for a value, or for one under a mask.
-func (g *generator) form(l packet.Layer, f *spec.Field) *spec.Elements {
-	form := pick(g.source, f.Elements)
+func (g *Generator) form(l packet.Layer, f *spec.Field) *spec.Elements {
+	form := Pick(g.Source, f.Elements)
 	if form.When == nil || form.When.Op != spec.OpEq || form.When.Args[1].Op != spec.OpInt {
 		return form
 	}
@@ -431,22 +431,22 @@ func (g *generator) form(l packet.Layer, f *spec.Field) *spec.Elements {
 }
 
 // elements is a list of elements in a form, padded to 4 bytes: most are right, with an identifier that the program searches for.
-func (g *generator) elements(f *spec.Field, form *spec.Elements) []byte {
+func (g *Generator) elements(f *spec.Field, form *spec.Elements) []byte {
 	var out []byte
 	for range g.IntN(8) {
 		id := g.integer(form.ID)
-		if len(g.hints.elements) > 0 && g.one(2) {
-			id = pick(g.source, g.hints.elements) & (1<<form.ID - 1)
+		if len(g.hints.elements) > 0 && g.One(2) {
+			id = Pick(g.Source, g.hints.elements) & (1<<form.ID - 1)
 		}
 		n := g.IntN(6)
-		if g.one(8) {
+		if g.One(8) {
 			n = g.IntN(1 << form.Len)
 		}
-		for g.one(4) && form.Pad >= 0 {
+		for g.One(4) && form.Pad >= 0 {
 			out = append(out, byte(form.Pad<<(8-form.ID)))
 		}
 		content := n + form.Bias
-		if g.one(16) {
+		if g.One(16) {
 			content = max(0, content+g.IntN(9)-4)
 		}
 		if form.ID == 4 {
@@ -455,7 +455,7 @@ func (g *generator) elements(f *spec.Field, form *spec.Elements) []byte {
 			out = append(out, byte(id), byte(n))
 		}
 		for range content {
-			out = append(out, pick(g.source, []byte{0, 1, 2, 0x40, 0x80, 0xc0, 0xff, byte(g.Uint32())}))
+			out = append(out, Pick(g.Source, []byte{0, 1, 2, 0x40, 0x80, 0xc0, 0xff, byte(g.Uint32())}))
 		}
 	}
 	for len(out)%4 != 0 {
