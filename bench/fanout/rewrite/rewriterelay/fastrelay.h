@@ -1502,6 +1502,46 @@ __noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now
 	return FR_CONTENDED;
 }
 
+#ifdef FR_NEEDS_OVERDRAFT
+/* Spend cost, whatever is left, and return it for fr_refund: 0 where there is no credit. */
+__noinline __u64 fr_overdraw(__u32 credit, __u64 cost)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+
+	if (!c || !credit)
+		return 0;
+	__sync_fetch_and_add(&c->spent, cost);
+	return cost;
+}
+
+/* Likewise of a credit that refills; what fr_admit_timed returns. */
+__noinline __u64 fr_overdraw_timed(__u32 credit, __u64 cost, __u64 now)
+{
+	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
+	__u64 rate, takes;
+	int i;
+
+	if (!c || !credit)
+		return FR_ADMITTED;
+	rate = *(volatile __u64 *)&c->limit;
+	if (!rate)
+		return FR_ADMITTED;
+	takes = (cost < 0xFFFFFFFF ? cost : 0xFFFFFFFF) * 1000000000 / rate;
+	FR_NO_UNROLL
+	for (i = 0; i < FR_ADMIT_TRIES; i++) {
+		__u64 spent = *(volatile __u64 *)&c->spent, from = fr_copy(now);
+
+		if (from < spent)
+			from = spent;
+		if (from + takes < from)
+			return FR_ADMITTED;
+		if (likely(__sync_val_compare_and_swap(&c->spent, spent, from + takes) == spent))
+			return FR_ADMITTED + takes;
+	}
+	return FR_CONTENDED;
+}
+#endif
+
 __noinline int fr_refund(__u32 credit, __u64 cost)
 {
 	struct fr_credit *c = bpf_map_lookup_elem(&fr_credits, &credit);
