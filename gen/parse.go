@@ -365,6 +365,8 @@ func isNot(f *spec.Field) string {
 			values = append(values, word(r.Min))
 		case r.Max == limit:
 			values = append(values, word(r.Min)+" or more")
+		case r.Max == r.Min+1:
+			values = append(values, word(r.Min), word(r.Max))
 		default:
 			values = append(values, word(r.Min)+" to "+word(r.Max))
 		}

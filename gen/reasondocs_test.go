@@ -44,7 +44,7 @@ programs: {
 	for i, want := range []map[string]string{
 		{
 			"tag_version":    "tag.version is not 1",
-			"tag_kind":       "tag.kind is not 1 to 2 or 8 to 11",
+			"tag_kind":       "tag.kind is not 1 or 2 or 8 to 11",
 			"unfit_tag_kind": "tag.kind would get a value that it can't have",
 			"control":        "tag.level is not 1 or more; or: tag.many has a value that the spec doesn't allow",
 			"tag_port":       "tag.port is not 0x4000 or more",

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -75,14 +76,33 @@ func (r *receiver) run() {
 		if _, err := unix.Poll(wait, -1); err != nil && !errors.Is(err, unix.EINTR) || wait[1].Revents != 0 {
 			return
 		}
-		for {
-			n, from, err := unix.Recvfrom(r.fd, buf, 0)
-			if err != nil {
-				break
-			}
-			if at, ok := from.(*unix.SockaddrLinklayer); ok && at.Pkttype != unix.PACKET_OUTGOING {
-				r.count(buf[:n])
-			}
+		for r.next(buf) {
+		}
+	}
+}
+
+// next counts the next frame, and reports whether there is one. A frame that is no longer in the socket's queue has been counted when
+// the lock is free.
+func (r *receiver) next(buf []byte) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, from, err := unix.Recvfrom(r.fd, buf, 0)
+	if err != nil {
+		return false
+	}
+	if at, ok := from.(*unix.SockaddrLinklayer); ok && at.Pkttype != unix.PACKET_OUTGOING {
+		r.count(buf[:n])
+	}
+	return true
+}
+
+// drain waits until all frames that have arrived are counted, for at most a second.
+func (r *receiver) drain() {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(time.Second); time.Now().Before(deadline); <-tick.C {
+		if waiting, err := unix.IoctlGetInt(r.fd, unix.TIOCINQ); err != nil || waiting == 0 {
+			return
 		}
 	}
 }
@@ -92,8 +112,6 @@ func (r *receiver) count(frame []byte) {
 	if !ok {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	into := &r.others
 	i, known := r.known[f]
 	if !known && len(r.flows) < maxFlows {

@@ -97,11 +97,15 @@ func (s *sender) run(rate int) {
 	}
 }
 
-// Stop ends the traffic. What has been sent is where it was going.
+// Stop ends the traffic, and returns when all packets that have arrived are counted.
 func (n *Network) Stop() {
-	if n.sender != nil {
-		n.sender.stop()
-		n.sender.done.Wait()
+	if n.sender == nil {
+		return
+	}
+	n.sender.stop()
+	n.sender.done.Wait()
+	for _, r := range n.receivers {
+		r.drain()
 	}
 }
 
