@@ -28,15 +28,15 @@ func (a *app) buildCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build SPEC",
 		Short: "Compile a spec: write its C, its object and its Go package",
-		Long: `Writes relay.bpf.c, fastrelay.h, relay_bpfel.o, relay.go and a manifest that lists them, into a folder beside the spec
-that has the Go package's name, or into the folder of -o, which the package is then named after. Files of an earlier build that are no longer needed go away; a file that no build has
-written is never touched.
+		Long: `Writes relay.bpf.c, fastrelay.h, relay_bpfel.o, relay.go and a manifest that lists them, into a folder beside the spec.
+The folder has the name of the Go package; with -o, the package has the name of the folder. Files of an earlier
+build that are no longer needed are removed; files that no build has written are never changed.
 
-Warnings (something is declared that nothing uses) go to standard error, also with -q, and the build goes on.
+Warnings (unused declarations) go to standard error, also with -q, and don't stop the build.
 
-Where the folder has these files already, made from the same spec, nothing is written, and clang isn't run.
+If the folder already has these files, made from the same spec, nothing is written, and clang isn't run.
 
-With --check nothing is written. Exit status: 0 the folder is what a build would write, 2 it isn't, 1 an error.`,
+With --check nothing is written. Exit status: 0 if the folder is up to date, 2 if it isn't, 1 on errors.`,
 		Example: `  fastrelay-gen build examples/turn/spec.cue
   fastrelay-gen build spec.cue -o internal/turnrelay
   fastrelay-gen build --check spec.cue`,
@@ -46,7 +46,7 @@ With --check nothing is written. Exit status: 0 the folder is what a build would
 	flags := cmd.Flags()
 	flags.StringVarP(&opt.Dir, "output", "o", "", "the folder to write to (default: beside the spec, with the package's name)")
 	flags.StringVar(&opt.Package, "package", "", "the name of the Go package (default: the name of -o's folder, else the spec's name and relay)")
-	flags.BoolVar(&opt.check, "check", false, "write nothing; say whether what is there is up to date")
+	flags.BoolVar(&opt.check, "check", false, "write nothing; report whether the output is up to date")
 	flags.BoolVarP(&opt.quiet, "quiet", "q", false, "print nothing on success but warnings")
 	flags.BoolVar(&opt.plan, "plan", false, "print the plan, and write nothing")
 	formatFlag(cmd, &opt.format)
@@ -192,13 +192,13 @@ func (a *app) summary(s *summary) {
 		fmt.Fprintln(a.out, line)
 	}
 	if !asked && runtime.GOOS == "linux" {
-		fmt.Fprintln(a.out, "  (run as root to see what the kernel's verifier says)")
+		fmt.Fprintln(a.out, "  (run as root to see the verifier's counts)")
 	}
 	for _, name := range s.Removed {
 		fmt.Fprintf(a.out, "removed %s, of an earlier build\n", filepath.Join(s.Dir, name))
 	}
 	for _, name := range s.Kept {
-		fmt.Fprintf(a.out, "kept %s: it is of an earlier build, but somebody has changed it\n", filepath.Join(s.Dir, name))
+		fmt.Fprintf(a.out, "kept %s: it is of an earlier build, and has been changed since\n", filepath.Join(s.Dir, name))
 	}
 	if s.Current {
 		fmt.Fprintf(a.out, "%s is up to date   %.1f s\n", s.Dir, s.Seconds)
@@ -232,7 +232,7 @@ func (a *app) check(r *build.Result, opt buildOptions) error {
 		return nil
 	case opt.format == "json":
 	case d.OnlyClang:
-		fmt.Fprintf(a.err, "%s: only the clang version differs: the object there was made by %s, this machine has %s\n", r.Dir, d.Compilers[0], d.Compilers[1])
+		fmt.Fprintf(a.err, "%s: only the clang version differs: the object was made by %s, this machine has %s\n", r.Dir, d.Compilers[0], d.Compilers[1])
 	default:
 		for _, group := range []struct {
 			what  string

@@ -66,10 +66,10 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fastrelay-gen",
 		Short: "A compiler for packet relays: from a page of CUE to packets forwarded in the kernel",
-		Long: `fastrelay-gen turns a spec of a relay, written in CUE, into a TC eBPF program and a Go
-package that loads it, attaches it and registers sessions.
+		Long: `fastrelay-gen compiles the spec of a packet relay, written in CUE, to a TC eBPF program and a Go
+package that loads the program, attaches it, and registers sessions.
 
-Exit status: 0 success, 1 an error, 2 something differs (build --check, fmt -l).`,
+Exit status: 0 success, 1 error, 2 difference (build --check, fmt -l).`,
 		Example: `  fastrelay-gen init tunnel             a spec to begin with
   fastrelay-gen test tunnel/spec.cue    run the tests that it holds
   fastrelay-gen build tunnel/spec.cue   write the C, the object and the Go package
@@ -102,7 +102,7 @@ func unknownCommand(root *cobra.Command, name string) error {
 	for _, c := range root.Commands() {
 		names = append(names, c.Name())
 	}
-	return usage("there is no command %q", name).nearest(name, names, "").see("fastrelay-gen --help")
+	return usage("unknown command %q", name).nearest(name, names, "").see("fastrelay-gen --help")
 }
 
 // flagError makes pflag's errors ours, with the flag that was probably meant.
@@ -161,7 +161,7 @@ func exactly(names ...string) cobra.PositionalArgs {
 		case len(args) < len(names):
 			return usage("%s is missing", names[len(args)]).hint("usage: %s", cmd.UseLine()).see(cmd.CommandPath() + " --help")
 		case len(args) > len(names):
-			return usage("%q is one argument too many", args[len(names)]).hint("usage: %s", cmd.UseLine()).see(cmd.CommandPath() + " --help")
+			return usage("extra argument %q", args[len(names)]).hint("usage: %s", cmd.UseLine()).see(cmd.CommandPath() + " --help")
 		}
 		return nil
 	}
@@ -174,5 +174,5 @@ func oneOf(flag, value string, allowed ...string) error {
 			return nil
 		}
 	}
-	return usage("--%s is %q; it has to be %s", flag, value, strings.Join(allowed, " or ")).nearest(value, allowed, "")
+	return usage("--%s is %q; it must be %s", flag, value, strings.Join(allowed, " or ")).nearest(value, allowed, "")
 }

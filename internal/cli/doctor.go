@@ -14,8 +14,8 @@ func (a *app) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this machine has and lacks, and what to do",
-		Long: `Looks at what building and running relays takes: clang, the kernel and its features, rights,
-the bpf file system, devices. Changes nothing. Exit status 1 where something needed is missing.`,
+		Long: `Checks what building and running relays needs: clang, the kernel and its features, rights,
+the bpf file system, devices. Changes nothing. Exit status 1 if something required is missing.`,
 		Example: `  fastrelay-gen doctor
   sudo fastrelay-gen doctor --format json`,
 		Args: exactly(),

@@ -25,11 +25,11 @@ func (a *app) explainCommand() *cobra.Command {
 	var opt explainOptions
 	cmd := &cobra.Command{
 		Use:   "explain [CODE | SPEC]",
-		Short: "Explain a message's code, draw a header, or show what became of a program",
-		Long: `With a code (FR0201): what it means, with a wrong and a right example. Without an argument: all codes.
-With a spec: its headers, programs and reasons. --header draws a header as RFCs do; --program shows the spec's text, the plan, the C and the
-BPF instructions of one program, and with --rule only what belongs to one of its rules, or (2.1) to one of the rules of a
-rule's fan_out. Rules are counted from 1.`,
+		Short: "Explain the code of a message, a header, or a program",
+		Long: `With a code (FR0201): its meaning, with a wrong and a right example. Without an argument: all codes.
+With a spec: its headers, programs and reasons. --header shows a header as RFCs do; --program shows the spec's text, the
+plan, the C and the BPF instructions of one program, with --rule only those of one of its rules, or (2.1) of one of the
+rules of a rule's fan_out. Rules are counted from 1.`,
 		Example: `  fastrelay-gen explain FR0201
   fastrelay-gen explain examples/turn/spec.cue
   fastrelay-gen explain examples/turn/spec.cue --header channel_data
@@ -46,16 +46,16 @@ rule's fan_out. Rules are counted from 1.`,
 			case opt.program != "":
 				return a.explainProgram(cmd.Context(), args[0], opt)
 			case opt.rule != "":
-				return usage("--rule is a rule of which program?").hint("--program PROGRAM").see("fastrelay-gen explain --help")
+				return usage("--rule needs --program").hint("--program PROGRAM").see("fastrelay-gen explain --help")
 			case isSpec(args[0]):
 				return a.explainSpec(cmd.Context(), args[0])
 			}
 			return a.explainCode(args[0])
 		},
 	}
-	cmd.Flags().StringVar(&opt.header, "header", "", "draw this header")
-	cmd.Flags().StringVar(&opt.program, "program", "", "show what became of this program")
-	cmd.Flags().StringVar(&opt.rule, "rule", "", "only what belongs to this rule of the program: 2, or 2.1 in its fan_out")
+	cmd.Flags().StringVar(&opt.header, "header", "", "show this header")
+	cmd.Flags().StringVar(&opt.program, "program", "", "show the plan, the C and the instructions of this program")
+	cmd.Flags().StringVar(&opt.rule, "rule", "", "only this rule of the program: 2, or 2.1 in its fan_out")
 	completeFlags(cmd, map[string]cobra.CompletionFunc{"header": named(headersOf), "program": named(programsOf)})
 	return cmd
 }
@@ -73,7 +73,7 @@ func (a *app) explainCode(arg string) error {
 		for _, i := range diag.Infos() {
 			codes = append(codes, string(i.Code))
 		}
-		d := &diag.Diagnostic{Code: codeCode, Message: fmt.Sprintf("there is no code %q", arg), Hint: "fastrelay-gen explain lists all codes"}
+		d := &diag.Diagnostic{Code: codeCode, Message: fmt.Sprintf("unknown code %q", arg), Hint: "fastrelay-gen explain lists all codes"}
 		if n := spell.Nearest(strings.ToUpper(arg), codes); n != "" {
 			d.Hint = fmt.Sprintf("did you mean %s? %s", n, d.Hint)
 		}

@@ -21,8 +21,8 @@ func (a *app) fmtCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fmt [SPEC...]",
 		Short: "Format specs as CUE's own formatter does",
-		Long: `Prints each spec, formatted. Without a file, or with -, formats what comes on standard input.
-With -l, exit status 2 says that a file is not formatted.`,
+		Long: `Prints each spec, formatted. Without a file, or with -, reads standard input.
+With -l, the exit status is 2 if a file is not formatted.`,
 		Example: `  fastrelay-gen fmt -w examples/*/spec.cue
   fastrelay-gen fmt < spec.cue`,
 		ValidArgsFunction: specFiles,

@@ -26,9 +26,9 @@ var namePattern = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 func (a *app) initCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "init NAME",
-		Short: "Write a small spec that builds, tests and runs, to begin with",
-		Long: `Writes NAME/spec.cue: a relay of a small protocol of its own, with comments that say what each part
-is for. It builds, its tests pass, and it runs, as it is. A spec that exists is never replaced.`,
+		Short: "Write a small spec to start from; it builds, passes its tests and runs",
+		Long: `Writes NAME/spec.cue: a relay for a small protocol, with comments that explain each part. It builds, its
+tests pass, and it runs without changes. An existing spec is never replaced.`,
 		Example: `  fastrelay-gen init tunnel
   fastrelay-gen test tunnel/spec.cue`,
 		Args: exactly("NAME"),
@@ -39,7 +39,7 @@ is for. It builds, its tests pass, and it runs, as it is. A spec that exists is 
 func (a *app) initialise(name string) error {
 	if !namePattern.MatchString(name) {
 		return &diag.Diagnostic{Code: codeName, Message: fmt.Sprintf("%q is not a name", name),
-			Hint: "a name is made of lower-case letters, digits and underscores, and begins with a letter: " + suggestName(name)}
+			Hint: "a name consists of lower-case letters, digits and underscores, and begins with a letter: " + suggestName(name)}
 	}
 	path := filepath.Join(name, "spec.cue")
 	if err := os.MkdirAll(name, 0o755); err != nil {
@@ -47,7 +47,7 @@ func (a *app) initialise(name string) error {
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return &diag.Diagnostic{Code: codeExists, Message: path + " exists, and is left as it is",
+		return &diag.Diagnostic{Code: codeExists, Message: path + " exists, and is not changed",
 			Hint: "choose another name, or remove the file"}
 	}
 	if err != nil {

@@ -93,7 +93,7 @@ func runError(err error) error {
 	case errors.As(err, &collision), errors.As(err, &exists), errors.As(err, &full):
 		return &diag.Diagnostic{Code: codeRun, Message: err.Error()}
 	}
-	return &diag.Diagnostic{Code: codeRun, Message: err.Error(), Hint: "fastrelay-gen doctor says what this machine has and lacks"}
+	return &diag.Diagnostic{Code: codeRun, Message: err.Error(), Hint: "fastrelay-gen doctor shows what this machine has and lacks"}
 }
 
 // serve fills the tables and groups, attaches, and shows counters until ctx ends. The tables are filled first, so

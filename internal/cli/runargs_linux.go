@@ -152,7 +152,7 @@ func (in *runInput) session(desc *abi.Desc, text string) error {
 		}
 		for i, v := range fields {
 			if v == nil {
-				return usage("--session %s gives no %s", kind, members[i].name).hint("a session takes all its fields: %s", memberNames(members))
+				return usage("--session %s has no %s", kind, members[i].name).hint("a session needs all its fields: %s", memberNames(members))
 			}
 		}
 		in.sessions = append(in.sessions, sessionInput{kind, fields, text})
@@ -185,12 +185,12 @@ func (in *runInput) row(desc *abi.Desc, text string) error {
 		}
 		for i, k := range keys {
 			if all[i] == nil {
-				return usage("--row %s gives no %s", table, k.name).hint("the key of %s is %s", table, memberNames(keys))
+				return usage("--row %s has no %s", table, k.name).hint("the key of %s is %s", table, memberNames(keys))
 			}
 		}
 		for i, m := range values {
 			if all[len(keys)+i] == nil && !m.mayBeLeftOut() {
-				return usage("--row %s gives no %s", table, m.name).hint("a row of %s has %s", table, memberNames(values))
+				return usage("--row %s has no %s", table, m.name).hint("a row of %s has %s", table, memberNames(values))
 			}
 		}
 		in.rows = append(in.rows, rowInput{table, all[:len(keys)], all[len(keys):], text})

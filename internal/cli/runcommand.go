@@ -24,23 +24,23 @@ func (a *app) runCommand() *cobra.Command {
 	opt := runOptions{interval: time.Second, rate: defaultRate}
 	cmd := &cobra.Command{
 		Use:   "run SPEC {--attach PROGRAM=INTERFACE | --traffic}",
-		Short: "Load and attach a relay, and show what it does, until it is stopped",
-		Long: `Compiles the spec in memory, loads it, opens the sessions and the groups of receivers and attaches the programs
-that are named, and shows live counters. Ctrl-C or SIGTERM detaches everything; nothing is left.
+		Short: "Load and attach a relay, and show its counters until it is stopped",
+		Long: `Compiles the spec in memory, loads it, opens the given sessions and groups of receivers, attaches the given programs, and
+shows live counters. Ctrl-C or SIGTERM detaches everything and unloads the relay.
 
-With --traffic the relay runs between two hosts in network namespaces of their own, and gets the packets of the spec's
-tests, in turn. It has the tests' settings, sessions, rows and groups, unless some are given; a test that contradicts an
-earlier one is left out. Credits get what their test gives them once a second. What arrives at the hosts is counted as
-well. Nothing outside of the namespaces is changed.
+With --traffic the relay runs in a network namespace between two others, client and peer, which send the packets of the
+spec's tests in turn. It has the settings, sessions, rows and groups of the tests, unless some are given; a test that
+contradicts an earlier one is left out. Credits are topped up once a second. Packets that arrive at client and peer are
+counted, too. Nothing outside of the namespaces is changed.
 
-On a terminal the counters are redrawn in place, as many as it has lines for, otherwise there is one line a second. With
---events, standard output has the records that programs emit, one a line, and the counters go to standard error.
---format json makes both JSON, one object a line: records have "event", counters "programs", and the first line of
-standard error has "attached".
+On a terminal the counters are updated in place; otherwise there is one line a second. With --events, standard output has
+the records that programs emit, one in each line, and the counters go to standard error. With --format json both are
+JSON, one object in each line: records have "event", counters have "programs", and the first line of standard error has
+"attached".
 
-Receivers with one key are one group, in the order given. The key stands in front of the slash. A counter takes a first
-value (default: 0), a credit its limit, a bucket units a second and a burst (125000/30000); credits for each level of
-priority all get the same.`,
+Receivers with the same key are one group, in the given order. The key is before the slash. The value of a counter is its
+first number (default: 0), of a credit its limit, of a bucket units a second and a burst (125000/30000); credits for each
+priority level all get the same value.`,
 		Example: `  sudo fastrelay-gen run examples/turn/spec.cue --traffic
   sudo fastrelay-gen run examples/turn/spec.cue --attach to_peer=eth0 --attach to_client=eth1 \
       --session 'channel=client=198.51.100.7:40001 server=192.0.2.1:3478 number=0x4001 relayed=192.0.2.1:50000 peer=203.0.113.9:7000'
@@ -59,7 +59,7 @@ priority all get the same.`,
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&opt.attach, "attach", nil, "attach a program to an interface: PROGRAM=INTERFACE (may be repeated)")
-	flags.BoolVar(&opt.traffic, "traffic", false, "send the packets of the spec's tests, in a network made for it")
+	flags.BoolVar(&opt.traffic, "traffic", false, "send the packets of the spec's tests, in network namespaces")
 	flags.IntVar(&opt.rate, "rate", defaultRate, "packets a second that --traffic sends")
 	flags.StringArrayVar(&opt.settings, "set", nil, "give a setting a value: SETTING=VALUE (may be repeated)")
 	flags.StringArrayVar(&opt.sessions, "session", nil, "open a session: 'KIND=FIELD=VALUE FIELD=VALUE…' (may be repeated)")
@@ -68,7 +68,7 @@ priority all get the same.`,
 	flags.BoolVar(&opt.events, "events", false, "print the records that programs emit as they come")
 	formatFlag(cmd, &opt.format)
 	flags.BoolVar(&opt.once, "once", false, "print the counters once, after a second or --duration, and stop")
-	flags.DurationVar(&opt.duration, "duration", 0, "stop after so long (for example 30s)")
+	flags.DurationVar(&opt.duration, "duration", 0, "stop after this time (for example 30s)")
 	completeFlags(cmd, map[string]cobra.CompletionFunc{
 		"attach": assigned(programsOf, devices), "set": assigned(settingsOf, noValues), "session": assigned(sessionsOf, noValues),
 		"row": assigned(tablesOf, noValues), "receiver": assigned(groupsOf, noValues),

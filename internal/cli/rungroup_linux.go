@@ -71,7 +71,7 @@ func receiverKey(g *abi.Group, words []string) ([]any, error) {
 	}
 	for i, m := range members {
 		if key[i] == nil {
-			return nil, usage("--receiver %s gives no %s in front of the /", g.Name, m.name).hint("the key of %s is %s", g.Name, memberNames(members))
+			return nil, usage("--receiver %s has no %s before the /", g.Name, m.name).hint("the key of %s is %s", g.Name, memberNames(members))
 		}
 	}
 	return key, nil
@@ -86,7 +86,7 @@ func receiverValues(g *abi.Group, words []string) (*receiverInput, error) {
 	v := &receiverInput{}
 	for i, m := range members {
 		if all[i] == nil && !m.mayBeLeftOut() {
-			return nil, usage("--receiver %s gives no %s behind the /", g.Name, m.name).hint("a receiver of %s has %s", g.Name, memberNames(members))
+			return nil, usage("--receiver %s has no %s after the /", g.Name, m.name).hint("a receiver of %s has %s", g.Name, memberNames(members))
 		}
 		if m.isState() {
 			v.state = append(v.state, all[i])

@@ -411,7 +411,7 @@ func (t *traffic) text() string {
 			fmt.Fprintf(&leftOut, "left out: %q: %s\n", test.Test.Name.Value, test.leftOut)
 		}
 	}
-	return fmt.Sprintf("network: %s, in network namespaces that end with this command\ntraffic: the packets of %s, %s packets a second in all\n%s",
+	return fmt.Sprintf("network: %s, in network namespaces that are removed at the end\ntraffic: the packets of %s, %s packets a second in all\n%s",
 		t.net.Topology(), plural(sent, "test"), thousands(uint64(t.rate)), &leftOut)
 }
 

@@ -25,12 +25,12 @@ func (a *app) testCommand() *cobra.Command {
 	var opt testOptions
 	cmd := &cobra.Command{
 		Use:   "test SPEC...",
-		Short: "Run the tests that specs hold, in the model or in the kernel",
-		Long: `Runs each test of a spec: the state before, a packet, and what has to come out. The reference model needs no rights.
-With --kernel, the same tests run in the model and then in the kernel, with the compiled program (root). What a run in
-the kernel can't show (a VLAN tag in the metadata, a route) is said, and runs in the model only.
+		Short: "Run the tests of specs, in the model or in the kernel",
+		Long: `Runs the tests of a spec. A test has the state before, a packet, and the expected result. The reference model needs no
+rights. With --kernel, the tests run in the model and then in the kernel, with the compiled program (root). Tests that
+can't run in the kernel (a VLAN tag in the metadata, a route) are listed, and run in the model only.
 
-Exit status 1 where a test fails.`,
+Exit status 1 if a test fails.`,
 		Example: `  fastrelay-gen test examples/turn/spec.cue
   sudo fastrelay-gen test --kernel examples/*/spec.cue
   fastrelay-gen test -v --run 'length' examples/turn/spec.cue`,

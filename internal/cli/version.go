@@ -90,7 +90,7 @@ func (a *app) completionCommand(root *cobra.Command) *cobra.Command {
 			case "fish":
 				return root.GenFishCompletion(a.out, true)
 			}
-			return usage("there is no completion for %q", args[0]).nearest(args[0], cmd.ValidArgs, "").hint("bash, zsh and fish are known")
+			return usage("no completion for %q", args[0]).nearest(args[0], cmd.ValidArgs, "").hint("shells are bash, zsh and fish")
 		},
 	}
 }

@@ -22,10 +22,10 @@ func (a *app) vetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "vet SPEC...",
 		Short: "Check specs, and write nothing",
-		Long: `Loads and compiles each spec and its tests, without clang, runs its programs in the model on random packets, and shows all
-mistakes at once, and warnings: of what is declared and not used.
+		Long: `Loads and compiles each spec and its tests, without clang, and runs its programs in the model on random packets. Shows
+all mistakes of all specs, and warnings about unused declarations.
 
-Exit status: 0 no mistakes, whether there are warnings or not; 1 mistakes, or, with --strict, warnings.`,
+Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --strict, with warnings.`,
 		Example: `  fastrelay-gen vet examples/*/spec.cue
   fastrelay-gen vet --strict --format json spec.cue`,
 		ValidArgsFunction: specFiles,
@@ -87,7 +87,7 @@ Exit status: 0 no mistakes, whether there are warnings or not; 1 mistakes, or, w
 		},
 	}
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print nothing on success but warnings")
-	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings for mistakes")
+	cmd.Flags().BoolVar(&strict, "strict", false, "treat warnings as mistakes")
 	formatFlag(cmd, &format)
 	return cmd
 }
@@ -96,7 +96,7 @@ func (a *app) dumpCommand() *cobra.Command {
 	known := []string{"plan", "c", "go"}
 	return &cobra.Command{
 		Use:   "dump plan|c|go SPEC",
-		Short: "Print what a stage of the compiler makes of a spec",
+		Short: "Print the output of a stage of the compiler",
 		Example: `  fastrelay-gen dump plan examples/turn/spec.cue
   fastrelay-gen dump c examples/turn/spec.cue | less`,
 		Args: exactly("STAGE", "SPEC"),
@@ -109,7 +109,7 @@ func (a *app) dumpCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			stages := map[string]string{"c": build.SourceName, "go": build.PackageName}
 			if args[0] != "plan" && stages[args[0]] == "" {
-				return usage("there is no stage %q", args[0]).nearest(args[0], known, "").hint("stages are plan, c and go")
+				return usage("unknown stage %q", args[0]).nearest(args[0], known, "").hint("stages are plan, c and go")
 			}
 			if args[0] == "plan" {
 				return a.dumpPlan(cmd.Context(), args[1])

@@ -74,7 +74,7 @@ func probe(name, needed string, err error, absent string) Check {
 	case errors.Is(err, ebpf.ErrNotSupported) && needed == "":
 		c.Status, c.Found = Info, "no: "+absent
 	case errors.Is(err, ebpf.ErrNotSupported):
-		c.Status, c.Found, c.Do = Missing, "no: "+absent, "use a newer kernel, or one built with it"
+		c.Status, c.Found, c.Do = Missing, "no: "+absent, "use a newer kernel, or one that is built with it"
 	default:
 		c.Status, c.Found = Info, "unknown: "+reasonOf(err)
 	}
@@ -131,7 +131,7 @@ func memlock() Check {
 	}
 	c.Status, c.Needed = Warning, "run"
 	c.Found = fmt.Sprintf("limited to %d KiB; maps count against it on this kernel", limit.Cur/1024)
-	c.Do = "the runtime raises the limit where it may (CAP_SYS_RESOURCE); else ulimit -l unlimited"
+	c.Do = "the runtime raises the limit if it may (CAP_SYS_RESOURCE); otherwise ulimit -l unlimited"
 	return c
 }
 
@@ -144,6 +144,6 @@ func backlog() Check {
 		c.Found = "unknown: not readable here"
 		return c
 	}
-	c.Found = fmt.Sprintf("%s packets (net.core.netdev_max_backlog); copies of one packet to more receivers on veth are refused", strings.TrimSpace(string(text)))
+	c.Found = fmt.Sprintf("%s packets (net.core.netdev_max_backlog); copies of one packet to more receivers over veth are refused", strings.TrimSpace(string(text)))
 	return c
 }
