@@ -199,7 +199,7 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			return
 		}
 		to := plus(seg, bits/8)
-		emit(blk, &ir.NeedBytes{End: to, Reason: p.truncated(pos), Pos: pos})
+		emit(blk, &ir.NeedBytes{End: to, Part: part(a.h, seg, in.order[first:]), Reason: p.truncated(pos), Pos: pos})
 		p.pull(to)
 		if !isFrame(end) {
 			emit(blk, &ir.Guard{Cond: bin(ir.Le, offExpr(to), end), Reason: p.truncated(pos), Pos: pos})
@@ -301,6 +301,24 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 	}
 	p.received(in, path, blk)
 	return in
+}
+
+// part names fields that begin at off.
+func part(h *spec.Header, off ir.Off, fields []*fieldRef) *ir.HeaderPart {
+	out := &ir.HeaderPart{Header: h.Name.Value, At: off}
+	for _, pl := range fields {
+		if pl.segment >= 0 {
+			out.Fields = append(out.Fields, partField(pl.f))
+		}
+	}
+	return out
+}
+
+func partField(f *spec.Field) ir.HeaderField {
+	if f.Kind == spec.FieldBytes {
+		return ir.HeaderField{Name: f.Name.Value, Bits: 8 * f.Bytes, Bytes: true}
+	}
+	return ir.HeaderField{Name: f.Name.Value, Bits: f.Bits}
 }
 
 // fixedValues emits the checks of the fields from index first on that have to have certain values.

@@ -418,6 +418,9 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 		l2 = w.hdrs[net].off.Const
 	}
 	rw.L2 = l2
+	for _, o := range w.hdrs {
+		rw.Parts = append(rw.Parts, o.parts()...)
+	}
 	payload := bin(ir.Sub, end, offExpr(oldFront))
 	if _, fixed := constant(payload); moved && !fixed {
 		if isFrame(end) {
@@ -563,6 +566,27 @@ func (w *rewriter) newLengths(front ir.Off, payload ir.Expr, sent bool, pos diag
 			payload = bin(ir.Sub, payload, num(uint64(o.h.Trailer)))
 		}
 	}
+}
+
+// parts names the fields of a header that leaves.
+func (o *outHeader) parts() (out []*ir.HeaderPart) {
+	if o.old == nil {
+		p := &ir.HeaderPart{Header: o.h.Name.Value, At: o.off}
+		for _, f := range o.h.Fields {
+			p.Fields = append(p.Fields, partField(f))
+		}
+		return []*ir.HeaderPart{p}
+	}
+	for i, pl := range o.old.order {
+		if pl.segment >= 0 && (i == 0 || o.old.order[i-1].segment != pl.segment) {
+			run := o.old.order[i:]
+			if n := slices.IndexFunc(run, func(next *fieldRef) bool { return next.segment != pl.segment }); n >= 0 {
+				run = run[:n]
+			}
+			out = append(out, part(o.h, o.moved(pl.off), run))
+		}
+	}
+	return out
 }
 
 // distance is to - from in bytes.

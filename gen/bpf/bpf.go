@@ -73,19 +73,21 @@ func Render(p *ir.Plan, opt Options) (*Source, error) {
 
 // renderer holds what all parts of one rendering share.
 type renderer struct {
-	plan      *ir.Plan
-	opt       Options
-	names     map[string]bool // identifiers taken at file scope
-	keys      map[*ir.Table]string
-	vals      map[*ir.Table]string
-	marks     []diag.Pos // positions that lines refer to by number until the file is whole
-	needs     map[string]string
-	places    map[*ir.Row]int   // where rows are copied to
-	learned   map[*ir.Table]int // of these, the tables that programs write to
-	sameSize  int               // numbers that go with it
-	frontSize int               // bytes of the front of a packet that goes to many
-	more      bool              // the second part of the header is needed
-	err       error
+	plan       *ir.Plan
+	opt        Options
+	names      map[string]bool // identifiers taken at file scope
+	keys       map[*ir.Table]string
+	vals       map[*ir.Table]string
+	headers    map[string]*header // of packets, by their fields
+	headerList []*header
+	marks      []diag.Pos // positions that lines refer to by number until the file is whole
+	needs      map[string]string
+	places     map[*ir.Row]int   // where rows are copied to
+	learned    map[*ir.Table]int // of these, the tables that programs write to
+	sameSize   int               // numbers that go with it
+	frontSize  int               // bytes of the front of a packet that goes to many
+	more       bool              // the second part of the header is needed
+	err        error
 }
 
 func newRenderer(p *ir.Plan, opt Options) *renderer {
@@ -118,6 +120,7 @@ type fileData struct {
 	Kernel   string
 	Defines  []string
 	Settings []settingData
+	Headers  [][]string
 	Structs  []structData
 	Maps     []mapData
 	Programs []programData
@@ -191,6 +194,11 @@ func (r *renderer) file() *fileData {
 		r.define(d, "FR_NEEDS_%s", strings.ToUpper(what))
 	}
 	r.oneToMany(d)
+	for _, h := range r.headerList {
+		if len(h.members) > 0 {
+			d.Headers = append(d.Headers, h.text())
+		}
+	}
 	return d
 }
 

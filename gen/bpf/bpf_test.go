@@ -80,7 +80,7 @@ func TestLines(t *testing.T) {
 	u := compile(t, "../../examples/turn/spec.cue")
 	lines := strings.Split(u.source.C, "\n")
 	for i, line := range lines {
-		if !strings.Contains(line, "find_by_channel(&key, lease, 0, &row_ch, now);") {
+		if !strings.Contains(line, "find_by_channel(&key, lease, 0, &ch, now);") {
 			continue
 		}
 		pos := u.source.Lines[i]

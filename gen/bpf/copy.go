@@ -3,6 +3,7 @@ package bpf
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -26,6 +27,14 @@ func (f *function) copy(s *ir.Copy) {
 		return
 	}
 	w.copy, w.linked = s, f.prog.ir.L2
+	w.scope = f.scope
+	for _, c := range n.all { // all that any of them writes
+		if c.Rewrite != nil {
+			w.leaves = append(w.leaves, c.Rewrite.Parts...)
+		}
+	}
+	w.sharesNames(f)
+	w.declared = maps.Clone(f.declared)
 	w.fan, w.turn = n, n
 	w.known.plain, w.reason = f.known.plain, f.reason
 	w.cover(s.Pos, &s.Effects)
@@ -54,15 +63,15 @@ func (n *fan) write(w *writer) {
 	w.fan = nil // what follows is about the packet
 	w.rederive()
 	w.line("")
+	w.newAt = len(w.lines)
 	if w.linked {
-		w.line("st64(data, ld64(%sdst));", hop)
-		w.line("st32(data + 8, ld32(%ssrc + 2));", hop)
+		w.line("fr_link(data, %s);", w.hopPointer(s.Hop))
 	}
 	for _, c := range w.cells {
 		w.put(c)
 	}
 	for _, s := range w.sums {
-		w.stmt(s.Pos, "st16(%s, %s);", w.place(s.New), s.leaves)
+		w.stmt(s.Pos, "st16(%s, %s);", w.newPlace(s.New), s.leaves)
 	}
 	w.completes("same->csum", n.sums(w.function))
 	for _, m := range []struct {
@@ -71,19 +80,20 @@ func (n *fan) write(w *writer) {
 	}{{"priority", w.rw.Priority}, {"mark", w.rw.Mark}} {
 		switch {
 		case m.x != nil:
-			n.keep("__u32", m.name, "skb->"+m.name)
-			w.line("skb->%s = %s;", m.name, m.name)
+			n.keep("__u32", "skb_"+m.name, "skb->"+m.name)
+			w.line("skb->%s = %s;", m.name, w.beside[m.name])
 		case n.sets(m.name):
-			w.line("skb->%s = %s;", m.name, n.keep("__u32", m.name, "skb->"+m.name))
+			w.line("skb->%s = %s;", m.name, n.keep("__u32", "skb_"+m.name, "skb->"+m.name))
 		}
 	}
+	w.newPointers()
 	var here []string
 	if w.data {
 		here = append(here, "\tvoid *data;")
 	}
 	for _, v := range w.prog.ir.Vars {
 		if contains(w.ptrsUsed, v) {
-			here = append(here, "\tvoid *p_"+ident(v.Name)+";")
+			here = append(here, "\tvoid *"+w.pointerName(v)+";")
 		}
 	}
 	w.lines = append(here, w.lines...)
@@ -170,8 +180,8 @@ func (w *writer) back() (out []cell) {
 // copySums computes the checksums of a copy. What doesn't depend on the receiver is computed in front of the loop. It returns how
 // a turn gets at the kinds of those that the kernel may be unable to finish.
 func (n *fan) copySums(w *writer) (odd []string) {
-	for i, s := range w.rw.Sums {
-		s := &sum{Sum: s, n: i}
+	for _, s := range w.rw.Sums {
+		s := w.newSum(s)
 		w.sums = append(w.sums, s)
 		if kind := n.copySum(w, s); kind != "" && (s.New.Base != nil || s.New.Const&1 != 0) {
 			odd = append(odd, kind)
@@ -185,7 +195,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		w.fail("%s of the copy at %s follows a payload that moves", s.Name, w.copy.Pos)
 		return ""
 	}
-	pre, value := n.pre, s.name("sum")
+	pre, value := n.pre, s.name("")
 	s.leaves = value
 	if s.Offloaded && !s.Fresh {
 		kind = "yes"
@@ -210,7 +220,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		old = pre.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", pre.place(s.Old))}, s.Name, s.Pos)
 		was, wasPseudo := pre.summands(s.OldTerms), pre.summands(s.OldPseudo)
 		minus, add := cancel(slices.Concat(was, wasPseudo), slices.Concat(same, pseudo))
-		full = fmt.Sprintf("FR_ZERO + (__u16)~%s%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
+		full = fmt.Sprintf("fr_sum_of(%s)%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
 		minus, add = cancel(wasPseudo, pseudo)
 		pending = fmt.Sprintf("FR_ZERO + %s%s%s", old, minusSum(pre.add, minus), plusSum(pre.add, add))
 		if kind != "" {
@@ -240,30 +250,24 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 
 	// For each receiver.
 	if kind == "" {
-		w.line("__u16 %s = fr_checksum(%s%s);", value, rest, plusSum(w.add, slices.Concat(own, ownPseudo)))
-		w.optional(s)
+		w.line("__be16 %s = %s(%s%s);", value, s.function(), rest, plusSum(w.add, slices.Concat(own, ownPseudo)))
 		if s.Absent {
 			w.line("if (!%s) /* no checksum came, none leaves */", w.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", w.place(s.Old))}, "", s.Pos))
 			w.line("\t%s = 0;", value)
 		}
 		return ""
 	}
-	w.line("__u64 %s = %s;", s.name("now"), w.add(ownPseudo))
+	w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(ownPseudo))
 	if covered(w.rw, s.Sum) { // another checksum wants to know what it will be
 		whole := n.keep("__u64", name("full"), whole)
-		w.line("__u16 %s = fr_checksum(%s + %s%s);", value, whole, s.name("now"), plusSum(w.add, own))
-		w.optional(s)
-		s.leaves = fmt.Sprintf("%s == FR_SUM_PENDING ? fr_fold(%s + %s) : %s", kind, rest, s.name("now"), value)
+		w.line("__be16 %s = %s(%s + %s%s);", value, s.function(), whole, s.name("new_pseudo"), plusSum(w.add, own))
+		s.leaves = fmt.Sprintf("%s == FR_SUM_PENDING ? fr_fold(%s + %s) : %s", kind, rest, s.name("new_pseudo"), value)
 	} else {
-		w.line("__u16 %s;", value)
-		w.line("if (%s == FR_SUM_PENDING) {", kind)
-		w.line("\t%s = fr_fold(%s + %s);", value, rest, s.name("now"))
-		w.line("} else {")
-		w.indent++
-		w.line("%s = fr_checksum(%s + %s%s);", value, rest, s.name("now"), plusSum(w.add, own))
-		w.optional(s)
-		w.indent--
-		w.line("}")
+		w.line("__be16 %s;", value)
+		w.line("if (%s == FR_SUM_PENDING)", kind)
+		w.line("\t%s = fr_fold(%s + %s);", value, rest, s.name("new_pseudo"))
+		w.line("else")
+		w.line("\t%s = %s(%s + %s%s);", value, s.function(), rest, s.name("new_pseudo"), plusSum(w.add, own))
 	}
 	if s.Absent {
 		w.line("if (%s == FR_SUM_ABSENT) /* no checksum came, none leaves */", kind)

@@ -68,7 +68,6 @@ func (e *effects) read(i int, s *ir.Emit) {
 		if ofPacket(mv.Value) {
 			v := &ir.Var{Name: fmt.Sprintf("said%d_%d", i, k), Type: mv.Value.Type()}
 			e.prog.vars[v] = true
-			e.stmt(s.Pos, "%s;", declare(v))
 			e.let(&ir.Let{Var: v, Value: mv.Value, Pos: s.Pos})
 			mv.Value = &ir.VarRef{Var: v}
 		}
@@ -157,7 +156,7 @@ func (e *effects) overdraw(i int, s *ir.Admit, credit, spent string) {
 func (f *function) draw(s *ir.Draw) {
 	f.quote(s.Pos)
 	f.more = true
-	f.stmt(s.Pos, "%s = fr_draw(%s->%s, %s);", f.variable(s.Var), f.row(s.Row), member(s.Member), number(s.Step))
+	f.stmt(s.Pos, "%s = fr_draw(%s->%s, %s);", f.set(s.Var), f.row(s.Row), member(s.Member), number(s.Step))
 }
 
 // after renders what comes when the packet has left, or is about to and can't be held up any more.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/bits"
 	"strconv"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -89,10 +90,23 @@ func (f *function) expr(e ir.Expr) string {
 // operand renders an expression that stands beside an operator.
 func (f *function) operand(e ir.Expr) string {
 	switch e.(type) {
-	case *ir.Bin, *ir.BytesEq, *ir.InPrefix, *ir.IsV4, *ir.Pick:
+	case *ir.IsV4:
+		if s := f.expr(e); strings.HasPrefix(s, "fr_") && oneCall(s) || len(s) == 1 {
+			return s
+		}
+		return "(" + f.expr(e) + ")"
+	case *ir.Bin, *ir.BytesEq, *ir.InPrefix, *ir.Pick:
 		return "(" + f.expr(e) + ")"
 	}
 	return f.expr(e)
+}
+
+// side renders an operand of && or ||.
+func (f *function) side(e ir.Expr, op ir.BinOp) string {
+	if b, ok := e.(*ir.Bin); ok && (b.Op >= ir.Eq && b.Op < ir.Land || b.Op == op) {
+		return f.expr(e)
+	}
+	return f.operand(e)
 }
 
 // picked renders one side of a choice.
@@ -121,8 +135,16 @@ func (f *function) wide(e ir.Expr) string {
 }
 
 func (f *function) binary(e *ir.Bin) string {
+	if e.Op == ir.Land || e.Op == ir.Lor {
+		return f.side(e.X, e.Op) + " " + binOps[e.Op] + " " + f.side(e.Y, e.Op)
+	}
 	x, y := f.operand(e.X), f.operand(e.Y)
-	if e.Op < ir.Eq {
+	if b, ok := e.X.(*ir.Bin); ok && b.Op == e.Op && (e.Op == ir.Add || e.Op == ir.Or || e.Op == ir.And) {
+		x = f.expr(e.X)
+		if _, fixed := e.Y.(*ir.Const); !fixed {
+			y = f.wide(e.Y)
+		}
+	} else if e.Op < ir.Eq {
 		x = f.wide(e.X)
 		if _, fixed := e.Y.(*ir.Const); !fixed {
 			y = f.wide(e.Y)
@@ -139,7 +161,7 @@ func (f *function) variable(v *ir.Var) string {
 		f.fail("variable %q is not declared", v.Name)
 	}
 	f.usesVar(v)
-	return "v_" + ident(v.Name)
+	return f.nameOf(v)
 }
 
 func (f *function) row(r *ir.Row) string {
@@ -147,7 +169,7 @@ func (f *function) row(r *ir.Row) string {
 		f.fail("row %q is not declared", r.Name)
 	}
 	f.usesRow(r)
-	return "row_" + ident(r.Name)
+	return f.rowName(r)
 }
 
 func (f *function) meta(k ir.MetaKind) string {
@@ -193,6 +215,14 @@ func (f *function) meta(k ir.MetaKind) string {
 
 // place is a pointer into the packet. Parentheses are the caller's business: it stands alone as an argument.
 func (f *function) place(o ir.Off) string {
+	if s := f.byName(o, f.packet()); s != "" {
+		return s
+	}
+	return f.raw(o)
+}
+
+// raw is the same as a number of bytes.
+func (f *function) raw(o ir.Off) string {
 	var p string
 	if o.Base != nil {
 		p = f.base(o.Base)

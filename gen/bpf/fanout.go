@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"maps"
 	"math/bits"
 	"regexp"
 	"slices"
@@ -47,11 +48,11 @@ type fan struct {
 func (n *fan) same() string { return fmt.Sprintf("struct %s_same%d", n.prog, n.n) }
 
 // keepPointer keeps a pointer of the first function for turns.
-func (n *fan) keepPointer(typ, name string) string {
+func (n *fan) keepPointer(typ, name, value string) string {
 	if !n.kept[name] {
 		n.kept[name] = true
 		n.pointers = append(n.pointers, typ+name+";")
-		n.set = append(n.set, fmt.Sprintf(".%s = %s,", name, name))
+		n.set = append(n.set, fmt.Sprintf(".%s = %s,", name, value))
 	}
 	return "fan->" + name
 }
@@ -96,14 +97,18 @@ func (f *function) holds(end ir.Off) {
 
 // ends is the statement by which a receiver's turn ends without a copy: fr_decline or fr_refuse.
 func (f *function) ends(how string, reason int) string {
-	row := f.turn.Row
-	return fmt.Sprintf("return fr_%s(%s, skb->len, %s);", how, f.identity(row), f.prog.reasonName(reason))
+	return f.endsFor(how, f.prog.reasonName(reason))
+}
+
+// endsFor likewise takes the reason as C.
+func (f *function) endsFor(how, reason string) string {
+	return fmt.Sprintf("return fr_%s(%s, skb->len, %s);", how, f.identity(f.turn.Row), reason)
 }
 
 // asItCame is a number that stands beside the packet, as it was before the first copy.
 func (f *function) asItCame(name string) string {
 	if f.turn != nil && f.turn.sets(name) {
-		return f.turn.keep("__u32", name, "skb->"+name)
+		return f.turn.keep("__u32", "skb_"+name, "skb->"+name)
 	}
 	return "skb->" + name
 }
@@ -135,10 +140,10 @@ func (f *function) fanOut(s *ir.FanOut) {
 	}
 	w := f.prog.writer(nil, &s.Effects)
 	w.known, w.reason = f.known, f.reason
-	w.inPlace = true
+	w.declared, w.scope, w.inPlace = maps.Clone(f.declared), f.scope, true
 	n.pre = w
-	n.keepPointer("struct __sk_buff *", "skb")
-	n.keepPointer("struct list_"+ident(s.Group.Name)+" *", "list")
+	n.keepPointer("struct __sk_buff *", "skb", "skb")
+	n.keepPointer("struct list_"+ident(s.Group.Name)+" *", "list", "list")
 
 	w.line("__u32 len = skb->len;")
 	n.find()
@@ -157,7 +162,8 @@ func (f *function) fanOut(s *ir.FanOut) {
 	behind := n.behind(places)
 	n.loop(turn, places)
 	n.restore(size, behind)
-	w.lines = slices.Insert(w.lines, n.head, n.begin(w.pointers())...)
+	saved := append(w.pointers(), w.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
+	w.lines, w.savedDone = slices.Insert(w.lines, n.head, n.begin(saved)...), true
 	w.fan, w.saved, w.savedUsed = nil, false, nil
 
 	params, args := f.pass(w.function)
@@ -216,7 +222,7 @@ func (n *fan) save() string {
 	w.line("/* Copies are made by writing to the packet: what it was is read from here. */")
 	w.line("void *front = fr_save_front(skb, %s);", size)
 	w.stopIf(n.Pos, "!front", w.fx.undo, w.up(n.NoRoom))
-	n.keepPointer("void *", "front")
+	n.keepPointer("void *", "front", "front")
 	n.head = len(w.lines)
 	if n.front.Base != nil {
 		n.keep("__u32", "size", size)
@@ -228,7 +234,7 @@ func (n *fan) save() string {
 func (f *function) pointers() (out []string) {
 	for _, v := range f.prog.ir.Vars {
 		if contains(f.savedUsed, v) {
-			out = append(out, fmt.Sprintf("\tvoid *s_%s = fr_pin(front + fr_bound(%s, 0x%x));", ident(v.Name), f.variable(v), f.fan.mask(v)))
+			out = append(out, fmt.Sprintf("\tvoid *%s = fr_pin(front + fr_bound(%s, 0x%x));", f.pointerName(v), f.variable(v), f.fan.mask(v)))
 		}
 	}
 	return out
@@ -237,14 +243,16 @@ func (f *function) pointers() (out []string) {
 // turn is the function that runs once a receiver.
 type turn struct {
 	*function
-	name   string
 	text   []string
 	copies [][]string
 }
 
 func (n *fan) receiver(outer *function) *turn {
-	t := &turn{function: outer.prog.function(), name: fmt.Sprintf("%s_turn%d", outer.prog.name, n.n)}
-	t.fan, t.function.turn, t.local = n, n, n.local
+	t := &turn{function: outer.prog.function()}
+	t.name = fmt.Sprintf("%s_turn%d", outer.prog.name, n.n)
+	t.fan, t.function.turn = n, n
+	t.last, t.scope = true, outer.scope
+	t.sharesNames(n.pre.function)
 	t.known.plain, t.reason = outer.known.plain, outer.reason
 	t.makes = &t.copies
 	t.block(n.Each)
@@ -259,31 +267,33 @@ func (n *fan) receiver(outer *function) *turn {
 		out = append(out, "\t__u64 now = "+n.keep("__u64", "now", "now")+";")
 	}
 	for _, v := range outer.prog.ir.Vars {
-		name := "v_" + ident(v.Name)
+		if !contains(t.varsUsed, v) {
+			continue
+		}
+		name := t.nameOf(v)
 		switch {
-		case !contains(t.varsUsed, v):
-		case t.local[v]:
-			out = append(out, "\t"+declare(v)+";")
+		case t.own[v]:
 		case v.Type.IsBytes():
-			n.keepBytes(v)
+			n.keepBytes(v, name)
 			out = append(out, fmt.Sprintf("\t__u64 *%s = same->%s;", name, name))
 		default:
 			out = append(out, fmt.Sprintf("\t__u64 %s = %s;", name, n.keep("__u64", name, n.pre.variable(v))))
 		}
 	}
 	for _, r := range outer.prog.ir.Rows {
-		if name := "row_" + ident(r.Name); r != n.Row && contains(t.rowsUsed, r) {
+		if r != n.Row && contains(t.rowsUsed, r) {
+			name := t.rowName(r)
 			typ := fmt.Sprintf("struct %s *", t.vals[r.Table])
-			if n.found[r] {
-				out = append(out, fmt.Sprintf("\t%s%s;", typ, name))
+			if t.rowsOwn[r] {
 				continue
 			}
-			out = append(out, fmt.Sprintf("\t%s%s = %s;", typ, name, n.keepPointer(typ, n.pre.row(r))))
+			out = append(out, fmt.Sprintf("\t%s%s = %s;", typ, name, n.keepPointer(typ, name, n.pre.row(r))))
 		}
 	}
 	group, row := ident(n.Group.Name), t.row(n.Row)
 	out = append(out, fmt.Sprintf("\tstruct receiver_%s *%s = receiver_of_%s(fan->list, i);", group, row, group))
 	out = append(out, pointers...)
+	out = append(out, t.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
 	if t.leased {
 		out = append(out, "\tconst struct fr_lease *lease = fr_the_lease();")
 	}
@@ -291,7 +301,7 @@ func (n *fan) receiver(outer *function) *turn {
 	if t.timed {
 		out = append(out, fmt.Sprintf("\tif (i %% %d == 0)", clockEvery), "\t\tsame->clock = bpf_ktime_get_ns();")
 	}
-	body := append(out[at:], t.lines...)
+	body := append(out[at:], t.function.text()...)
 	if t.saved || len(pointers) > 0 || mentions(body, "same") {
 		out = append(out[:at:at], "\tvoid *front = fan->front;")
 		out = append(out, n.begin(nil, body...)...)
@@ -302,18 +312,18 @@ func (n *fan) receiver(outer *function) *turn {
 	return t
 }
 
-// keepBytes keeps a variable that is a string of bytes.
-func (n *fan) keepBytes(v *ir.Var) {
-	name := n.pre.variable(v)
+// keepBytes keeps a variable that is a string of bytes, under the name that turns have for it.
+func (n *fan) keepBytes(v *ir.Var, name string) {
 	if n.kept[name] {
 		return
 	}
 	n.kept[name] = true
-	n.numbers = append(n.numbers, declare(v)+";")
-	n.wide += (v.Type.Size+7)/8 - 1
 	words := (v.Type.Size + 7) / 8
+	n.numbers = append(n.numbers, fmt.Sprintf("__u64 %s[%d];", name, words))
+	n.wide += words - 1
+	value := n.pre.variable(v)
 	for i := range words {
-		n.pre.line("same->%s[%d] = %s[%d];", name, i, name, i)
+		n.pre.line("same->%s[%d] = %s[%d];", name, i, value, i)
 	}
 	n.pre.sameSize = max(n.pre.sameSize, len(n.numbers)+n.wide)
 }
@@ -349,13 +359,17 @@ func (n *fan) structures() []string {
 	return append(out, "};")
 }
 
-var variables = regexp.MustCompile(`\bv_\w+`)
-
 // behind has the places read their variables from where they are kept: what no register holds across the loop makes no difference
 // to the verifier.
 func (n *fan) behind(places []string) (out []string) {
 	for _, p := range places {
-		out = append(out, variables.ReplaceAllStringFunc(p, func(v string) string { return n.keep("__u64", v, v) }))
+		for _, v := range n.pre.varsUsed {
+			word := regexp.MustCompile(`\b` + n.pre.nameOf(v) + `\b`)
+			if word.MatchString(p) {
+				p = word.ReplaceAllLiteralString(p, n.keep("__u64", n.pre.nameOf(v), n.pre.nameOf(v)))
+			}
+		}
+		out = append(out, p)
 	}
 	return out
 }
@@ -402,8 +416,8 @@ func (n *fan) restore(size string, places []string) {
 		w.stopIf(diag.Pos{}, fmt.Sprintf("bpf_skb_store_bytes(skb, 0, front, %s, 0)", size), nil, fmt.Sprintf("return fr_drop(len, %s);", w.prog.reasonName(n.Fault)))
 		w.completes("same->csum", places)
 		for _, name := range []string{"priority", "mark"} {
-			if n.kept[name] {
-				w.line("skb->%s = same->%s;", name, name)
+			if n.kept["skb_"+name] {
+				w.line("skb->%s = same->skb_%s;", name, name)
 			}
 		}
 	}
@@ -413,7 +427,7 @@ func (n *fan) restore(size string, places []string) {
 	}
 	for _, r := range n.Usage {
 		w.usesNow()
-		w.line("fr_use(%s->h_slot, %d, len, now);", w.row(r), r.Table.Row)
+		w.line("fr_use(%s->slot, %d, len, now);", w.row(r), r.Table.Row)
 	}
 	w.line("fr_count(%s, len);", w.prog.reasonName(n.Reason))
 	if n.Drop {
@@ -447,8 +461,8 @@ func (n *fan) sums(f *function) []string {
 				w.cells = append(w.cells, x)
 			}
 		}
-		for i, s := range c.Rewrite.Sums {
-			w.sums = append(w.sums, &sum{Sum: s, n: i})
+		for _, s := range c.Rewrite.Sums {
+			w.sums = append(w.sums, w.newSum(s))
 		}
 	}
 	return w.places()

@@ -11,6 +11,7 @@ import (
 func (f *function) translate(s *ir.Translate) {
 	f.quote(s.Pos)
 	f.cover(s.Pos, s.Key, s.Value)
+	f.declares([]ir.Stmt{s})
 	f.line("{")
 	f.indent++
 	f.stmt(s.Pos, "struct fr_translation_key key = { .key = %s, .space = %s->%s };", f.expr(s.Key), f.row(s.Row), member(s.Member))
@@ -56,6 +57,7 @@ func (f *function) findElement(s *ir.FindElement) {
 		f.cover(s.Pos, shape.When)
 		form = fmt.Sprintf("%s ? %s : %s", f.operand(shape.When), text, form)
 	}
+	f.declares([]ir.Stmt{s})
 	f.line("{")
 	f.indent++
 	at := f.offset(s.At)

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
@@ -32,9 +33,9 @@ func (f *function) looked(h *ir.HopRef) lookedUp {
 func (n lookedUp) hop() string { return "hop_" + string(n) }
 func (n lookedUp) fib() string { return "fib_" + string(n) }
 
-// accessor: the function that decides has the structures, those that write have pointers.
+// accessor: the function that looks a route up has the structures, those that it calls have pointers.
 func (n lookedUp) accessor(f *function) string {
-	if f.writes {
+	if !f.routed[n] {
 		return n.hop() + "->"
 	}
 	return n.hop() + "."
@@ -63,6 +64,9 @@ func (p *program) hopName(h *ir.HopRef) string {
 func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	f.quote(s.Pos)
 	f.cover(s.Pos, s.Length, s.Hop.From, s.Hop.To)
+	if s.Hop.Row == nil {
+		f.routed[f.looked(s.Hop)] = true
+	}
 	hop := f.hop(s.Hop)
 	length := f.expr(s.Length)
 	if !f.known.plain {
@@ -73,30 +77,56 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	if s.Hop.Row == nil {
 		f.route(s, length)
 	}
-	usable := fmt.Sprintf("%sstate != FR_HOP_DIRECT && %sstate != FR_HOP_NEIGHBOUR", hop, hop)
+	usable := fmt.Sprintf("unlikely(!fr_usable(%s))", f.hopPointer(s.Hop))
 	if f.turn != nil { // the kernel doesn't resolve neighbours for clones
-		usable = hop + "state != FR_HOP_DIRECT"
+		usable = fmt.Sprintf("unlikely(%sstate != FR_HOP_DIRECT)", hop)
 	}
-	f.stmt(s.Pos, "if (unlikely(%s)) {", usable)
-	f.indent++
-	names := [ir.HopStates]string{
-		ir.HopLocal: "LOCAL", ir.HopUnreachable: "UNREACHABLE", ir.HopBlackhole: "BLACKHOLE", ir.HopProhibit: "PROHIBIT",
-	}
+	stop := fmt.Sprintf("%s(%sstate)", f.prog.unusable(s, f.turn != nil), hop)
 	if f.turn != nil {
-		names[ir.HopNeighbour] = "NEIGHBOUR"
+		f.stopIf(s.Pos, usable, nil, f.endsFor("decline", stop))
+	} else {
+		f.stopIf(s.Pos, usable, nil, fmt.Sprintf("return fr_up(skb, %s);", stop))
 	}
-	for state, name := range names {
-		if name != "" && s.Reasons[state] != s.Reasons[ir.HopNone] {
-			f.unless(s.Pos, fmt.Sprintf("%sstate == FR_HOP_%s", hop, name), s.Reasons[state])
-		}
-	}
-	f.stmt(s.Pos, "%s", f.up(s.Reasons[ir.HopNone]))
-	f.indent--
-	f.line("}")
 	if s.Hop.Row == nil {
 		return // the lookup has compared the length
 	}
 	f.unless(s.Pos, fmt.Sprintf("%s > %smtu", length, hop), s.TooBig)
+}
+
+// unusable returns the function that says why a packet can't leave through a hop; one is enough for a program, or for a fan-out.
+func (p *program) unusable(s *ir.CheckHop, turn bool) string {
+	key := fmt.Sprint(s.Reasons, turn)
+	if name := p.ladders[key]; name != "" {
+		return name
+	}
+	name := p.unique(p.name + "_unusable")
+	p.ladders[key] = name
+	text := []string{
+		"/* Why a packet can't leave through a hop of this state. */",
+		fmt.Sprintf("static __always_inline __u32 %s(__u32 state)", name), "{", "\tswitch (state) {",
+	}
+	names := [ir.HopStates]string{
+		ir.HopLocal: "LOCAL", ir.HopUnreachable: "UNREACHABLE", ir.HopBlackhole: "BLACKHOLE", ir.HopProhibit: "PROHIBIT",
+	}
+	if turn {
+		names[ir.HopNeighbour] = "NEIGHBOUR"
+	}
+	for state, word := range names {
+		if word != "" && s.Reasons[state] != s.Reasons[ir.HopNone] {
+			text = append(text, "\tcase FR_HOP_"+word+":", "\t\treturn "+p.reasonName(s.Reasons[state])+";")
+		}
+	}
+	p.writes = append(p.writes, append(text, "\tdefault:", "\t\treturn "+p.reasonName(s.Reasons[ir.HopNone])+";", "\t}", "}"))
+	return name
+}
+
+// hopPointer is a pointer to a hop.
+func (f *function) hopPointer(h *ir.HopRef) string {
+	hop := f.hop(h)
+	if base, ok := strings.CutSuffix(hop, "->"); ok {
+		return base
+	}
+	return "&" + strings.TrimSuffix(hop, ".")
 }
 
 // headers returns the size of the network-layer packet's headers in the packet that a rewrite makes.
@@ -148,7 +178,11 @@ func (f *function) route(s *ir.CheckHop, length string) {
 // "" where the link-layer header is always the kernel's business.
 func (f *function) redirect(h *ir.HopRef, direct string) {
 	hop := f.hop(h)
-	if direct != "" {
+	switch {
+	case direct != "" && h.Row != nil && h.Member.Type.Kind != ir.NextHop:
+		f.line("return fr_send(%s, %s);", f.hopPointer(h), direct)
+		return
+	case direct != "":
 		f.line("if (%s)", direct)
 		f.line("\treturn bpf_redirect(%sifindex, 0);", hop)
 	}

@@ -22,6 +22,7 @@ type program struct {
 	read    readers  // variables that something reads
 	reasons []string // enumerators
 	writes  [][]string
+	ladders map[string]string // functions that say why a hop can't be used, by their reasons
 	hops    map[string]string // route lookups, by what is looked up
 	written int               // functions that write
 	fans    int               // functions that fan out
@@ -34,7 +35,7 @@ type function struct {
 	prog   *program
 	lines  []string
 	indent int
-	quoted diag.Pos // the line of the spec that the last comment showed
+	quoted map[diag.Pos]bool // lines of the spec that comments have shown
 	known  known
 	reason string // what a packet goes up under that a check of ours stops
 
@@ -48,9 +49,29 @@ type function struct {
 	timed    bool              // it reads the monotonic clock
 	leased   bool              // it uses the relay's lease
 	writes   bool              // it is a function that writes
+	name     string            // in C
+	last     bool              // what is rendered ends the packet's way
 	values   map[string]string // names of values, by how they are computed
 
-	local map[*ir.Var]bool // variables that it sets itself
+	names      names // that are taken in it
+	varNames   map[*ir.Var]string
+	rowNames   map[*ir.Row]string
+	ptrNames   map[*ir.Var]string // of pointers to variable places
+	savedNames map[*ir.Var]string // likewise, in the front that was saved
+
+	dataEnd      bool             // it compares with the end of the packet
+	declared     map[*ir.Var]bool // variables that are declared where it is at
+	scope        []*ir.HeaderPart // what the packet that came is known to have
+	leaves       []*ir.HeaderPart // what the packet that leaves has
+	headersUsed  []pointer
+	savedDone    bool // the pointers to the front that was saved are declared
+	headerNames  map[pointer]string
+	late         []*ir.HeaderPart // parts to which pointers are set in lines of the function
+	own          map[*ir.Var]bool // variables that it declares itself
+	rowsOwn      map[*ir.Row]bool // rows likewise
+	rowsDeclared map[*ir.Row]bool
+	given        map[*ir.Var]bool  // pointers to variable places that it is given
+	routed       map[lookedUp]bool // route lookups that it makes itself
 
 	// Of a fan-out: what is read is the front that was saved, because copies are made by writing to the packet.
 	fan       *fan
@@ -88,7 +109,10 @@ func (k known) both(l known) known {
 }
 
 func (r *renderer) program(p *ir.Program) programData {
-	prog := &program{renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{}, read: readersOf(p.Body)}
+	prog := &program{
+		renderer: r, ir: p, name: abi.ProgramPrefix + ident(p.Name), vars: map[*ir.Var]bool{}, rows: map[*ir.Row]bool{},
+		ladders: map[string]string{}, read: readersOf(p.Body),
+	}
 	d := programData{Name: prog.name, Hook: p.Hook}
 	for _, s := range p.Paths {
 		d.Paths = append(d.Paths, comment(s))
@@ -105,6 +129,7 @@ func (r *renderer) program(p *ir.Program) programData {
 	}
 	d.Reasons = enumerators(prog.reasons, p.Base)
 	f := prog.function()
+	f.name, f.last = prog.name, true
 	f.reason = fmt.Sprint(p.Base)
 	for i, reason := range p.Reasons {
 		if reason.Kind == ir.Punted {
@@ -139,7 +164,11 @@ func enumerators(names []string, base int) (lines []string) {
 }
 
 func (p *program) function() *function {
-	return &function{renderer: p.renderer, prog: p, indent: 1, known: known{bytes: map[*ir.Var]int{}}}
+	return &function{
+		renderer: p.renderer, prog: p, indent: 1, known: known{bytes: map[*ir.Var]int{}}, quoted: map[diag.Pos]bool{},
+		names: names{}, varNames: map[*ir.Var]string{}, declared: map[*ir.Var]bool{}, own: map[*ir.Var]bool{}, rowsOwn: map[*ir.Row]bool{}, rowsDeclared: map[*ir.Row]bool{},
+		headerNames: map[pointer]string{}, given: map[*ir.Var]bool{}, routed: map[lookedUp]bool{}, rowNames: map[*ir.Row]string{}, ptrNames: map[*ir.Var]string{}, savedNames: map[*ir.Var]string{},
+	}
 }
 
 // reasonName returns the enumerator of a reason.
@@ -178,10 +207,28 @@ func (f *function) usesData() string {
 func (f *function) base(v *ir.Var) string {
 	if f.fan != nil {
 		use(&f.savedUsed, v)
-		return "s_" + ident(v.Name)
+	} else {
+		use(&f.ptrsUsed, v)
 	}
-	use(&f.ptrsUsed, v)
-	return "p_" + ident(v.Name)
+	return f.pointerName(v)
+}
+
+// pointerName is what the pointer to a variable place is called, in the packet or in the front that was saved.
+func (f *function) pointerName(v *ir.Var) string {
+	if f.fan != nil {
+		return f.savedName(v)
+	}
+	if f.ptrNames[v] == "" {
+		f.ptrNames[v] = f.names.take("at_" + plain(v.Name))
+	}
+	return f.ptrNames[v]
+}
+
+func (f *function) savedName(v *ir.Var) string {
+	if f.savedNames[v] == "" {
+		f.savedNames[v] = f.names.own("saved_" + plain(v.Name))
+	}
+	return f.savedNames[v]
 }
 
 // line writes a line of the function; an empty one stays empty.
@@ -212,13 +259,11 @@ func (f *function) gap() {
 
 // quote writes a comment with the line of the spec that the next statements come from, where it is another one than before.
 func (f *function) quote(pos diag.Pos) {
-	if !pos.IsValid() || pos.File == f.quoted.File && pos.Line == f.quoted.Line {
+	at := diag.Pos{File: pos.File, Line: pos.Line}
+	if !pos.IsValid() || f.opt.Quote == nil || f.quoted[at] {
 		return
 	}
-	f.quoted = pos
-	if f.opt.Quote == nil {
-		return
-	}
+	f.quoted[at] = true
 	q := strings.TrimSpace(f.opt.Quote(pos.File, pos.Line))
 	if q == "" {
 		return
@@ -273,22 +318,7 @@ func (f *function) entry() []string {
 	if f.now {
 		out = append(out, "\t__u64 now = bpf_jiffies64();")
 	}
-	for _, v := range f.prog.ir.Vars {
-		if contains(f.varsUsed, v) {
-			out = append(out, "\t"+declare(v)+";")
-		}
-		if contains(f.ptrsUsed, v) {
-			out = append(out, "\tvoid *p_"+ident(v.Name)+";")
-		}
-	}
-	for _, r := range f.prog.ir.Rows {
-		if contains(f.rowsUsed, r) {
-			out = append(out, fmt.Sprintf("\tstruct %s *row_%s;", f.vals[r.Table], ident(r.Name)))
-		}
-	}
-	for _, h := range f.hopsUsed {
-		out = append(out, fmt.Sprintf("\tstruct fr_hop %s;", h.hop()), fmt.Sprintf("\tstruct bpf_fib_lookup %s;", h.fib()))
-	}
+	out = append(out, f.structures()...)
 	out = append(out, "")
 	if n := f.prog.ir.Pull; n > 0 {
 		out = append(out, fmt.Sprintf("\tfr_pull(skb, %d);", n))
@@ -296,7 +326,28 @@ func (f *function) entry() []string {
 	if f.data || len(f.ptrsUsed) > 0 {
 		out = append(out, "\tdata = (void *)(long)skb->data;", "\tdata_end = (void *)(long)skb->data_end;")
 	}
-	return append(append(out, f.lines...), "}")
+	if pointers := f.headerPointers(packetCame, fixed); len(pointers) > 0 {
+		out = append(append(out, ""), pointers...)
+	}
+	return append(append(out, f.text()...), "}")
+}
+
+// fixed reports whether a part begins at a fixed place.
+func fixed(p *ir.HeaderPart) bool { return p.At.Base == nil }
+
+// structures declares what a function has at its head: pointers to variable places, and what it looks up.
+func (f *function) structures() (out []string) {
+	for _, v := range f.prog.ir.Vars {
+		if contains(f.ptrsUsed, v) && !f.given[v] {
+			out = append(out, "\tvoid *"+f.pointerName(v)+";")
+		}
+	}
+	for _, h := range f.hopsUsed {
+		if f.routed[h] {
+			out = append(out, fmt.Sprintf("\tstruct fr_hop %s;", h.hop()), fmt.Sprintf("\tstruct bpf_fib_lookup %s;", h.fib()))
+		}
+	}
+	return out
 }
 
 func contains[T comparable](list []T, x T) bool {
@@ -308,11 +359,13 @@ func contains[T comparable](list []T, x T) bool {
 	return false
 }
 
-func declare(v *ir.Var) string {
+// declare is the declaration of a variable.
+func (f *function) declare(v *ir.Var) string {
+	f.declared[v], f.own[v] = true, true
 	if v.Type.IsBytes() {
-		return fmt.Sprintf("__u64 v_%s[%d]", ident(v.Name), (v.Type.Size+7)/8)
+		return fmt.Sprintf("__u64 %s[%d]", f.nameOf(v), (v.Type.Size+7)/8)
 	}
-	return "__u64 v_" + ident(v.Name)
+	return "__u64 " + f.nameOf(v)
 }
 
 // need makes sure of the bytes up to an offset.
@@ -329,7 +382,12 @@ func (f *function) need(end ir.Off, reason string, pos diag.Pos) {
 		return
 	}
 	f.usesData()
-	f.stopIf(pos, f.place(end)+" > data_end", nil, fmt.Sprintf("return fr_up(skb, %s);", reason))
+	f.dataEnd = true
+	at := f.behind(end)
+	if at == "" {
+		at = f.raw(end)
+	}
+	f.stopIf(pos, at+" > data_end", nil, fmt.Sprintf("return fr_up(skb, %s);", reason))
 	f.known.bytes[end.Base] = max(end.Const, have)
 }
 
@@ -359,6 +417,7 @@ func (f *function) pointerTo(v *ir.Var) {
 func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
 	f.usesData()
 	f.stmt(pos, "%s = fr_pin(data + fr_bound(%s, 0x%x));", f.base(v), f.variable(v), uint64(1)<<bits.Len64(limit)-1)
+	f.pointsTo(v, f.scope...)
 }
 
 // cover adds the checks that the verifier needs for the loads of what stands in a statement, where it can't follow the plan.

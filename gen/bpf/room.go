@@ -65,7 +65,7 @@ func (w *writer) anyPending() string {
 	var names []string
 	for _, s := range w.sums {
 		if s.Offloaded && !s.Fresh && s.Old.Base == w.rw.Unmoved.Base && s.Old.Const < w.rw.Unmoved.Const {
-			names = append(names, s.name("pending"))
+			names = append(names, s.name("partial"))
 		}
 	}
 	switch len(names) {
@@ -105,15 +105,17 @@ func (w *writer) room() {
 		how = append(how, "FR_PAYLOAD")
 	case ir.MoveEither:
 		w.needs["scratch"] = "yes"
-		how = append(how, fmt.Sprintf("(%s ? FR_PAYLOAD : 0)", w.anyPending()))
+		how = append(how, fmt.Sprintf("%s ? FR_PAYLOAD : 0", w.anyPending()))
 	}
 	if len(how) == 0 {
 		how = []string{"0"}
 	}
+	if last := len(how) - 1; last > 0 && strings.Contains(how[last], "?") {
+		how[last] = "(" + how[last] + ")"
+	}
 	w.line("")
 	w.stmt(rw.Pos, "int err = fr_resize(skb, %s, %s, %s, %s);", w.offset(rw.OldFront), w.offset(rw.NewFront), w.expr(rw.Payload), strings.Join(how, " | "))
-	broken, unchanged := w.reasonOf(w.fwd.Fault), w.reasonOf(w.fwd.NoRoom)
-	w.fails("unlikely(err)", fmt.Sprintf("return err == FR_BROKEN ? fr_drop(len, %s) : fr_up(skb, %s);", broken, unchanged))
+	w.fails("unlikely(err)", fmt.Sprintf("return fr_failed(skb, len, err, %s, %s);", w.reasonOf(w.fwd.Fault), w.reasonOf(w.fwd.NoRoom)))
 	w.changed, w.moves = true, true
 }
 

@@ -2,8 +2,7 @@ package bpf
 
 import (
 	"fmt"
-	"slices"
-	"strings"
+	"maps"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
@@ -14,6 +13,15 @@ import (
 // block renders statements, and reports whether they end the packet's way.
 func (f *function) block(stmts []ir.Stmt) bool {
 	for i, s := range stmts {
+		if i > 0 && f.long(stmts[i:]) {
+			f.gap()
+			name := "rest"
+			if header, ok := s.(*ir.NeedBytes); ok && header.Part != nil {
+				name = header.Part.Header
+			}
+			f.stmt(ir.Pos(s), "return %s;", f.goOn(name, stmts[i:]))
+			return true
+		}
 		if f.statement(s, stmts[i+1:]) {
 			return true
 		}
@@ -27,6 +35,14 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 	case *ir.NeedBytes:
 		f.quote(s.Pos)
 		f.reason = f.prog.reasonName(s.Reason)
+		if s.Part != nil {
+			f.scope = append(f.scope[:len(f.scope):len(f.scope)], s.Part)
+			if v := s.Part.At.Base; v != nil && !f.pointer(v, f.reason, s.Pos) {
+				f.pointsTo(v, s.Part)
+			} else if v != nil {
+				f.known.bytes[v] = 0
+			}
+		}
 		f.need(s.End, f.reason, s.Pos)
 	case *ir.Let:
 		if !f.prog.read.vars[s.Var] {
@@ -52,7 +68,12 @@ func (f *function) statement(s ir.Stmt, rest []ir.Stmt) bool {
 			}
 		}
 		f.usesData()
-		f.stmt(s.Pos, "%s = fr_varint(%s, data_end, &%s);", f.variable(s.Size), f.place(s.At), f.variable(s.Value))
+		f.dataEnd = true
+		if !f.declared[s.Value] {
+			f.variable(s.Value)
+			f.stmt(s.Pos, "%s;", f.declare(s.Value))
+		}
+		f.stmt(s.Pos, "%s = fr_varint(%s, data_end, &%s);", f.set(s.Size), f.place(s.At), f.variable(s.Value))
 		f.unless(s.Pos, fmt.Sprintf("!%s", f.variable(s.Size)), s.Reason)
 	case *ir.Lookup:
 		f.lookup(s)
@@ -143,6 +164,10 @@ func (f *function) let(s *ir.Let) {
 		f.known.partial = s.Var
 	}
 	if s.Var.Type.IsBytes() {
+		if !f.declared[s.Var] {
+			f.variable(s.Var)
+			f.stmt(s.Pos, "%s;", f.declare(s.Var))
+		}
 		f.store("(void *)"+f.variable(s.Var), 0, f.bytes(s.Value), s.Pos)
 		return
 	}
@@ -150,33 +175,11 @@ func (f *function) let(s *ir.Let) {
 	if f.prog.read.places[s.Var] && s.Var.Max > 0 && s.Var.Max <= maxForgotten {
 		value = fmt.Sprintf("fr_forget(skb, %s)", value)
 	}
-	f.stmt(s.Pos, "%s = %s;%s", f.variable(s.Var), value, fields(s.Value))
+	f.stmt(s.Pos, "%s = %s;", f.set(s.Var), value)
 }
 
 // maxForgotten is the largest place that fr_forget takes.
 const maxForgotten = 0xFFF
-
-// fields is a comment with the fields that an expression reads.
-func fields(e ir.Expr) string {
-	var names []string
-	note := func(name string) {
-		if name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	for e := range ir.Exprs(e) {
-		switch e := e.(type) {
-		case *ir.Load:
-			note(e.Field)
-		case *ir.LoadBytes:
-			note(e.Field)
-		}
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return " /* " + comment(strings.Join(names, ", ")) + " */"
-}
 
 // store writes a byte string to the stack at off bytes behind an aligned place.
 func (f *function) store(p string, off int, b byteString, pos diag.Pos) {
@@ -190,19 +193,42 @@ func (f *function) store(p string, off int, b byteString, pos diag.Pos) {
 func (f *function) branch(s *ir.If) bool {
 	f.quote(s.Pos)
 	f.cover(s.Pos, s.Cond)
-	head := fmt.Sprintf("if (%s) {", f.expr(s.Cond))
+	note := ""
 	if s.Note != "" {
-		head += " /* " + comment(s.Note) + " */"
-	} else {
-		head += fields(s.Cond)
+		note = " /* " + comment(s.Note) + " */"
 	}
-	f.stmt(s.Pos, "%s", head)
+	last, declared := f.last, maps.Clone(f.declared)
+	rows, scope := maps.Clone(f.rowsDeclared), f.scope
+	defer func() { f.last = last }()
+	thenEnds := ends(s.Then)
 	before := f.known.clone()
+	if f.last = thenEnds; thenEnds && size(s.Then) >= branchSize {
+		f.stmt(s.Pos, "if (%s)", f.expr(s.Cond))
+		f.indent++
+		name := s.Note
+		if name == "" {
+			name = "branch"
+		}
+		f.stmt(s.Pos, "return %s;", f.goOn(name, s.Then))
+		f.indent--
+		f.known = before
+		if len(s.Else) == 0 {
+			return false
+		}
+		f.last = last || ends(s.Else)
+		return f.block(s.Else)
+	}
+	if !thenEnds {
+		f.declares(s.Then, s.Else)
+		declared, rows = maps.Clone(f.declared), maps.Clone(f.rowsDeclared)
+	}
+	f.stmt(s.Pos, "if (%s) {%s", f.expr(s.Cond), note)
 	f.indent++
-	thenEnds := f.block(s.Then)
+	f.block(s.Then)
 	f.indent--
 	then := f.known
-	f.known = before
+	f.known, f.declared, f.rowsDeclared, f.scope = before, declared, rows, scope
+	f.last = last
 	if len(s.Else) == 0 {
 		f.line("}")
 		if !thenEnds {
@@ -212,16 +238,15 @@ func (f *function) branch(s *ir.If) bool {
 	}
 	if thenEnds { // no else behind a return
 		f.line("}")
-		f.quoted = diag.Pos{}
 		return f.block(s.Else)
 	}
 	f.line("} else {")
-	f.quoted = diag.Pos{}
 	f.indent++
+	f.last = ends(s.Else)
 	elseEnds := f.block(s.Else)
 	f.indent--
+	f.scope = scope
 	f.line("}")
-	f.quoted = diag.Pos{}
 	switch {
 	case elseEnds:
 		f.known = then
@@ -264,6 +289,8 @@ func (f *function) members(p inMemory, values []ir.MemberValue, pos diag.Pos) {
 		}
 		b := f.bytes(mv.Value)
 		switch {
+		case b.size == 16 && b.mem != "" && !b.ro && !p.dirty:
+			f.stmt(pos, "fr_put_v6(%s, %s, %d);", name, b.mem, off%8)
 		case b.v4 != "":
 			if p.dirty {
 				f.zero(p, off, 10, pos)
@@ -287,6 +314,7 @@ func (f *function) lookup(s *ir.Lookup) {
 	f.quote(s.Pos)
 	f.cover(s.Pos, s)
 	t := s.Row.Table
+	f.declareRow(s.Row)
 	f.line("{")
 	f.indent++
 	if t.Kind == "array" {
@@ -316,6 +344,13 @@ func (f *function) lookup(s *ir.Lookup) {
 			args += ", now"
 		}
 		f.stmt(s.Pos, "found = find_%s(%s);", ident(t.Name), args)
+		if !s.Row.Optional && f.turn == nil {
+			f.stopIf(s.Pos, "found != FR_FOUND", nil, fmt.Sprintf("return fr_up(skb, found == FR_CHANGING ? %s : %s);",
+				f.prog.reasonName(s.Changing), f.prog.reasonName(s.Miss)))
+			f.indent--
+			f.line("}")
+			return
+		}
 		f.unless(s.Pos, "unlikely(found == FR_CHANGING)", s.Changing)
 		f.stmt(s.Pos, "if (found == FR_MISSING)")
 		f.stmt(s.Pos, "\t%s = NULL;", f.row(s.Row))

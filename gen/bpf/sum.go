@@ -14,11 +14,28 @@ import (
 // sum is a checksum that is being computed.
 type sum struct {
 	*ir.Sum
-	n      int
+	w      *writer
+	names  map[string]string
 	leaves string // of a copy: what is stored
 }
 
-func (s *sum) name(what string) string { return fmt.Sprintf("%s%d", what, s.n) }
+// newSum is a checksum that w computes.
+func (w *writer) newSum(s *ir.Sum) *sum { return &sum{Sum: s, w: w, names: map[string]string{}} }
+
+// name is what a number is called that goes with the checksum: the new one (what is "") has the field's name.
+func (s *sum) name(what string) string {
+	if s.names[what] == "" {
+		want := s.Name
+		if header, _, ok := strings.Cut(s.Name, "."); ok && what != "" {
+			want = header
+		}
+		if what != "" {
+			want += "_" + what
+		}
+		s.names[what] = s.w.names.take(want)
+	}
+	return s.names[what]
+}
 
 // summand is a scalar in a sum, at an even or an odd position of the covered bytes.
 type summand struct {
@@ -36,12 +53,11 @@ func (w *writer) summands(ts []ir.Term) (out []summand) {
 				w.fail("a checksum covers %s, which isn't computed before", t.New.Name)
 				continue
 			}
-			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, w.sums[i].name("sum")}})...)
+			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, w.sums[i].name("")}})...)
 			continue
 		}
 		if t.Region {
-			name := fmt.Sprintf("x%d", len(w.values))
-			w.values["region "+name] = name
+			name := w.names.take("region_sum")
 			w.line("__u64 %s = %s(skb, %s, %s);", name, w.sumOf(t.Max), w.offset(t.At), w.expr(t.Len))
 			out = append(out, w.turned(t, []summand{{scalar{size: 4}, t.Odd, name}})...)
 			continue
@@ -60,8 +76,7 @@ func (w *writer) turned(t ir.Term, parts []summand) []summand {
 	if t.OddIf == nil {
 		return parts
 	}
-	name := fmt.Sprintf("x%d", len(w.values))
-	w.values["turned "+name] = name
+	name := w.names.take("odd_sum")
 	w.line("__u64 %s = %s;", name, w.add(parts))
 	w.line("if (%s)", w.expr(t.OddIf))
 	w.line("\t%s <<= 8;", name)
@@ -95,7 +110,7 @@ func (w *writer) add(list []summand) string {
 		}
 		name := s.name
 		if name == "" {
-			name = w.value(s.scalar, "", w.rw.Pos)
+			name = w.term(s.scalar, w.rw.Pos)
 		}
 		switch {
 		case s.size == 8 && s.odd:
@@ -158,49 +173,48 @@ func constant(s summand) uint64 {
 }
 
 func (w *writer) checksums() {
-	for i, s := range w.rw.Sums {
-		w.checksum(&sum{Sum: s, n: i})
+	for _, s := range w.rw.Sums {
+		w.checksum(w.newSum(s))
 	}
 }
 
 func (w *writer) checksum(s *sum) {
 	w.sums = append(w.sums, s)
-	value := s.name("sum")
+	value := s.name("")
 	w.line("")
 	w.line("/* %s */", comment(s.Name))
 	if s.Fresh {
-		w.line("__u16 %s = fr_checksum(FR_ZERO + %s);", value, w.add(w.summands(slices.Concat(s.NewTerms, s.NewPseudo))))
-		w.optional(s)
+		w.line("__be16 %s = %s(FR_ZERO + %s);", value, s.function(), w.add(w.summands(slices.Concat(s.NewTerms, s.NewPseudo))))
 		return
 	}
-	w.stmt(s.Pos, "__u16 %s = ld16(%s);", s.name("old"), w.place(s.Old))
+	w.stmt(s.Pos, "__be16 %s = ld16(%s);", s.name("old_checksum"), w.place(s.Old))
 	was, now := w.summands(s.OldTerms), w.summands(s.NewTerms)
 	wasPseudo, nowPseudo := w.summands(s.OldPseudo), w.summands(s.NewPseudo)
 	if s.Swap == nil {
 		was, now = cancel(was, now)
 	}
 	if s.Offloaded {
-		w.line("__u64 %s = %s;", s.name("was"), w.add(wasPseudo))
-		w.line("__u64 %s = %s;", s.name("now"), w.add(nowPseudo))
+		w.line("__u64 %s = %s;", s.name("old_pseudo"), w.add(wasPseudo))
+		w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(nowPseudo))
 		w.partial()
-		pending := fmt.Sprintf("fr_is_partial(partial, %s, %s, fr_fold(%s))", w.offset(s.Old), s.name("old"), s.name("was"))
+		pending := fmt.Sprintf("fr_is_partial(%s, %s, %s, fr_fold(%s))", w.asked, w.offset(s.Old), s.name("old_checksum"), s.name("old_pseudo"))
 		if w.rw.Resize == ir.InPlace && !w.known.plain {
-			segmented := fmt.Sprintf("fr_is_segmented(skb, partial, %s)", w.offset(s.Old))
+			segmented := fmt.Sprintf("fr_is_segmented(skb, %s, %s)", w.asked, w.offset(s.Old))
 			if s.Absent { // nobody makes up a checksum of a tunnel that has none
-				segmented = fmt.Sprintf("(%s && %s)", s.name("old"), segmented)
+				segmented = fmt.Sprintf("(%s && %s)", s.name("old_checksum"), segmented)
 			}
 			pending += " || " + segmented
 		}
-		w.line("int %s = %s;", s.name("pending"), pending)
+		w.line("int %s = %s;", s.name("partial"), pending)
 		switch at := w.offset(s.New); {
 		case s.New.Base != nil:
 			w.line("/* bpf_l4_csum_replace takes even offsets only */")
-			w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts && (%s & 1)", s.name("pending"), at))
+			w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts && (%s & 1)", s.name("partial"), at))
 		case s.New.Const&1 != 0:
 			w.line("/* bpf_l4_csum_replace takes even offsets only */")
-			w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts", s.name("pending")))
+			w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts", s.name("partial")))
 		}
-		wasPseudo, nowPseudo = []summand{{scalar{size: 4}, false, s.name("was")}}, []summand{{scalar{size: 4}, false, s.name("now")}}
+		wasPseudo, nowPseudo = []summand{{scalar{size: 4}, false, s.name("old_pseudo")}}, []summand{{scalar{size: 4}, false, s.name("new_pseudo")}}
 	} else if s.Swap == nil {
 		wasPseudo, nowPseudo = cancel(wasPseudo, nowPseudo)
 	}
@@ -208,72 +222,71 @@ func (w *writer) checksum(s *sum) {
 	if s.Tail {
 		was = append(was, w.tail(s))
 	}
-	rest := fmt.Sprintf("FR_ZERO + (__u16)~%s", s.name("old"))
+	rest := fmt.Sprintf("fr_sum_of(%s)", s.name("old_checksum"))
 	if len(was) > 0 {
 		rest += fmt.Sprintf(" - (%s)", w.add(was))
 	}
 	switch {
 	case s.Swap != nil:
-		w.line("__u16 %s = fr_fold(%s);", s.name("body"), rest)
+		w.line("__u16 %s = fr_fold(%s);", s.name("payload"), rest)
 		w.line("if (%s)", w.expr(s.Swap))
-		w.line("\t%s = __builtin_bswap16(%s);", s.name("body"), s.name("body"))
-		w.line("__u16 %s = fr_checksum(%s + %s);", value, s.name("body"), w.add(now))
+		w.line("\t%s = __builtin_bswap16(%s);", s.name("payload"), s.name("payload"))
+		w.line("__be16 %s = %s(%s + %s);", value, s.function(), s.name("payload"), w.add(now))
 	case len(now) > 0:
-		w.line("__u16 %s = fr_checksum(%s + %s);", value, rest, w.add(now))
+		w.line("__be16 %s = %s(%s + %s);", value, s.function(), rest, w.add(now))
 	default:
-		w.line("__u16 %s = fr_checksum(%s);", value, rest)
+		w.line("__be16 %s = %s(%s);", value, s.function(), rest)
 	}
-	w.optional(s)
 	if s.Absent {
-		w.line("if (!%s) /* no checksum came, none leaves */", s.name("old"))
+		w.line("if (!%s) /* no checksum came, none leaves */", s.name("old_checksum"))
 		w.line("\t%s = 0;", value)
 	}
 }
 
-// optional keeps 0 for "no checksum".
-func (w *writer) optional(s *sum) {
+// function is the function that makes a checksum of a sum.
+func (s *sum) function() string {
 	if s.Optional {
-		w.line("if (!%s)", s.name("sum"))
-		w.line("\t%s = 0xFFFF;", s.name("sum"))
+		return "fr_checksum_not_0"
 	}
+	return "fr_checksum"
 }
 
 // tail renders the sum of the bytes that are cut off behind the payload.
 func (w *writer) tail(s *sum) summand {
-	name := s.name("tail")
+	name := s.name("cut_off")
 	end := fmt.Sprintf("%s + %s", w.offset(w.rw.OldFront), w.operand(w.rw.Payload))
-	w.line("__u64 %s = 0;", name)
-	w.line("if (unlikely(%s > %s)) {", w.offset(s.TailEnd), end)
-	w.line("\t%s = %s(skb, %s, %s - (%s));", name, w.sumOf(s.TailMax), end, w.offset(s.TailEnd), end)
+	odd, cut := "0", "fr_sum_cut64"
 	if s.TailOdd != nil {
-		w.line("\tif (%s)", w.expr(s.TailOdd))
-		w.line("\t\t%s <<= 8;", name)
+		odd = w.expr(s.TailOdd)
 	}
-	w.line("}")
+	if w.sumOf(s.TailMax) == "fr_sum" {
+		cut = "fr_sum_cut"
+	}
+	w.line("__u64 %s = %s(skb, %s, %s, %s);", name, cut, end, w.offset(s.TailEnd), odd)
 	return summand{scalar{size: 4}, false, name}
 }
 
 // partial asks once where a checksum is left to a device.
 func (w *writer) partial() {
-	if w.asked {
+	if w.asked != "" {
 		return
 	}
-	w.asked, w.needs["facts"] = true, "yes"
+	w.needs["facts"] = "yes"
 	if v := w.known.partial; v != nil {
-		w.line("__u32 partial = %s;", w.variable(v))
+		w.asked = w.variable(v)
 		return
 	}
-	w.line("__u32 partial = fr_partial(skb);")
+	w.asked = w.names.take("partial_at")
+	w.line("__u32 %s = fr_partial(skb);", w.asked)
 }
 
 // stored is what goes into a checksum's field. Where the kernel says that it is pending, that is the new pseudo-header's sum; where
 // it doesn't say, the kernel finishes it.
 func (s *sum) stored() string {
 	if !s.Offloaded || s.Fresh {
-		return s.name("sum")
+		return s.name("")
 	}
-	old := s.name("old")
-	return fmt.Sprintf("%s ? (fr_facts ? fr_fold(FR_ZERO + %s + %s - %s) : %s) : %s", s.name("pending"), old, s.name("now"), s.name("was"), old, s.name("sum"))
+	return fmt.Sprintf("fr_sum_field(%s, %s, %s, %s - %s)", s.name("partial"), s.name("old_checksum"), s.name(""), s.name("new_pseudo"), s.name("old_pseudo"))
 }
 
 // finish has the kernel complete a checksum that seems to be pending.
@@ -282,8 +295,8 @@ func (w *writer) finish(s *sum) {
 	if s.Optional {
 		flags = "BPF_F_MARK_MANGLED_0"
 	}
-	w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts && fr_finish_sum(skb, %s, (__u32)%s << 16 | %s, FR_ZERO + %s - %s, %s)",
-		s.name("pending"), w.offset(s.New), s.name("old"), s.name("sum"), s.name("now"), s.name("was"), flags))
+	w.failIf(fmt.Sprintf("fr_finish(skb, %s, %s, %s, %s, %s - %s, %s)",
+		w.offset(s.New), s.name("partial"), s.name("old_checksum"), s.name(""), s.name("new_pseudo"), s.name("old_pseudo"), flags))
 	w.moves = true
 }
 

@@ -109,7 +109,7 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 	return append(append(out, head("enum fr_found ", params+", __u64 now")...),
 		"\tenum fr_found found = "+lookup+";",
 		"",
-		"\treturn found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING : found;", "}")
+		"\treturn found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;", "}")
 }
 
 // memberPieces cuts a member into the pieces that programs read it in.
@@ -206,14 +206,6 @@ func (r *renderer) structure(name, doc string, s *ir.Struct, head string) struct
 		r.fail("%s: no members", name)
 	}
 	return d
-}
-
-// member names a member in C.
-func member(m *ir.Member) string {
-	if m.Hidden {
-		return "h_" + ident(m.Name) // a user's member may have the same name
-	}
-	return "m_" + ident(m.Name)
 }
 
 // arrayType reports whether a type is an array of bytes in C.

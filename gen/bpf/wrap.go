@@ -40,6 +40,10 @@ func wrap(line string) []string {
 	}
 	for base := width(indent); width(indent+body) > maxColumns; {
 		at, next := split(base, indent, body)
+		if at == 0 && width(indent) > base+8 { // aligned too far to the right
+			indent = strings.Repeat("\t", base/8+1)
+			continue
+		}
 		if at == 0 {
 			break
 		}

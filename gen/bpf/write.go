@@ -2,6 +2,8 @@ package bpf
 
 import (
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -23,15 +25,14 @@ func (f *function) forward(s *ir.Forward) {
 	w := f.prog.writer(s.Rewrite, &s.Effects)
 	w.fwd, w.linked = s, s.Hop != nil && f.prog.ir.L2
 	w.known, w.reason = f.known, f.reason
+	w.declared, w.scope = maps.Clone(f.declared), f.scope
 	w.fx.early = true
 	f.cover(s.Pos, &s.Effects)
 	w.coverAll(f, s.Pos)
 	w.render()
-	f.prog.written++
-	name := fmt.Sprintf("%s_write%d", f.prog.name, f.prog.written)
-	params, args := f.pass(w.function)
-	f.prog.writes = append(f.prog.writes, w.assemble(fmt.Sprintf("static __always_inline int %s(%s)", name, strings.Join(params, ", "))))
-	f.stmt(s.Pos, "return %s(%s);", name, strings.Join(args, ", "))
+	w.newPointers()
+	w.name = f.prog.unique(f.name + "_send")
+	f.stmt(s.Pos, "return %s;", f.call(w.function, "int", nil))
 }
 
 // writer makes a function that writes.
@@ -40,10 +41,8 @@ func (p *program) writer(rw *ir.Rewrite, fx *ir.Effects) *writer {
 	if w.rw == nil {
 		w.rw = &ir.Rewrite{}
 	}
-	w.writes, w.values, w.local = true, map[string]string{}, map[*ir.Var]bool{}
-	for v := range ir.Sets(fx) {
-		w.local[v] = true
-	}
+	w.leaves = w.rw.Parts
+	w.writes, w.values, w.terms = true, map[string]string{}, map[string]string{}
 	w.fx = w.effects(fx)
 	return w
 }
@@ -51,15 +50,17 @@ func (p *program) writer(rw *ir.Rewrite, fx *ir.Effects) *writer {
 // assemble puts a function together that others call.
 func (f *function) assemble(head string) []string {
 	out := []string{head, "{"}
-	for _, v := range f.prog.ir.Vars {
-		if f.local[v] && contains(f.varsUsed, v) {
-			out = append(out, "\t"+declare(v)+";")
-		}
-	}
 	if f.timed {
 		out = append(out, "\t__u64 clock = bpf_ktime_get_ns();")
 	}
-	lines := f.lines
+	if !f.writes {
+		out = append(out, f.structures()...)
+	}
+	out = append(out, f.headerPointers(packetCame, func(p *ir.HeaderPart) bool { return fixed(p) || f.writes || f.given[p.At.Base] })...)
+	if !f.savedDone {
+		out = append(out, f.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
+	}
+	lines := f.text()
 	if len(lines) > 0 && lines[0] == "" {
 		lines = lines[1:]
 	}
@@ -79,40 +80,55 @@ func (f *function) pass(w *function) (params, args []string) {
 		f.data = true
 		add("void *data", "data")
 	}
+	if w.dataEnd {
+		f.dataEnd = true
+		add("void *data_end", "data_end")
+	}
 	if w.saved || len(w.savedUsed) > 0 {
 		f.saved = true
 		add("void *front", "front")
+	}
+	if w.leased && !w.writes {
+		f.leased = true
+		add("const struct fr_lease *lease", "lease")
 	}
 	if w.now {
 		f.usesNow()
 		add("__u64 now", "now")
 	}
 	for _, v := range f.prog.ir.Vars {
-		if contains(w.varsUsed, v) && !w.local[v] {
+		if contains(w.varsUsed, v) && !w.own[v] {
 			if v.Type.IsBytes() {
-				add("__u64 *v_"+ident(v.Name), f.variable(v))
+				add("__u64 *"+w.nameOf(v), f.variable(v))
 			} else {
-				add("__u64 v_"+ident(v.Name), f.variable(v))
+				add("__u64 "+w.nameOf(v), f.variable(v))
 			}
 		}
-		if contains(w.ptrsUsed, v) {
+		if contains(w.ptrsUsed, v) && (w.writes || w.given[v]) {
 			use(&f.ptrsUsed, v)
-			add("void *p_"+ident(v.Name), "p_"+ident(v.Name))
+			add("void *"+w.pointerName(v), f.pointerName(v))
 		}
 		if contains(w.savedUsed, v) {
 			use(&f.savedUsed, v)
-			add("void *s_"+ident(v.Name), "s_"+ident(v.Name))
+			add("void *"+w.pointerName(v), f.pointerName(v))
 		}
 	}
 	for _, r := range f.prog.ir.Rows {
-		if contains(w.rowsUsed, r) {
-			add(fmt.Sprintf("struct %s *row_%s", f.vals[r.Table], ident(r.Name)), f.row(r))
+		if contains(w.rowsUsed, r) && !w.rowsOwn[r] {
+			add(fmt.Sprintf("struct %s *%s", f.vals[r.Table], w.rowName(r)), f.row(r))
 		}
 	}
 	for _, h := range w.hopsUsed {
+		if w.routed[h] {
+			continue
+		}
 		use(&f.hopsUsed, h)
-		add("struct fr_hop *"+h.hop(), "&"+h.hop())
-		add("struct bpf_fib_lookup *"+h.fib(), "&"+h.fib())
+		at := ""
+		if f.routed[h] {
+			at = "&"
+		}
+		add("struct fr_hop *"+h.hop(), at+h.hop())
+		add("struct bpf_fib_lookup *"+h.fib(), at+h.fib())
 	}
 	return params, args
 }
@@ -124,13 +140,16 @@ type writer struct {
 	copy    *ir.Copy
 	rw      *ir.Rewrite
 	fx      *effects
-	linked  bool // link-layer addresses are written
-	inPlace bool // values have no names: they are read where they are used, since what they are read from stays
+	linked  bool              // link-layer addresses are written
+	inPlace bool              // values have no names: they are read where they are used, since what they are read from stays
+	newAt   int               // where the pointers to headers that leave are declared
+	beside  map[string]string // names of what is written beside the packet: its priority and its mark
 	cells   []cell
 	sums    []*sum
-	changed bool // the packet has changed: what fails now drops it
-	moves   bool // helpers were called that may have moved the packet
-	asked   bool // it has asked where a checksum is left to a device
+	changed bool              // the packet has changed: what fails now drops it
+	moves   bool              // helpers were called that may have moved the packet
+	asked   string            // the variable that says where a checksum is left to a device, where it has asked
+	terms   map[string]string // values that only checksums need, by name
 }
 
 // cell is a store into the front of the packet that leaves.
@@ -149,7 +168,11 @@ func (w *writer) stores() (out []cell) {
 		if c.Width != nil {
 			value = &ir.VarintWord{X: c.Value, Width: c.Width}
 		}
-		for _, s := range w.wire(value, c.Size, c.Little) {
+		parts := w.wire(value, c.Size, c.Little)
+		for i, s := range parts {
+			if s.want = noted(c.Note); i > 0 {
+				s.want += fmt.Sprintf("_%d", off.Const-c.Off.Const)
+			}
 			out = append(out, cell{s, off, c.Width, note, c.Pos})
 			off, note = plus(off, s.size), ""
 		}
@@ -201,6 +224,7 @@ func (w *writer) render() {
 	w.fx.before()
 	w.compute()
 	w.checksums()
+	w.once()
 	w.metadata()
 	direct := ""
 	if w.linked {
@@ -214,17 +238,16 @@ func (w *writer) render() {
 		w.line("/* The tag in the metadata belongs to the link that the packet came from. */")
 		w.failIf("bpf_skb_vlan_pop(skb)")
 	}
-	if rw.Priority != nil {
-		w.line("skb->priority = priority;")
-	}
-	if rw.Mark != nil {
-		w.line("skb->mark = mark;")
+	for _, name := range []string{"priority", "mark"} {
+		if w.beside[name] != "" {
+			w.line("skb->%s = %s;", name, w.beside[name])
+		}
 	}
 	w.line("")
 	w.line("fr_count(%s, len);", w.prog.reasonName(w.fwd.Reason))
 	for _, r := range w.fwd.Usage {
 		w.usesNow()
-		w.line("fr_use(%s->h_slot, %d, len, now);", w.row(r), r.Table.Row)
+		w.line("fr_use(%s->slot, %d, len, now);", w.row(r), r.Table.Row)
 	}
 	w.fx.after()
 	if w.fwd.Hop == nil {
@@ -245,11 +268,15 @@ func (w *writer) compute() {
 
 // metadata computes what is written beside the packet.
 func (w *writer) metadata() {
-	if w.rw.Priority != nil {
-		w.line("__u32 priority = %s;", w.expr(w.rw.Priority))
-	}
-	if w.rw.Mark != nil {
-		w.line("__u32 mark = %s;", w.expr(w.rw.Mark))
+	w.beside = map[string]string{}
+	for _, m := range []struct {
+		name string
+		x    ir.Expr
+	}{{"priority", w.rw.Priority}, {"mark", w.rw.Mark}} {
+		if m.x != nil {
+			w.beside[m.name] = w.names.own("new_" + m.name)
+			w.line("__u32 %s = %s;", w.beside[m.name], w.expr(m.x))
+		}
 	}
 }
 
@@ -284,6 +311,8 @@ type scalar struct {
 	lit  bool
 	v    uint64  // where lit
 	load *ir.Off // where it is a part of the packet that came, as it is
+	want string  // what it is called, where nothing better is known
+	le   bool    // little endian
 }
 
 // packet is a part of the packet that came.
@@ -296,7 +325,9 @@ func (w *writer) join(a, b scalar) (scalar, bool) {
 	if a.load == nil || b.load == nil || a.size != b.size || a.size > 4 || *b.load != plus(*a.load, a.size) {
 		return scalar{}, false
 	}
-	return w.packet(*a.load, 2*a.size), true
+	both := w.packet(*a.load, 2*a.size)
+	both.want = a.want
+	return both, true
 }
 
 // wire cuts a value into scalars.
@@ -316,6 +347,9 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 			s := scalar{size: n, code: b.load(from+done, n)}
 			if l, ok := e.(*ir.LoadBytes); ok && (b.v4 == "" || from == 12) {
 				s = w.packet(plus(l.Off, done), n)
+				if s.want = "old_" + ident(l.Field); done > 0 {
+					s.want += fmt.Sprintf("_%d", done)
+				}
 			}
 			if b.fixed != nil {
 				s.lit, s.v = true, littleEndian(b.fixed[from+done:from+done+n])
@@ -344,11 +378,13 @@ func (w *writer) wire(e ir.Expr, size int, little bool) []scalar {
 		return []scalar{s}
 	case *ir.Load:
 		if e.Bit == 0 && e.Bits == 8*size && (e.Little == little || size == 1) {
-			return []scalar{w.packet(e.Off, size)}
+			s := w.packet(e.Off, size)
+			s.want, s.le = "old_"+ident(e.Field), little
+			return []scalar{s}
 		}
 	}
 	if size == 1 || little {
-		return []scalar{{size: size, code: w.expr(e)}}
+		return []scalar{{size: size, code: w.expr(e), le: little}}
 	}
 	return []scalar{{size: size, code: fmt.Sprintf("%s(%s)", swaps[size], w.expr(e))}}
 }
@@ -373,20 +409,82 @@ func (w *writer) value(s scalar, note string, pos diag.Pos) string {
 		if isCall(s.code) {
 			return s.code
 		}
-		return fmt.Sprintf("(%s)(%s)", cType(s.size), s.code)
+		return fmt.Sprintf("(%s)(%s)", wireType(s), s.code)
 	}
 	key := valueKey(s)
 	if name := w.values[key]; name != "" {
 		return name
 	}
-	name := fmt.Sprintf("x%d", len(w.values))
-	w.values[key] = name
-	text := fmt.Sprintf("%s %s = %s;", cType(s.size), name, s.code)
+	want := s.want
 	if note != "" {
-		text += " /* " + comment(note) + " */"
+		want = noted(note)
 	}
-	w.stmt(pos, "%s", text)
+	if want == "" {
+		want = "value"
+	}
+	name := w.names.take(want)
+	w.values[key] = name
+	w.stmt(pos, "%s %s = %s;", wireType(s), name, s.code)
 	return name
+}
+
+// term gives a scalar of a checksum a name, unless it turns out that it is needed only once.
+func (w *writer) term(s scalar, pos diag.Pos) string {
+	_, known := w.values[valueKey(s)]
+	name := w.value(s, "", pos)
+	if !known && !s.lit && !w.inPlace && isCall(s.code) {
+		w.terms[name] = s.code
+	}
+	return name
+}
+
+// once puts values that are needed only once where they are needed: they are read from the packet that came, which doesn't change
+// in between.
+func (w *writer) once() {
+	for _, name := range slices.Sorted(maps.Keys(w.terms)) {
+		word := regexp.MustCompile(`\b` + name + `\b`)
+		uses, first, last := 0, -1, -1
+		for i, line := range w.lines {
+			if n := len(word.FindAllString(line, -1)); n > 0 {
+				uses += n
+				if first < 0 {
+					first = i
+				}
+				last = i
+			}
+		}
+		if uses != 2 || first == last {
+			continue
+		}
+		w.lines[last] = word.ReplaceAllLiteralString(w.lines[last], w.terms[name])
+		w.lines = slices.Delete(w.lines, first, first+1)
+	}
+}
+
+// wireType is the type of a scalar as it is in the packet.
+func wireType(s scalar) string {
+	if s.size == 1 || s.le {
+		return cType(s.size)
+	}
+	return strings.Replace(cType(s.size), "__u", "__be", 1)
+}
+
+// noted makes a name of a note, "ipv4: version ihl, udp: length": of more than three fields the first and the last.
+func noted(note string) string {
+	var words []string
+	for _, part := range strings.Split(note, ", ") {
+		header, fields, ok := strings.Cut(part, ": ")
+		for i, field := range strings.Fields(fields) {
+			if i == 0 && ok {
+				field = header + "_" + field
+			}
+			words = append(words, field)
+		}
+	}
+	if len(words) > 3 {
+		words = []string{words[0], "to", words[len(words)-1]}
+	}
+	return strings.Join(words, "_")
 }
 
 // front renders the stores into the front of the packet that leaves.
@@ -400,26 +498,28 @@ func (w *writer) front(direct string) {
 	w.usesData()
 	places := w.places()
 	if len(places) > 0 {
-		w.lines = append([]string{"\t__s64 csum;"}, w.lines...)
+		shifted := w.shifted()
 		w.line("")
-		w.line("csum = bpf_csum_update(skb, 0);")
-		w.line("if (unlikely(csum >= 0)) {")
-		if shifted := w.shifted(); shifted != "" {
-			w.line("\tif (%s)", shifted)
-			w.line("\t\tcsum = fr_complete_shifted(csum);")
+		if len(places) == 1 && shifted == "" {
+			w.line("__s64 csum = fr_complete_begin(skb, %s);", places[0])
+		} else {
+			w.line("__s64 csum = bpf_csum_update(skb, 0);")
+			w.line("if (unlikely(csum >= 0)) {")
+			if shifted != "" {
+				w.line("\tif (%s)", shifted)
+				w.line("\t\tcsum = fr_complete_shifted(csum);")
+			}
+			for _, p := range places {
+				w.line("\tcsum = fr_complete_without(skb, csum, %s);", p)
+			}
+			w.line("}")
 		}
-		for _, p := range places {
-			w.line("\tcsum = fr_complete_without(skb, csum, %s);", p)
-		}
-		w.line("}")
 	}
 	w.line("")
+	w.newAt = len(w.lines)
 	if direct != "" {
-		hop := w.hop(w.fwd.Hop)
-		w.line("if (direct) {")
-		w.line("\tst64(data, ld64(%sdst));", hop)
-		w.line("\tst32(data + 8, ld32(%ssrc + 2));", hop)
-		w.line("}")
+		w.line("if (direct)")
+		w.line("\tfr_link(data, %s);", w.hopPointer(w.fwd.Hop))
 	}
 	for _, c := range w.cells {
 		w.put(c)
@@ -428,14 +528,17 @@ func (w *writer) front(direct string) {
 		w.changed = true
 	}
 	for _, s := range w.sums {
-		w.stmt(s.Pos, "st16(%s, %s);", w.place(s.New), s.stored())
+		w.stmt(s.Pos, "st16(%s, %s);", w.newPlace(s.New), s.stored())
 	}
 	for _, s := range w.sums {
 		if s.Offloaded && !s.Fresh {
 			w.finish(s)
 		}
 	}
-	if len(places) > 0 {
+	switch {
+	case len(places) == 1:
+		w.line("fr_complete_end(skb, csum, %s);", places[0])
+	case len(places) > 0:
 		w.line("if (unlikely(csum >= 0)) {")
 		for _, p := range places[1:] {
 			w.line("\tcsum = fr_complete_with(skb, csum, %s);", p)
@@ -447,9 +550,11 @@ func (w *writer) front(direct string) {
 
 // isCall reports whether C is one call, of a function that returns what is wanted: ld32(…), bpf_htons(…).
 func isCall(code string) bool {
-	if !strings.HasPrefix(code, "ld") && !strings.HasPrefix(code, "bpf_") {
-		return false
-	}
+	return (strings.HasPrefix(code, "ld") || strings.HasPrefix(code, "bpf_")) && oneCall(code)
+}
+
+// oneCall reports whether C is one call.
+func oneCall(code string) bool {
 	depth := 0
 	for i, c := range code {
 		switch c {
@@ -467,15 +572,26 @@ func isCall(code string) bool {
 // put stores a cell.
 func (w *writer) put(c cell) {
 	if c.width == nil {
-		note := ""
-		if w.inPlace && c.note != "" {
-			note = " /* " + comment(c.note) + " */"
-		}
-		w.stmt(c.pos, "st%d(%s, %s);%s", c.size*8, w.place(c.off), c.code, note)
+		w.stmt(c.pos, "st%d(%s, %s);", c.size*8, w.newPlace(c.off), c.code)
 		return
 	}
 	w.more = true
-	w.stmt(c.pos, "fr_put_varint(%s, (void *)(long)skb->data_end, %s, %s);", w.place(c.off), c.code, w.variable(c.width))
+	w.stmt(c.pos, "fr_put_varint(%s, (void *)(long)skb->data_end, %s, %s);", w.newPlace(c.off), c.code, w.variable(c.width))
+}
+
+// newPlace is a place in the packet that leaves.
+func (w *writer) newPlace(o ir.Off) string {
+	if s := w.byName(o, packetLeaves); s != "" {
+		return s
+	}
+	return w.raw(o)
+}
+
+// newPointers puts the pointers to the headers that leave where the packet is known.
+func (w *writer) newPointers() {
+	if pointers := w.headerPointers(packetLeaves, func(*ir.HeaderPart) bool { return true }); len(pointers) > 0 {
+		w.lines = slices.Insert(w.lines, w.newAt, append(pointers, "")...)
+	}
 }
 
 // least is how many bytes of a cell are stored at least.

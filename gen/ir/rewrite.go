@@ -46,7 +46,8 @@ type Rewrite struct {
 	NewFront Off // Base is OldFront.Base or nil
 	Unmoved  Off // unless InPlace: behind the last header that came in front of all that is taken out or put in
 	Payload  Expr
-	Trim     bool // cut the tail off
+	Trim     bool          // cut the tail off
+	Parts    []*HeaderPart // what stands where in the new front
 	Stores   []Store
 	Sums     []*Sum
 	Priority Expr // skb->priority, or nil

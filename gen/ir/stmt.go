@@ -10,12 +10,28 @@ import (
 // NeedBytes continues only if the frame has all bytes up to End.
 type NeedBytes struct {
 	End    Off
+	Part   *HeaderPart // what the bytes in front of End are; nil: nothing that has a name
 	Reason int
 	Pos    diag.Pos
 }
 
 func (s *NeedBytes) at() diag.Pos     { return s.Pos }
 func (s *NeedBytes) parts(v *visitor) { v.bounds(s.End) }
+
+// HeaderPart is a header in a packet, or of one with fields of variable length a run of fields at fixed distances. It decides nothing:
+// back ends show its names in place of offsets.
+type HeaderPart struct {
+	Header string // "ipv4"
+	At     Off
+	Fields []HeaderField // from At on, without gaps
+}
+
+// HeaderField is a field of a HeaderPart.
+type HeaderField struct {
+	Name  string
+	Bits  int
+	Bytes bool // a byte string, not an integer
+}
 
 // Let computes a value. A variable may be set in both branches of an If; it is always set before it is read.
 type Let struct {

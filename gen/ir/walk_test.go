@@ -26,7 +26,7 @@ var (
 )
 
 // declared are types whose values a node refers to, and doesn't consist of.
-var declared = []any{Setting{}, Member{}, Table{}, Session{}, Counter{}, Row{}, Group{}, Event{}, Struct{}}
+var declared = []any{Setting{}, Member{}, Table{}, Session{}, Counter{}, Row{}, Group{}, Event{}, Struct{}, HeaderPart{}}
 
 // TestWalk fills every field of each type, at any depth, with a part of its own, and wants the walk to come to all of them, once.
 // A field that a new construct has can't be forgotten, and neither can a type.

@@ -49,7 +49,7 @@ func TestVerifier(t *testing.T) {
 	lines := strings.Split(source.C, "\n")
 	n := -1
 	for i, line := range lines {
-		if strings.Contains(line, "->m_refused, 1)") {
+		if strings.Contains(line, "->refused, 1)") {
 			n = i
 			lines[i] = strings.Replace(line, ", 1)", ", be32(data + 600))", 1)
 		}

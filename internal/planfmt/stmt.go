@@ -17,7 +17,11 @@ func (w *writer) block(p *ir.Program, body []ir.Stmt) {
 func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 	switch s := s.(type) {
 	case *ir.NeedBytes:
-		w.line(s.Pos, "need %s bytes else %s", offset(s.End), stop(p, s.Reason))
+		what := ""
+		if s.Part != nil {
+			what = " (" + s.Part.Header + ")"
+		}
+		w.line(s.Pos, "need %s bytes%s else %s", offset(s.End), what, stop(p, s.Reason))
 	case *ir.Let:
 		w.line(s.Pos, "let %s = %s", s.Var.Name, expr(s.Value))
 	case *ir.Guard:
@@ -142,6 +146,13 @@ func (w *writer) rewrite(r *ir.Rewrite) {
 	}
 	w.line(r.Pos, "%s", text)
 	w.nested(func() {
+		if len(r.Parts) > 0 {
+			var parts []string
+			for _, part := range r.Parts {
+				parts = append(parts, part.Header+" at "+offset(part.At))
+			}
+			w.line(none, "headers %s", strings.Join(parts, ", "))
+		}
 		if r.Priority != nil {
 			w.line(none, "priority = %s", expr(r.Priority))
 		}

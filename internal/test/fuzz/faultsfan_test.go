@@ -57,18 +57,18 @@ var fanOutCodeFaults = []fault{
 	{where: "code", spec: "fan-out", what: "copies are made of the copy before", old: `(prog_spread_copy2\(struct prog_spread_same1 \*same[^{]*\{\n)`, new: `${1}fr_save_front(skb, 48);`},
 	{where: "code", spec: "fan-out", what: "the packet that came isn't restored", old: `if \(bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)\)\s[^;]*;`, new: ``},
 	{where: "code", spec: "fan-out", what: "one byte of the packet that came isn't restored", old: `bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)`, new: `bpf_skb_store_bytes(skb, 0, front, 47, 0)`},
-	{where: "code", spec: "fan-out", what: "only the first copy has its own checksum", old: `st16\(data \+ 40, sum0\);`, new: `if (!same->copies0) st16(data + 40, sum0);`},
+	{where: "code", spec: "fan-out", what: "only the first copy has its own checksum", old: `st16\(&new_udp->checksum, udp_checksum\);`, new: `if (!same->copies0) st16(&new_udp->checksum, udp_checksum);`},
 	{where: "code", spec: "fan-out", what: "a checksum of 0 is made one", old: `if \(same->kind0 == FR_SUM_ABSENT\)[^;]*;`, new: ``},
 	{where: "code", spec: "fan-out", what: "copies count once", old: `same->copies0\+\+;`, new: `same->copies0 = 1;`},
-	{where: "code", spec: "fan-out", what: "copies leave through the first device", old: `bpf_clone_redirect\(skb, row_r->h_hop_remote.ifindex, 0\)`, new: `bpf_clone_redirect(skb, 1, 0)`},
+	{where: "code", spec: "fan-out", what: "copies leave through the first device", old: `bpf_clone_redirect\(skb, r->hop_remote.ifindex, 0\)`, new: `bpf_clone_redirect(skb, 1, 0)`},
 	{where: "code", spec: "fan-out", what: "a clone that is refused counts as sent", old: `if \(unlikely\(bpf_clone_redirect`, new: `if (0 > (int)(bpf_clone_redirect`},
-	{where: "code", spec: "fan-out", what: "what another copy wrote stays", old: `st32\(data \+ 42, ld32\(front \+ 42\)\);`, new: ``},
+	{where: "code", spec: "fan-out", what: "what another copy wrote stays", old: `st32\(new_tag->stream, ld32\(saved_tag->stream\)\);`, new: ``},
 	{where: "code", spec: "then-drop", what: "a copy keeps the priority that came", old: `skb->priority = [^;]*;`, new: ``},
 	{where: "code", spec: "credits", what: "what is refused gets nothing back", old: `(bpf_clone_redirect\(skb, [^{]*\{\n[^\n]*\n)\s*fr_refund\(credit0, spent0\);`, new: `$1`},
 	{where: "code", spec: "credits", what: "the first of two credits isn't given back", old: `(admitted1 == FR_REFUSED\) \{[^}]*?)fr_refund\(credit0, spent0\);`, new: `$1`},
 	{where: "code", spec: "credits", what: "a record is handed over for a clone that is refused", old: `(bpf_clone_redirect\(skb, [^{]*\{\n\s*)bpf_ringbuf_discard\(event0, 0\);`, new: `${1}bpf_ringbuf_submit(event0, 0);`},
-	{where: "code", spec: "credits", what: "a record tells of the number that came", old: `event0->m_number = v_number;`, new: `event0->m_number = be32(front + 51);`},
-	{where: "code", spec: "credits", what: "a record names the place of its receiver", old: `fr_head\(&event0->head, row_r->h_receiver,`, new: `fr_head(&event0->head, row_r->h_receiver & 3,`},
+	{where: "code", spec: "credits", what: "a record tells of the number that came", old: `event0->number = number;`, new: `event0->number = be32(front + 51);`},
+	{where: "code", spec: "credits", what: "a record names the place of its receiver", old: `fr_head\(&event0->head, r->receiver,`, new: `fr_head(&event0->head, r->receiver & 3,`},
 }
 
 var fanOutFaults = []fault{

@@ -65,7 +65,7 @@ var liveFaults = []fault{
 	{where: "back end", spec: "own", what: "a header that the spec doesn't name leaves its checksum", plan: noGuard("partial_checksum")},
 	{where: "back end", spec: "turn", what: "a header that the spec doesn't name leaves its checksum, behind UDP", plan: noGuard("partial_checksum")},
 	{where: "helper", spec: "turn", what: "headers move although a checksum is left", old: `__s32 grow = to - from;`, new: `__s32 grow = to - from; how &= ~FR_PAYLOAD;`},
-	{where: "code", spec: "lco", what: "the payload moves although it leaves a checksum", old: `\(pending\d+ \? FR_PAYLOAD : 0\)`, new: `FR_PAYLOAD`},
+	{where: "code", spec: "lco", what: "the payload moves although it leaves a checksum", old: `\w+_partial \? FR_PAYLOAD : 0`, new: `FR_PAYLOAD`},
 	{where: "helper", spec: "segments", what: "every super-packet is a tunnel's", old: `& FR_GSO_ENCAP_ALL\) != 0;`, new: `& FR_GSO_ENCAP_ALL) != 0 || 1;`},
 	{where: "code", spec: "families", what: "the kernel isn't told that IPv6 is IPv4 now", old: `, FR_TO_IPV4\)`, new: `, 0)`},
 	{where: "code", spec: "families", what: "the kernel isn't told that IPv4 is IPv6 now", old: `, FR_TO_IPV6\)`, new: `, 0)`},

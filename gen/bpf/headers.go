@@ -1,0 +1,231 @@
+package bpf
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// Headers are packed structures, so that places in the packet have names: ld16(&udp->length). They are only accessed through
+// helpers (ld16, be16, st16, …): clang would read a member of a packed structure byte by byte.
+
+// header is a structure for a part of a packet.
+type header struct {
+	name    string // of the structure
+	members []headerMember
+	size    int
+}
+
+type headerMember struct {
+	name   string
+	off, n int
+	scalar bool
+}
+
+// header returns the structure of a part; parts with the same fields have the same one.
+func (r *renderer) header(p *ir.HeaderPart) *header {
+	key := fmt.Sprint(p.Header, p.Fields)
+	if h := r.headers[key]; h != nil {
+		return h
+	}
+	h := &header{name: r.unique("hdr_" + ident(p.Header))}
+	taken := map[string]bool{}
+	bits := 0
+	var run []ir.HeaderField
+	for _, f := range p.Fields {
+		run = append(run, f)
+		if bits += f.Bits; bits%8 != 0 {
+			continue
+		}
+		m := headerMember{name: run[0].Name, off: h.size, n: bits/8 - h.size}
+		switch n := len(run); {
+		case n == 1:
+			m.scalar = !f.Bytes && (m.n == 1 || m.n == 2 || m.n == 4 || m.n == 8)
+		case n == 2:
+			m.name += "_" + f.Name
+		default:
+			m.name += "_to_" + f.Name
+		}
+		m.scalar = m.scalar || m.n == 1 && !f.Bytes
+		m.name = ident(m.name)
+		if meant()[m.name] {
+			m.name += "_"
+		}
+		for taken[m.name] {
+			m.name += "_"
+		}
+		taken[m.name] = true
+		h.members, h.size, run = append(h.members, m), bits/8, nil
+	}
+	if r.headers == nil {
+		r.headers = map[string]*header{}
+	}
+	r.headers[key] = h
+	r.headerList = append(r.headerList, h)
+	return h
+}
+
+// text is the declaration of a structure.
+func (h *header) text() (lines []string) {
+	lines = append(lines, "struct "+h.name+" {")
+	for _, m := range h.members {
+		switch {
+		case m.scalar:
+			lines = append(lines, fmt.Sprintf("\t%s %s;", wireType(scalar{size: m.n}), m.name))
+		default:
+			lines = append(lines, fmt.Sprintf("\t__u8 %s[%d];", m.name, m.n))
+		}
+	}
+	return append(lines, "} __attribute__((packed));")
+}
+
+// Packets that a function has pointers into.
+const (
+	packetCame   = iota // in place
+	packetSaved         // the front that was saved
+	packetLeaves        // in place, when it is written
+)
+
+// pointer is a pointer to a part of a packet.
+type pointer struct {
+	part   *ir.HeaderPart
+	packet int
+}
+
+// covers reports whether a place is in a part.
+func covers(p *ir.HeaderPart, o ir.Off, size int) bool {
+	return p.At.Base == o.Base && o.Const >= p.At.Const && o.Const < p.At.Const+size
+}
+
+// find returns the part that a place is in, or nil.
+func (f *function) find(o ir.Off, packet int) *ir.HeaderPart {
+	scope := f.scope
+	if packet == packetLeaves {
+		scope = f.leaves
+	}
+	for _, p := range slices.Backward(scope) {
+		if h := f.header(p); len(h.members) > 0 && covers(p, o, h.size) {
+			return p
+		}
+	}
+	return nil
+}
+
+// packet is which packet a function reads.
+func (f *function) packet() int {
+	if f.fan != nil {
+		return packetSaved
+	}
+	return packetCame
+}
+
+// to is the name of the pointer to a part.
+func (f *function) to(p *ir.HeaderPart, packet int) string {
+	key := pointer{p, packet}
+	if f.headerNames[key] == "" {
+		want := p.Header
+		switch packet {
+		case packetLeaves:
+			want = "new_" + want
+		case packetSaved:
+			want = "saved_" + want
+		}
+		if packet == packetCame {
+			f.headerNames[key] = f.names.take(want)
+		} else {
+			f.headerNames[key] = f.names.own(want)
+		}
+	}
+	if !slices.Contains(f.headersUsed, key) {
+		f.headersUsed = append(f.headersUsed, key)
+		if p.At.Base == nil {
+			f.usesData()
+		} else {
+			f.base(p.At.Base)
+		}
+	}
+	return f.headerNames[key]
+}
+
+// at is a place in a packet by name, or "".
+func (f *function) byName(o ir.Off, packet int) string {
+	p := f.find(o, packet)
+	if p == nil {
+		return ""
+	}
+	h, at := f.header(p), o.Const-p.At.Const
+	i := slices.IndexFunc(h.members, func(m headerMember) bool { return at < m.off+m.n })
+	m := h.members[i]
+	s := f.to(p, packet) + "->" + m.name
+	switch {
+	case m.scalar && at == m.off:
+		return "&" + s
+	case m.scalar:
+		return fmt.Sprintf("(void *)&%s + %d", s, at-m.off)
+	}
+	return offset(s, at-m.off)
+}
+
+// behind is the end of a part, where a place is one, else "".
+func (f *function) behind(end ir.Off) string {
+	for _, p := range f.scope {
+		if h := f.header(p); len(h.members) > 0 && plus(p.At, h.size) == end {
+			return "(void *)(" + f.to(p, f.packet()) + " + 1)"
+		}
+	}
+	return ""
+}
+
+// pending marks a line that sets the pointer to a part: it is left out where nothing uses it.
+const pending = "\x01"
+
+// pointsTo renders what sets pointers to parts that begin at a variable place.
+func (f *function) pointsTo(v *ir.Var, parts ...*ir.HeaderPart) {
+	for _, p := range parts {
+		if p.At.Base == v && f.fan == nil {
+			f.line("%s%d%s", pending, len(f.late), pending)
+			f.late = append(f.late, p)
+		}
+	}
+}
+
+// text returns the lines of a function, with what sets its pointers.
+func (f *function) text() (out []string) {
+	for _, line := range f.lines {
+		if at := strings.Index(line, pending); at >= 0 {
+			n := 0
+			fmt.Sscan(strings.Trim(line[at:], pending), &n)
+			p := f.late[n]
+			if name := f.headerNames[pointer{p, packetCame}]; slices.Contains(f.headersUsed, pointer{p, packetCame}) {
+				out = append(out, line[:at]+name+" = "+offset(f.pointerName(p.At.Base), p.At.Const)+";")
+			}
+			continue
+		}
+		out = append(out, line)
+	}
+	return out
+}
+
+// headerPointers declares pointers to parts of a packet; set: where they begin is known there.
+func (f *function) headerPointers(packet int, set func(*ir.HeaderPart) bool) (out []string) {
+	for _, key := range f.headersUsed {
+		if key.packet != packet {
+			continue
+		}
+		decl := fmt.Sprintf("\tstruct %s *%s", f.header(key.part).name, f.headerNames[key])
+		if set(key.part) {
+			from := "data"
+			if packet == packetSaved {
+				from = "front"
+			}
+			if v := key.part.At.Base; v != nil {
+				from = f.pointerName(v)
+			}
+			decl += " = " + offset(from, key.part.At.Const)
+		}
+		out = append(out, decl+";")
+	}
+	return out
+}

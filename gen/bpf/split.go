@@ -1,0 +1,131 @@
+package bpf
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/fastrelay/fastrelay-gen/gen/ir"
+)
+
+// A path becomes several short functions, which clang puts together again (they are inlined):
+//
+//   - a branch that ends the packet's way, and has more than a few statements, is a function of its own;
+//   - where a function has become long, the rest goes on in the next one, if possible where a header begins.
+//
+// Both end in return, so that nothing comes back: what a function needs is what its parameters say.
+
+const (
+	branchSize = 12 // statements from which on a branch is a function
+	restSize   = 10 // statements that are worth a function
+	longLines  = 45 // lines after which a function ends where a header begins
+	maxLines   = 60 // lines after which it ends anywhere
+)
+
+// ends reports whether all ways through a block end the packet's way.
+func ends(block []ir.Stmt) bool {
+	if len(block) == 0 {
+		return false
+	}
+	switch s := block[len(block)-1].(type) {
+	case *ir.Up, *ir.Drop, *ir.Forward, *ir.FanOut, *ir.Copy, *ir.Skip:
+		return true
+	case *ir.If:
+		return ends(s.Then) && ends(s.Else)
+	}
+	return false
+}
+
+// size is how many lines a block takes, roughly.
+func size(block []ir.Stmt) (n int) {
+	for _, s := range block {
+		switch s := s.(type) {
+		case *ir.If:
+			n += 1 + size(s.Then) + size(s.Else)
+		case *ir.Lookup:
+			n += 4 + len(s.Key)
+		case *ir.Learn:
+			n += 4 + len(s.Key) + len(s.Value)
+		default:
+			n++
+		}
+	}
+	return n
+}
+
+// long reports whether the statements that follow should be in a function of their own.
+func (f *function) long(rest []ir.Stmt) bool {
+	if !f.last || len(f.lines) < longLines || size(rest) < restSize {
+		return false
+	}
+	_, header := rest[0].(*ir.NeedBytes)
+	return header && len(rest) > 1 || len(f.lines) >= maxLines
+}
+
+// goOn has statements that end the packet's way in a function of their own. It returns the call.
+func (f *function) goOn(name string, block []ir.Stmt) string {
+	g := f.prog.function()
+	g.fan, g.turn, g.makes = f.fan, f.turn, f.makes
+	g.scope = f.scope
+	g.known, g.reason = f.known.clone(), f.reason
+	g.declared, g.rowsDeclared, g.given = maps.Clone(f.declared), maps.Clone(f.rowsDeclared), map[*ir.Var]bool{}
+	for v := range f.known.bytes {
+		g.given[v] = true
+	}
+	if g.turn != nil {
+		g.sharesNames(f)
+	}
+	g.name = f.prog.unique(f.name + "_" + ident(name))
+	g.last = true
+	g.block(block)
+	result := "int"
+	if g.turn != nil {
+		result = "long"
+	}
+	f.timed, g.timed = f.timed || g.timed, false
+	return f.call(g, result, f.makes)
+}
+
+// call puts a function that f ends in in front of it. It returns the call.
+func (f *function) call(g *function, result string, to *[][]string) string {
+	params, args := f.pass(g)
+	if to == nil {
+		to = &f.prog.writes
+	}
+	*to = append(*to, g.assemble("static __always_inline "+result+" "+g.name+"("+strings.Join(params, ", ")+")"))
+	return g.name + "(" + strings.Join(args, ", ") + ")"
+}
+
+// declares makes sure that variables and rows are declared which statements set; those are in blocks of their own.
+func (f *function) declares(blocks ...[]ir.Stmt) {
+	for _, block := range blocks {
+		for s := range ir.Stmts(block) {
+			for v := range ir.Sets(s) {
+				if f.prog.read.vars[v] && !f.declared[v] {
+					f.variable(v)
+					f.line("%s;", f.declare(v))
+				}
+			}
+			if s, ok := s.(*ir.Lookup); ok {
+				f.declareRow(s.Row)
+			}
+		}
+	}
+}
+
+// set is what stands in front of a variable's value where it is set: with its declaration, where this is the first time.
+func (f *function) set(v *ir.Var) string {
+	if f.declared[v] {
+		return f.variable(v)
+	}
+	f.variable(v)
+	return f.declare(v)
+}
+
+// declareRow declares a row, unless it is declared.
+func (f *function) declareRow(r *ir.Row) {
+	if f.rowsDeclared[r] {
+		return
+	}
+	f.rowsDeclared[r], f.rowsOwn[r] = true, true
+	f.line("struct %s *%s;", f.vals[r.Table], f.row(r))
+}
