@@ -15,6 +15,49 @@
 /* Settings: read-only data, chosen when the relay is loaded. */
 const volatile __u32 set_limit = 0x186a0;
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_odd {
+	__u8 version_to_flag[3];
+	__be32 offset;
+	__be64 wide;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /*
  * prog_filter: tc/ingress
  *	eth ipv4 udp odd
@@ -35,132 +78,293 @@ enum {
 	reason_filter_ipv6_payload_length, reason_filter_udp_checksum, reason_filter_not_ip,
 };
 
-static __always_inline int prog_filter_write1(struct __sk_buff *skb, void *data, __u64 v_partial)
+static __always_inline int prog_filter_ipv4_send(struct __sk_buff *skb, void *data, __u64 partial)
 {
-	__s64 csum;
+	struct hdr_odd *odd = data + 42;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u8 x0 = 160ULL | ((be64(data + 49) & 0xfffff) >> 15); /* odd: version label */
-	/* odd: label flag */
-	__u16 x1 = bpf_htons((((be64(data + 49) & 0xfffff) & 0x7fff) << 1) | (be8(data + 44) & 1));
-	__u32 x2 = ((__u64)ld32(data + 45) + 1) & 0xffffffffULL; /* odd: offset */
+	__u8 odd_version_label = 160ULL | ((be64(&odd->wide) & 0xfffff) >> 15);
+	__be16 odd_label_flag = bpf_htons(((be64(&odd->wide) & 0xfffff & 0x7fff) << 1) |
+					  (be8(odd->version_to_flag + 2) & 1));
+	__u32 odd_offset = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL;
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x3 = ld32(data + 26);
-	__u32 x4 = ld32(data + 30);
-	__u16 x5 = ld16(data + 38);
-	__u64 was0 = (__u64)x3 + x4 + x5 + 0x1100;
-	__u64 now0 = (__u64)x3 + x4 + x5 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u8 x6 = ld8(data + 42);
-	__u16 x7 = ld16(data + 43);
-	__u32 x8 = ld32(data + 45);
-	__u8 x9 = (((__u64)ld32(data + 45) + 1) & 0xffffffffULL) & 255;
-	__u8 x10 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 8) & 255;
-	__u8 x11 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 16) & 255;
-	__u8 x12 = ((((__u64)ld32(data + 45) + 1) & 0xffffffffULL) >> 24) & 255;
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 -
-				 ((__u64)x6 + ((__u64)x7 << 8) + ((__u64)x8 << 8) + was0) +
-				 (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x9 << 8) + x10 +
-				 ((__u64)x11 << 8) + x12 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;
+	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
+	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
+	__u8 value_4 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 24) & 255;
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld8(odd->version_to_flag) +
+						 ((__u64)ld16(odd->version_to_flag + 1) << 8) +
+						 ((__u64)ld32(&odd->offset) << 8) +
+						 udp_old_pseudo) + (__u64)odd_version_label +
+						 ((__u64)odd_label_flag << 8) +
+						 ((__u64)value << 8) + value_2 +
+						 ((__u64)value_3 << 8) + value_4 + udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 40, 9);
-	}
+	__s64 csum = fr_complete_begin(skb, 40, 9);
 
-	st8(data + 42, x0);
-	st16(data + 43, x1);
-	st32(data + 45, x2);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_odd *new_odd = data + 42;
+	struct hdr_udp *new_udp = data + 34;
+
+	st8(new_odd->version_to_flag, odd_version_label);
+	st16(new_odd->version_to_flag + 1, odd_label_flag);
+	st32(&new_odd->offset, odd_offset);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 40, 9);
+	fr_complete_end(skb, csum, 40, 9);
+
+	fr_count(reason_filter_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_filter_ipv4_send_2(struct __sk_buff *skb)
+{
+	__u32 len = skb->len;
+
+	fr_count(reason_filter_pass, len);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_odd *odd = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_filter_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_filter_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_filter_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_filter_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_filter_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_filter_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_filter_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_filter_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_filter_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_filter_multicast);
+		return fr_up(skb, reason_filter_martian_destination);
 	}
 
-	fr_count(reason_filter_pass, len);
-	return TC_ACT_UNSPEC;
+	/* stack: ["eth", "ip", "udp", "odd"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_filter_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_filter_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_filter_udp_length);
+
+	/* headers: odd: fields: [ */
+	if ((void *)(odd + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (57ULL > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* {name: "version", bits: 3, is: 5}, */
+	if ((be8(odd->version_to_flag) >> 5) != 5)
+		return fr_up(skb, reason_filter_odd_version);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_filter_super_packet);
+
+	/* when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
+	if (!(be16(&udp->dst_port) == 0x1b58 && (__u64)ld32(&odd->offset) < set_limit))
+		return fr_up(skb, reason_filter_no_match);
+
+	/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.w... */
+	/* rule */
+	if ((((be16(odd->version_to_flag) << 8 | be8(odd->version_to_flag + 2)) >> 1) & 0xfffff) ==
+	    0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 57))
+			return fr_up(skb, reason_filter_partial_checksum);
+		return prog_filter_ipv4_send(skb, data, partial);
+	}
+
+	/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
+	if ((be64(&odd->wide) >> 63) == 1) { /* rule */
+		return fr_drop(skb->len, reason_filter_negative);
+	}
+
+	/* {do: ["pass"]}, */
+	return prog_filter_ipv4_send_2(skb);
 }
 
-static __always_inline int prog_filter_write2(struct __sk_buff *skb)
+static __always_inline int prog_filter_ipv6_send(struct __sk_buff *skb, void *data, __u64 partial)
 {
-	__u32 len = skb->len;
+	struct hdr_odd *odd = data + 62;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	fr_count(reason_filter_pass, len);
-	return TC_ACT_UNSPEC;
-}
-
-static __always_inline int prog_filter_write3(struct __sk_buff *skb, void *data, __u64 v_partial_2)
-{
-	__s64 csum;
 	__u32 len = skb->len;
-	__u8 x0 = 160ULL | ((be64(data + 69) & 0xfffff) >> 15); /* odd: version label */
-	/* odd: label flag */
-	__u16 x1 = bpf_htons((((be64(data + 69) & 0xfffff) & 0x7fff) << 1) | (be8(data + 64) & 1));
-	__u32 x2 = ((__u64)ld32(data + 65) + 1) & 0xffffffffULL; /* odd: offset */
+	__u8 odd_version_label = 160ULL | ((be64(&odd->wide) & 0xfffff) >> 15);
+	__be16 odd_label_flag = bpf_htons(((be64(&odd->wide) & 0xfffff & 0x7fff) << 1) |
+					  (be8(odd->version_to_flag + 2) & 1));
+	__u32 odd_offset = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL;
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x3 = ld64(data + 22);
-	__u64 x4 = ld64(data + 30);
-	__u64 x5 = ld64(data + 38);
-	__u64 x6 = ld64(data + 46);
-	__u16 x7 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x7 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x7 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u8 x8 = ld8(data + 62);
-	__u16 x9 = ld16(data + 63);
-	__u32 x10 = ld32(data + 65);
-	__u8 x11 = (((__u64)ld32(data + 65) + 1) & 0xffffffffULL) & 255;
-	__u8 x12 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 8) & 255;
-	__u8 x13 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 16) & 255;
-	__u8 x14 = ((((__u64)ld32(data + 65) + 1) & 0xffffffffULL) >> 24) & 255;
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 -
-				 ((__u64)x8 + ((__u64)x9 << 8) + ((__u64)x10 << 8) + was0) +
-				 (__u64)x0 + ((__u64)x1 << 8) + ((__u64)x11 << 8) + x12 +
-				 ((__u64)x13 << 8) + x14 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be64 old_ipv6_src = ld64(ipv6->src);
+	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
+	__be64 old_ipv6_dst = ld64(ipv6->dst);
+	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u8 value = ((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL & 255;
+	__u8 value_2 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 8) & 255;
+	__u8 value_3 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 16) & 255;
+	__u8 value_4 = ((((__u64)ld32(&odd->offset) + 1) & 0xffffffffULL) >> 24) & 255;
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld8(odd->version_to_flag) +
+						 ((__u64)ld16(odd->version_to_flag + 1) << 8) +
+						 ((__u64)ld32(&odd->offset) << 8) +
+						 udp_old_pseudo) + (__u64)odd_version_label +
+						 ((__u64)odd_label_flag << 8) +
+						 ((__u64)value << 8) + value_2 +
+						 ((__u64)value_3 << 8) + value_4 + udp_new_pseudo);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 60, 9);
-	}
+	__s64 csum = fr_complete_begin(skb, 60, 9);
 
-	st8(data + 62, x0);
-	st16(data + 63, x1);
-	st32(data + 65, x2);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_odd *new_odd = data + 62;
+	struct hdr_udp *new_udp = data + 54;
+
+	st8(new_odd->version_to_flag, odd_version_label);
+	st16(new_odd->version_to_flag + 1, odd_label_flag);
+	st32(&new_odd->offset, odd_offset);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_filter_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 60, 9);
-	}
+	fr_complete_end(skb, csum, 60, 9);
 
 	fr_count(reason_filter_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_write4(struct __sk_buff *skb)
+static __always_inline int prog_filter_ipv6_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_filter_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_odd *odd = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_filter_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_filter_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_filter_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_filter_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_filter_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_filter_multicast);
+		return fr_up(skb, reason_filter_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "odd"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_filter_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_filter_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_filter_udp_length);
+
+	/* headers: odd: fields: [ */
+	if ((void *)(odd + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (77ULL > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* {name: "version", bits: 3, is: 5}, */
+	if ((be8(odd->version_to_flag) >> 5) != 5)
+		return fr_up(skb, reason_filter_odd_version);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_filter_super_packet);
+
+	/* when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
+	if (!(be16(&udp->dst_port) == 0x1b58 && (__u64)ld32(&odd->offset) < set_limit))
+		return fr_up(skb, reason_filter_no_match);
+
+	/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "low(odd.w... */
+	/* rule */
+	if ((((be16(odd->version_to_flag) << 8 | be8(odd->version_to_flag + 2)) >> 1) & 0xfffff) ==
+	    0xabcde && (be8(odd->version_to_flag + 2) & 1) == 1) {
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_filter_udp_checksum);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 77))
+			return fr_up(skb, reason_filter_partial_checksum);
+		return prog_filter_ipv6_send(skb, data, partial);
+	}
+
+	/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
+	if ((be64(&odd->wide) >> 63) == 1) { /* rule */
+		return fr_drop(skb->len, reason_filter_negative);
+	}
+
+	/* {do: ["pass"]}, */
+	return prog_filter_ipv6_send_2(skb);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
@@ -168,16 +372,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 77);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: filter: { */
 	if (!fr_lease_valid(lease, now))
@@ -193,170 +393,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			return fr_up(skb, reason_filter_link_broadcast);
 		return fr_up(skb, reason_filter_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
 
 	/* stack: ["eth", "ip", "udp", "odd"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_filter_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_filter_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_filter_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_filter_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_filter_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_filter_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_filter_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_filter_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_filter_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_filter_multicast);
-			return fr_up(skb, reason_filter_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "odd"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_filter_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_filter_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_filter_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_filter_udp_length);
-
-		/* headers: odd: fields: [ */
-		if (data + 57 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (57ULL > v_udp_end)
-			return fr_up(skb, reason_filter_truncated);
-
-		/* {name: "version", bits: 3, is: 5}, */
-		if ((be8(data + 42) >> 5) != 5)
-			return fr_up(skb, reason_filter_odd_version);
-
-		/* stack: ["eth", "ip", "udp", "odd"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_filter_super_packet);
-
-		/* when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
-		if (!((be16(data + 36) == 0x1b58) && ((__u64)ld32(data + 45) < set_limit)))
-			return fr_up(skb, reason_filter_no_match);
-
-		/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "l... */
-		/* rule */
-		if (((((be16(data + 42) << 8 | be8(data + 44)) >> 1) & 0xfffff) == 0xabcde) &&
-		    ((be8(data + 44) & 1) == 1)) {
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-			      ((v_partial >> 16) >= 57)))
-				return fr_up(skb, reason_filter_partial_checksum);
-			return prog_filter_write1(skb, data, v_partial);
-		}
-
-		/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
-		if ((be64(data + 49) >> 63) == 1) { /* rule */
-			return fr_drop(skb->len, reason_filter_negative);
-		}
-
-		/* {do: ["pass"]}, */
-		return prog_filter_write2(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp", "odd"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_filter_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_filter_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_filter_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_filter_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_filter_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_filter_multicast);
-			return fr_up(skb, reason_filter_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "odd"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_filter_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_filter_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_filter_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_filter_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_filter_udp_length);
-
-		/* headers: odd: fields: [ */
-		if (data + 77 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (77ULL > v_udp_end_2)
-			return fr_up(skb, reason_filter_truncated);
-
-		/* {name: "version", bits: 3, is: 5}, */
-		if ((be8(data + 62) >> 5) != 5)
-			return fr_up(skb, reason_filter_odd_version);
-
-		/* stack: ["eth", "ip", "udp", "odd"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_filter_super_packet);
-
-		/* when: "udp.dst_port == 7000 && odd.offset < setting.limit" */
-		if (!((be16(data + 56) == 0x1b58) && ((__u64)ld32(data + 65) < set_limit)))
-			return fr_up(skb, reason_filter_no_match);
-
-		/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.label": "l... */
-		/* rule */
-		if (((((be16(data + 62) << 8 | be8(data + 64)) >> 1) & 0xfffff) == 0xabcde) &&
-		    ((be8(data + 64) & 1) == 1)) {
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_filter_udp_checksum);
-
-			/* {when: "odd.label == 0xABCDE && odd.flag == 1", do: [{set: {"odd.la... */
-			v_partial_2 = fr_partial(skb);
-			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-			      ((v_partial_2 >> 16) >= 77)))
-				return fr_up(skb, reason_filter_partial_checksum);
-			return prog_filter_write3(skb, data, v_partial_2);
-		}
-
-		/* {when: "odd.wide >> 63 == 1", do: [{drop: "negative"}]}, */
-		if ((be64(data + 69) >> 63) == 1) { /* rule */
-			return fr_drop(skb->len, reason_filter_negative);
-		}
-
-		/* {do: ["pass"]}, */
-		return prog_filter_write4(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp", "odd"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_filter_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_filter_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_filter_not_ip);
 }

@@ -16,21 +16,70 @@
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_rtcp {
+	__u8 version_to_count;
+	__u8 type;
+	__be16 length;
+	__be32 ssrc;
+} __attribute__((packed));
+
+struct hdr_outer {
+	__be16 magic;
+	__be16 length;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table by_ssrc */
 struct key_by_ssrc {
-	struct fr_endpoint m_client;
+	struct fr_endpoint client;
 	__u8 pad0[2];
-	__u32 m_ssrc;
+	__u32 ssrc;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_by_ssrc) == 24, "layout of key_by_ssrc");
 
 struct val_by_ssrc {
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_peer;
-	struct fr_hop h_hop_peer;
-	__u32 h_slot;
-	__u32 h_gen;
+	struct fr_endpoint local;
+	struct fr_endpoint peer;
+	struct fr_hop hop_peer;
+	__u32 slot;
+	__u32 gen;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_by_ssrc) == 64, "layout of val_by_ssrc");
@@ -67,8 +116,7 @@ static __always_inline enum fr_found find_by_ssrc(const struct key_by_ssrc *key,
 	enum fr_found found = fr_find(&tbl_by_ssrc, key, lease, place, (void **)row, copy_by_ssrc,
 				      FR_CHANGES, NULL);
 
-	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING :
-		found;
+	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -95,381 +143,677 @@ enum {
 	reason_wrap_not_ip,
 };
 
-static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 v_payload_len, __u64 v_partial,
-					    struct val_by_ssrc *row_s)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_wrap_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_wrap_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_wrap_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_wrap_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_wrap_prohibit;
+	default:
+		return reason_wrap_no_route;
+	}
+}
+
+static __always_inline int prog_wrap_ipv4_rest_send(struct __sk_buff *skb, void *data, __u64 now,
+						    __u64 payload_len, __u64 partial,
+						    struct val_by_ssrc *s)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_rtcp *rtcp = data + 42;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
-	__u16 x1 = bpf_htons(v_payload_len + 40); /* ipv4: total_length */
-	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x3 = ld32(row_s->m_local.addr + 12); /* ipv4: src */
-	__u32 x4 = ld32(row_s->m_peer.addr + 12); /* ipv4: dst */
-	__u16 x5 = bpf_htons(row_s->m_local.port); /* udp: src_port */
-	__u16 x6 = bpf_htons(row_s->m_peer.port); /* udp: dst_port */
-	__u16 x7 = bpf_htons(v_payload_len + 20); /* udp: length */
-	__u16 x8 = bpf_htons(v_payload_len + 12); /* outer: length */
-	__u16 x9 = ld16(data + 42); /* rtcp: version padding count type */
-	__u16 x10 = bpf_htons(((v_payload_len + 8) / 4) + 0xffffffffffffffffULL); /* rtcp: length */
-	__u32 x11 = ld32(data + 46); /* rtcp: ssrc */
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 40);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(s->local.addr + 12);
+	__be32 ipv4_dst = ld32(s->peer.addr + 12);
+	__be16 udp_src_port = bpf_htons(s->local.port);
+	__be16 udp_dst_port = bpf_htons(s->peer.port);
+	__be16 udp_length = bpf_htons(payload_len + 20);
+	__be16 outer_length = bpf_htons(payload_len + 12);
+	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
+	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
+	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x12 = ld32(data + 26);
-	__u32 x13 = ld32(data + 30);
-	__u16 x14 = ld16(data + 38);
-	__u64 was0 = (__u64)x12 + x13 + x14 + 0x1100;
-	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x15 = ld32(data + 34);
-	__u16 x16 = ld16(data + 44);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0) +
-				 (__u64)x5 + x6 + x7 + x8 + x10 + now0 + 0xefbe);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 ld16(&rtcp->length) + udp_old_pseudo) +
+						 (__u64)udp_src_port + udp_dst_port + udp_length +
+						 outer_length + rtcp_length + udp_new_pseudo +
+						 0xefbe);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x17 = ld32(data + 16);
-	__u32 x18 = ld32(data + 20);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x17 + x18 + x12 + x13) +
-				 (__u64)x1 + x2 + x3 + x4 + 64);
-	int direct = row_s->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + (__u64)ipv4_total_length +
+					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
+	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 50, 54, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 50, 54, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) :
-			fr_up(skb, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 40);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 40);
 
-	if (direct) {
-		st64(data, ld64(row_s->h_hop_peer.dst));
-		st32(data + 8, ld32(row_s->h_hop_peer.src + 2));
-	}
-	st32(data + 12, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x2);
-	st32(data + 26, x3);
-	st32(data + 30, x4);
-	st16(data + 34, x5);
-	st16(data + 36, x6);
-	st16(data + 38, x7);
-	st16(data + 42, bpf_htons(0xbeef));
-	st16(data + 44, x8);
-	st16(data + 46, x9);
-	st16(data + 48, x10);
-	st32(data + 50, x11);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_outer *new_outer = data + 42;
+	struct hdr_rtcp *new_rtcp = data + 46;
+
+	if (direct)
+		fr_link(data, &s->hop_peer);
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_outer->magic, bpf_htons(0xbeef));
+	st16(&new_outer->length, outer_length);
+	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
+	st16(&new_rtcp->length, rtcp_length);
+	st32(&new_rtcp->ssrc, rtcp_ssrc);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 40);
-	}
+	fr_complete_end(skb, csum, 14, 40);
 
 	fr_count(reason_wrap_sent, len);
-	fr_use(row_s->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_s->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_s->h_hop_peer.ifindex, NULL, 0, 0);
+	fr_use(s->slot, 0, len, now);
+	return fr_send(&s->hop_peer, direct);
 }
 
-static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 v_payload_len_2, __u64 v_partial_2,
-					    struct val_by_ssrc *row_s)
+static __always_inline int prog_wrap_ipv4_rest_send_2(struct __sk_buff *skb, void *data, __u64 now,
+						      __u64 payload_len, __u64 partial,
+						      struct val_by_ssrc *s)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_rtcp *rtcp = data + 42;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) |
-			     ((be8(data + 15) & 3) << 20));
-	__u16 x1 = bpf_htons(v_payload_len_2 + 20); /* ipv6: payload_length */
-	__u64 x2 = ld64(row_s->m_local.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_s->m_local.addr + 8);
-	__u64 x4 = ld64(row_s->m_peer.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_s->m_peer.addr + 8);
-	__u16 x6 = bpf_htons(row_s->m_local.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_s->m_peer.port); /* udp: dst_port */
-	__u16 x8 = bpf_htons(v_payload_len_2 + 12); /* outer: length */
-	__u16 x9 = ld16(data + 42); /* rtcp: version padding count type */
-	/* rtcp: length */
-	__u16 x10 = bpf_htons(((v_payload_len_2 + 8) / 4) + 0xffffffffffffffffULL);
-	__u32 x11 = ld32(data + 46); /* rtcp: ssrc */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 20);
+	__be64 ipv6_src = ld64(s->local.addr);
+	__be64 ipv6_src_8 = ld64(s->local.addr + 8);
+	__be64 ipv6_dst = ld64(s->peer.addr);
+	__be64 ipv6_dst_8 = ld64(s->peer.addr + 8);
+	__be16 udp_src_port = bpf_htons(s->local.port);
+	__be16 udp_dst_port = bpf_htons(s->peer.port);
+	__be16 outer_length = bpf_htons(payload_len + 12);
+	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
+	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
+	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x12 = ld32(data + 26);
-	__u32 x13 = ld32(data + 30);
-	__u16 x14 = ld16(data + 38);
-	__u64 was0 = (__u64)x12 + x13 + x14 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x15 = ld32(data + 34);
-	__u16 x16 = ld16(data + 44);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0) +
-				 (__u64)x6 + x7 + x1 + x8 + x10 + now0 + 0xefbe);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_s->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 ld16(&rtcp->length) + udp_old_pseudo) +
+						 (__u64)udp_src_port + udp_dst_port +
+						 ipv6_payload_length + outer_length + rtcp_length +
+						 udp_new_pseudo + 0xefbe);
+	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 50, 74, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 50, 74, payload_len, FR_TO_IPV6 | (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) :
-			fr_up(skb, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 60);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 60);
 
-	if (direct) {
-		st64(data, ld64(row_s->h_hop_peer.dst));
-		st32(data + 8, ld32(row_s->h_hop_peer.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x0);
-	st16(data + 18, x1);
-	st16(data + 20, bpf_htons(0x1140));
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 58, x1);
-	st16(data + 62, bpf_htons(0xbeef));
-	st16(data + 64, x8);
-	st16(data + 66, x9);
-	st16(data + 68, x10);
-	st32(data + 70, x11);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_outer *new_outer = data + 62;
+	struct hdr_rtcp *new_rtcp = data + 66;
+
+	if (direct)
+		fr_link(data, &s->hop_peer);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_outer->magic, bpf_htons(0xbeef));
+	st16(&new_outer->length, outer_length);
+	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
+	st16(&new_rtcp->length, rtcp_length);
+	st32(&new_rtcp->ssrc, rtcp_ssrc);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 60);
-	}
+	fr_complete_end(skb, csum, 14, 60);
 
 	fr_count(reason_wrap_sent, len);
-	fr_use(row_s->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_s->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_s->h_hop_peer.ifindex, NULL, 0, 0);
+	fr_use(s->slot, 0, len, now);
+	return fr_send(&s->hop_peer, direct);
 }
 
-static __always_inline int prog_wrap_write3(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 v_payload_len_3, __u64 v_partial_3,
-					    struct val_by_ssrc *row_s_2)
+static __always_inline int prog_wrap_ipv4_rest(struct __sk_buff *skb, void *data,
+					       const struct fr_lease *lease, __u64 now,
+					       __u64 udp_end)
 {
-	__s64 csum;
+	struct hdr_rtcp *rtcp = data + 42;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
+	__u64 rtcp_end = 42ULL + ((be16(&rtcp->length) + 1) * 4);
+	if (!(rtcp_end == udp_end || skb->gso_size == 0))
+		return fr_up(skb, reason_wrap_super_packet);
+	if (rtcp_end != udp_end)
+		return fr_up(skb, reason_wrap_rtcp_length);
+
+	/* stack: ["eth", "ip", "udp", "rtcp"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_wrap_super_packet);
+
+	/* match: "udp.dst_port": 5005 */
+	if (be16(&udp->dst_port) != 0x138d)
+		return fr_up(skb, reason_wrap_no_match);
+
+	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
+	struct val_by_ssrc *s;
+	{
+		struct key_by_ssrc key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.client.addr, ld32(ipv4->src));
+		key.client.port = be16(&udp->src_port);
+		key.ssrc = be32(&rtcp->ssrc);
+		found = find_by_ssrc(&key, lease, 0, &s, now);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_wrap_changing :
+				     reason_wrap_no_by_ssrc);
+	}
+
+	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
+	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
+		return fr_up(skb, reason_wrap_address_family);
+	if (fr_is_v4(s->peer.addr)) { /* ipv4 stays */
+		__u64 payload_len = rtcp_end - 50;
+		if (((payload_len + 8) % 4) != 0)
+			return fr_up(skb, reason_wrap_length);
+		if (((payload_len + 8) / 4) < 1)
+			return fr_up(skb, reason_wrap_length);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 ||
+		      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
+			return fr_up(skb, reason_wrap_partial_checksum);
+		if (unlikely(!fr_usable(&s->hop_peer)))
+			return fr_up(skb, prog_wrap_unusable(s->hop_peer.state));
+		if (40ULL + payload_len > s->hop_peer.mtu)
+			return fr_up(skb, reason_wrap_too_big);
+		return prog_wrap_ipv4_rest_send(skb, data, now, payload_len, partial, s);
+	}
+	__u64 payload_len_2 = rtcp_end - 50;
+	if (((payload_len_2 + 8) % 4) != 0)
+		return fr_up(skb, reason_wrap_length);
+	if (((payload_len_2 + 8) / 4) < 1)
+		return fr_up(skb, reason_wrap_length);
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	      ((partial_2 >> 16) >= 50 && (partial_2 & 0xffff) < ((50ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_wrap_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_wrap_udp_checksum);
+	if (unlikely(!fr_usable(&s->hop_peer)))
+		return fr_up(skb, prog_wrap_unusable(s->hop_peer.state));
+	if (60ULL + payload_len_2 > s->hop_peer.mtu)
+		return fr_up(skb, reason_wrap_too_big);
+	return prog_wrap_ipv4_rest_send_2(skb, data, now, payload_len_2, partial_2, s);
+}
+
+static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_rtcp *rtcp = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_wrap_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_wrap_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_wrap_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_wrap_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_wrap_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_wrap_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_wrap_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_wrap_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_wrap_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "rtcp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_wrap_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_wrap_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_wrap_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_wrap_udp_length);
+
+	/* rtcp: fields: [ */
+	if ((void *)(rtcp + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (50ULL > udp_end)
+		return fr_up(skb, reason_wrap_truncated);
+
+	/* {name: "version", bits: 2, is: 2}, */
+	if ((be8(&rtcp->version_to_count) >> 6) != 2)
+		return fr_up(skb, reason_wrap_rtcp_version);
+
+	/* {name: "padding", bits: 1, is: 0}, */
+	if (((be8(&rtcp->version_to_count) >> 5) & 1) != 0)
+		return fr_up(skb, reason_wrap_rtcp_padding);
+
+	/* {name: "type", bits: 8, is: 200 | 201}, */
+	if (!(be8(&rtcp->type) >= 200 && be8(&rtcp->type) <= 201))
+		return fr_up(skb, reason_wrap_rtcp_type);
+
+	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
+	if (((be16(&rtcp->length) + 1) * 4) < 8)
+		return fr_up(skb, reason_wrap_rtcp_length);
+
+	return prog_wrap_ipv4_rest(skb, data, lease, now, udp_end);
+}
+
+static __always_inline int prog_wrap_ipv6_rest_send(struct __sk_buff *skb, void *data, __u64 now,
+						    __u64 payload_len, __u64 partial,
+						    struct val_by_ssrc *s)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_rtcp *rtcp = data + 62;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	__u16 x0 = ld16(data + 12); /* eth: type */
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x1 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x2 = bpf_htons(v_payload_len_3 + 20); /* ipv6: payload_length */
-	__u16 x3 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x4 = ld64(row_s_2->m_local.addr); /* ipv6: src */
-	__u64 x5 = ld64(row_s_2->m_local.addr + 8);
-	__u64 x6 = ld64(row_s_2->m_peer.addr); /* ipv6: dst */
-	__u64 x7 = ld64(row_s_2->m_peer.addr + 8);
-	__u16 x8 = bpf_htons(row_s_2->m_local.port); /* udp: src_port */
-	__u16 x9 = bpf_htons(row_s_2->m_peer.port); /* udp: dst_port */
-	__u16 x10 = bpf_htons(v_payload_len_3 + 12); /* outer: length */
-	__u16 x11 = ld16(data + 62); /* rtcp: version padding count type */
-	/* rtcp: length */
-	__u16 x12 = bpf_htons(((v_payload_len_3 + 8) / 4) + 0xffffffffffffffffULL);
-	__u32 x13 = ld32(data + 66); /* rtcp: ssrc */
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 20);
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ld64(s->local.addr);
+	__be64 ipv6_src_8 = ld64(s->local.addr + 8);
+	__be64 ipv6_dst = ld64(s->peer.addr);
+	__be64 ipv6_dst_8 = ld64(s->peer.addr + 8);
+	__be16 udp_src_port = bpf_htons(s->local.port);
+	__be16 udp_dst_port = bpf_htons(s->peer.port);
+	__be16 outer_length = bpf_htons(payload_len + 12);
+	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
+	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
+	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x14 = ld64(data + 22);
-	__u64 x15 = ld64(data + 30);
-	__u64 x16 = ld64(data + 38);
-	__u64 x17 = ld64(data + 46);
-	__u16 x18 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x14) + fr_add64(x15) + fr_add64(x16) + fr_add64(x17) + x18 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	__u32 partial = v_partial_3;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x19 = ld32(data + 54);
-	__u16 x20 = ld16(data + 64);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x19 + x18 + x20 + was0) +
-				 (__u64)x8 + x9 + x2 + x10 + x12 + now0 + 0xefbe);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_s_2->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 ld16(&rtcp->length) + udp_old_pseudo) +
+						 (__u64)udp_src_port + udp_dst_port +
+						 ipv6_payload_length + outer_length + rtcp_length +
+						 udp_new_pseudo + 0xefbe);
+	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 70, 74, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 70, 74, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) :
-			fr_up(skb, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 60);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 60);
 
-	if (direct) {
-		st64(data, ld64(row_s_2->h_hop_peer.dst));
-		st32(data + 8, ld32(row_s_2->h_hop_peer.src + 2));
-	}
-	st16(data + 12, x0);
-	st32(data + 14, x1);
-	st16(data + 18, x2);
-	st16(data + 20, x3);
-	st64(data + 22, x4);
-	st64(data + 30, x5);
-	st64(data + 38, x6);
-	st64(data + 46, x7);
-	st16(data + 54, x8);
-	st16(data + 56, x9);
-	st16(data + 58, x2);
-	st16(data + 62, bpf_htons(0xbeef));
-	st16(data + 64, x10);
-	st16(data + 66, x11);
-	st16(data + 68, x12);
-	st32(data + 70, x13);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_outer *new_outer = data + 62;
+	struct hdr_rtcp *new_rtcp = data + 66;
+
+	if (direct)
+		fr_link(data, &s->hop_peer);
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_outer->magic, bpf_htons(0xbeef));
+	st16(&new_outer->length, outer_length);
+	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
+	st16(&new_rtcp->length, rtcp_length);
+	st32(&new_rtcp->ssrc, rtcp_ssrc);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 60);
-	}
+	fr_complete_end(skb, csum, 14, 60);
 
 	fr_count(reason_wrap_sent, len);
-	fr_use(row_s_2->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_s_2->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_s_2->h_hop_peer.ifindex, NULL, 0, 0);
+	fr_use(s->slot, 0, len, now);
+	return fr_send(&s->hop_peer, direct);
 }
 
-static __always_inline int prog_wrap_write4(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 v_payload_len_4, __u64 v_partial_4,
-					    struct val_by_ssrc *row_s_2)
+static __always_inline int prog_wrap_ipv6_rest_send_2(struct __sk_buff *skb, void *data, __u64 now,
+						      __u64 payload_len, __u64 partial,
+						      struct val_by_ssrc *s)
 {
-	__s64 csum;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_rtcp *rtcp = data + 62;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv4: version ihl dscp ecn */
-	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) |
-			     ((be8(data + 15) >> 4) & 3));
-	__u16 x1 = bpf_htons(v_payload_len_4 + 40); /* ipv4: total_length */
-	__u32 x2 = ld32(row_s_2->m_local.addr + 12); /* ipv4: src */
-	__u32 x3 = ld32(row_s_2->m_peer.addr + 12); /* ipv4: dst */
-	__u16 x4 = bpf_htons(row_s_2->m_local.port); /* udp: src_port */
-	__u16 x5 = bpf_htons(row_s_2->m_peer.port); /* udp: dst_port */
-	__u16 x6 = bpf_htons(v_payload_len_4 + 20); /* udp: length */
-	__u16 x7 = bpf_htons(v_payload_len_4 + 12); /* outer: length */
-	__u16 x8 = ld16(data + 62); /* rtcp: version padding count type */
-	/* rtcp: length */
-	__u16 x9 = bpf_htons(((v_payload_len_4 + 8) / 4) + 0xffffffffffffffffULL);
-	__u32 x10 = ld32(data + 66); /* rtcp: ssrc */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						      3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + 40);
+	__be32 ipv4_src = ld32(s->local.addr + 12);
+	__be32 ipv4_dst = ld32(s->peer.addr + 12);
+	__be16 udp_src_port = bpf_htons(s->local.port);
+	__be16 udp_dst_port = bpf_htons(s->peer.port);
+	__be16 udp_length = bpf_htons(payload_len + 20);
+	__be16 outer_length = bpf_htons(payload_len + 12);
+	__be16 rtcp_version_to_type = ld16(&rtcp->version_to_count);
+	__be16 rtcp_length = bpf_htons(((payload_len + 8) / 4) + 0xffffffffffffffffULL);
+	__be32 rtcp_ssrc = ld32(&rtcp->ssrc);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x11 = ld64(data + 22);
-	__u64 x12 = ld64(data + 30);
-	__u64 x13 = ld64(data + 38);
-	__u64 x14 = ld64(data + 46);
-	__u16 x15 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + x15 +
-		0x1100;
-	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = v_partial_4;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x16 = ld32(data + 54);
-	__u16 x17 = ld16(data + 64);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x16 + x15 + x17 + was0) +
-				 (__u64)x4 + x5 + x6 + x7 + x9 + now0 + 0xefbe);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 ld16(&rtcp->length) + udp_old_pseudo) +
+						 (__u64)udp_src_port + udp_dst_port + udp_length +
+						 outer_length + rtcp_length + udp_new_pseudo +
+						 0xefbe);
 
 	/* ipv4.checksum */
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-	int direct = row_s_2->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
+	int direct = s->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 70, 54, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 70, 54, payload_len, FR_TO_IPV4 | (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) :
-			fr_up(skb, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 40);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 40);
 
-	if (direct) {
-		st64(data, ld64(row_s_2->h_hop_peer.dst));
-		st32(data + 8, ld32(row_s_2->h_hop_peer.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, bpf_htons(0x4011));
-	st32(data + 26, x2);
-	st32(data + 30, x3);
-	st16(data + 34, x4);
-	st16(data + 36, x5);
-	st16(data + 38, x6);
-	st16(data + 42, bpf_htons(0xbeef));
-	st16(data + 44, x7);
-	st16(data + 46, x8);
-	st16(data + 48, x9);
-	st32(data + 50, x10);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_outer *new_outer = data + 42;
+	struct hdr_rtcp *new_rtcp = data + 46;
+
+	if (direct)
+		fr_link(data, &s->hop_peer);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_outer->magic, bpf_htons(0xbeef));
+	st16(&new_outer->length, outer_length);
+	st16(&new_rtcp->version_to_count, rtcp_version_to_type);
+	st16(&new_rtcp->length, rtcp_length);
+	st32(&new_rtcp->ssrc, rtcp_ssrc);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 40);
-	}
+	fr_complete_end(skb, csum, 14, 40);
 
 	fr_count(reason_wrap_sent, len);
-	fr_use(row_s_2->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_s_2->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_s_2->h_hop_peer.ifindex, NULL, 0, 0);
+	fr_use(s->slot, 0, len, now);
+	return fr_send(&s->hop_peer, direct);
+}
+
+static __always_inline int prog_wrap_ipv6_rest(struct __sk_buff *skb, void *data,
+					       const struct fr_lease *lease, __u64 now,
+					       __u64 rtcp_end)
+{
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_rtcp *rtcp = data + 62;
+
+	/* stack: ["eth", "ip", "udp", "rtcp"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_wrap_super_packet);
+
+	/* match: "udp.dst_port": 5005 */
+	if (be16(&udp->dst_port) != 0x138d)
+		return fr_up(skb, reason_wrap_no_match);
+
+	/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
+	struct val_by_ssrc *s;
+	{
+		struct key_by_ssrc key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.client.addr, ipv6->src, 0);
+		key.client.port = be16(&udp->src_port);
+		key.ssrc = be32(&rtcp->ssrc);
+		found = find_by_ssrc(&key, lease, 0, &s, now);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_wrap_changing :
+				     reason_wrap_no_by_ssrc);
+	}
+
+	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
+	if (fr_is_v4(s->local.addr) != fr_is_v4(s->peer.addr))
+		return fr_up(skb, reason_wrap_address_family);
+	if (!fr_is_v4(s->peer.addr)) { /* ipv6 stays */
+		__u64 payload_len = rtcp_end - 70;
+		if (((payload_len + 8) % 4) != 0)
+			return fr_up(skb, reason_wrap_length);
+		if (((payload_len + 8) / 4) < 1)
+			return fr_up(skb, reason_wrap_length);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c ||
+		      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))
+			return fr_up(skb, reason_wrap_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_wrap_udp_checksum);
+		if (unlikely(!fr_usable(&s->hop_peer)))
+			return fr_up(skb, prog_wrap_unusable(s->hop_peer.state));
+		if (60ULL + payload_len > s->hop_peer.mtu)
+			return fr_up(skb, reason_wrap_too_big);
+		return prog_wrap_ipv6_rest_send(skb, data, now, payload_len, partial, s);
+	}
+	__u64 payload_len_2 = rtcp_end - 70;
+	if (((payload_len_2 + 8) % 4) != 0)
+		return fr_up(skb, reason_wrap_length);
+	if (((payload_len_2 + 8) / 4) < 1)
+		return fr_up(skb, reason_wrap_length);
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	      ((partial_2 >> 16) >= 70 && (partial_2 & 0xffff) < ((70ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_wrap_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_wrap_udp_checksum);
+	if (unlikely(!fr_usable(&s->hop_peer)))
+		return fr_up(skb, prog_wrap_unusable(s->hop_peer.state));
+	if (40ULL + payload_len_2 > s->hop_peer.mtu)
+		return fr_up(skb, reason_wrap_too_big);
+	return prog_wrap_ipv6_rest_send_2(skb, data, now, payload_len_2, partial_2, s);
+}
+
+static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_rtcp *rtcp = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_wrap_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_wrap_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_wrap_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_wrap_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_wrap_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "rtcp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_wrap_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_wrap_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_wrap_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_wrap_udp_length);
+
+	/* rtcp: fields: [ */
+	if ((void *)(rtcp + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (70ULL > udp_end)
+		return fr_up(skb, reason_wrap_truncated);
+
+	/* {name: "version", bits: 2, is: 2}, */
+	if ((be8(&rtcp->version_to_count) >> 6) != 2)
+		return fr_up(skb, reason_wrap_rtcp_version);
+
+	/* {name: "padding", bits: 1, is: 0}, */
+	if (((be8(&rtcp->version_to_count) >> 5) & 1) != 0)
+		return fr_up(skb, reason_wrap_rtcp_padding);
+
+	/* {name: "type", bits: 8, is: 200 | 201}, */
+	if (!(be8(&rtcp->type) >= 200 && be8(&rtcp->type) <= 201))
+		return fr_up(skb, reason_wrap_rtcp_type);
+
+	/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
+	if (((be16(&rtcp->length) + 1) * 4) < 8)
+		return fr_up(skb, reason_wrap_rtcp_length);
+	__u64 rtcp_end = 62ULL + ((be16(&rtcp->length) + 1) * 4);
+	if (!(rtcp_end == udp_end || skb->gso_size == 0))
+		return fr_up(skb, reason_wrap_super_packet);
+	if (rtcp_end != udp_end)
+		return fr_up(skb, reason_wrap_rtcp_length);
+
+	return prog_wrap_ipv6_rest(skb, data, lease, now, rtcp_end);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
@@ -477,26 +821,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_rtcp_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_payload_len_2;
-	__u64 v_partial_2;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_rtcp_end_2;
-	__u64 v_payload_len_3;
-	__u64 v_partial_3;
-	__u64 v_payload_len_4;
-	__u64 v_partial_4;
-	struct val_by_ssrc *row_s;
-	struct val_by_ssrc *row_s_2;
 
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: wrap: { */
 	if (!fr_lease_valid(lease, now))
@@ -512,326 +842,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			return fr_up(skb, reason_wrap_link_broadcast);
 		return fr_up(skb, reason_wrap_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtcp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_wrap_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_wrap_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_wrap_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_wrap_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_wrap_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_wrap_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_wrap_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_wrap_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_wrap_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_wrap_multicast);
-			return fr_up(skb, reason_wrap_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "rtcp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_wrap_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_wrap_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_wrap_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_wrap_udp_length);
-
-		/* rtcp: fields: [ */
-		if (data + 50 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (50ULL > v_udp_end)
-			return fr_up(skb, reason_wrap_truncated);
-
-		/* {name: "version", bits: 2, is: 2}, */
-		if ((be8(data + 42) >> 6) != 2)
-			return fr_up(skb, reason_wrap_rtcp_version);
-
-		/* {name: "padding", bits: 1, is: 0}, */
-		if (((be8(data + 42) >> 5) & 1) != 0)
-			return fr_up(skb, reason_wrap_rtcp_padding);
-
-		/* {name: "type", bits: 8, is: 200 | 201}, */
-		if (!((be8(data + 43) >= 200) && (be8(data + 43) <= 201)))
-			return fr_up(skb, reason_wrap_rtcp_type);
-
-		/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
-		if (((be16(data + 44) + 1) * 4) < 8)
-			return fr_up(skb, reason_wrap_rtcp_length);
-		v_rtcp_end = 42ULL + ((be16(data + 44) + 1) * 4); /* rtcp.length */
-		if (!((v_rtcp_end == v_udp_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_wrap_super_packet);
-		if (v_rtcp_end != v_udp_end)
-			return fr_up(skb, reason_wrap_rtcp_length);
-
-		/* stack: ["eth", "ip", "udp", "rtcp"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_wrap_super_packet);
-
-		/* match: "udp.dst_port": 5005 */
-		if (be16(data + 36) != 0x138d)
-			return fr_up(skb, reason_wrap_no_match);
-
-		/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-		{
-			struct key_by_ssrc key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_client.addr, ld32(data + 26));
-			key.m_client.port = be16(data + 34);
-			key.m_ssrc = be32(data + 46);
-			found = find_by_ssrc(&key, lease, 0, &row_s, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_wrap_changing);
-			if (found == FR_MISSING)
-				row_s = NULL;
-		}
-		if (!row_s)
-			return fr_up(skb, reason_wrap_no_by_ssrc);
-
-		/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.p... */
-		if ((fr_is_v4(row_s->m_local.addr)) != (fr_is_v4(row_s->m_peer.addr)))
-			return fr_up(skb, reason_wrap_address_family);
-		if (fr_is_v4(row_s->m_peer.addr)) { /* ipv4 stays */
-			v_payload_len = v_rtcp_end - 50;
-			if (((v_payload_len + 8) % 4) != 0)
-				return fr_up(skb, reason_wrap_length);
-			if (((v_payload_len + 8) / 4) < 1)
-				return fr_up(skb, reason_wrap_length);
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-			      (((v_partial >> 16) >= 50) &&
-			       ((v_partial & 0xffff) < ((50ULL + v_payload_len) - 1)))))
-				return fr_up(skb, reason_wrap_partial_checksum);
-			if (unlikely(row_s->h_hop_peer.state != FR_HOP_DIRECT &&
-				     row_s->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-				if (row_s->h_hop_peer.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_wrap_local);
-				if (row_s->h_hop_peer.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_wrap_unreachable);
-				if (row_s->h_hop_peer.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_wrap_blackhole);
-				if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_wrap_prohibit);
-				return fr_up(skb, reason_wrap_no_route);
-			}
-			if (40ULL + v_payload_len > row_s->h_hop_peer.mtu)
-				return fr_up(skb, reason_wrap_too_big);
-			return prog_wrap_write1(skb, data, now, v_payload_len, v_partial, row_s);
-		}
-
-		/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.p... */
-		v_payload_len_2 = v_rtcp_end - 50;
-		if (((v_payload_len_2 + 8) % 4) != 0)
-			return fr_up(skb, reason_wrap_length);
-		if (((v_payload_len_2 + 8) / 4) < 1)
-			return fr_up(skb, reason_wrap_length);
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-		      (((v_partial_2 >> 16) >= 50) &&
-		       ((v_partial_2 & 0xffff) < ((50ULL + v_payload_len_2) - 1)))))
-			return fr_up(skb, reason_wrap_partial_checksum);
-		if (be16(data + 40) == 0)
-			return fr_up(skb, reason_wrap_udp_checksum);
-
-		/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.p... */
-		if (unlikely(row_s->h_hop_peer.state != FR_HOP_DIRECT &&
-			     row_s->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-			if (row_s->h_hop_peer.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_wrap_local);
-			if (row_s->h_hop_peer.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_wrap_unreachable);
-			if (row_s->h_hop_peer.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_wrap_blackhole);
-			if (row_s->h_hop_peer.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_wrap_prohibit);
-			return fr_up(skb, reason_wrap_no_route);
-		}
-		if (60ULL + v_payload_len_2 > row_s->h_hop_peer.mtu)
-			return fr_up(skb, reason_wrap_too_big);
-		return prog_wrap_write2(skb, data, now, v_payload_len_2, v_partial_2, row_s);
-	}
-
-	/* stack: ["eth", "ip", "udp", "rtcp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_wrap_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_wrap_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_wrap_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_wrap_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_wrap_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_wrap_multicast);
-			return fr_up(skb, reason_wrap_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "rtcp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_wrap_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_wrap_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_wrap_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_wrap_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_wrap_udp_length);
-
-		/* rtcp: fields: [ */
-		if (data + 70 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (70ULL > v_udp_end_2)
-			return fr_up(skb, reason_wrap_truncated);
-
-		/* {name: "version", bits: 2, is: 2}, */
-		if ((be8(data + 62) >> 6) != 2)
-			return fr_up(skb, reason_wrap_rtcp_version);
-
-		/* {name: "padding", bits: 1, is: 0}, */
-		if (((be8(data + 62) >> 5) & 1) != 0)
-			return fr_up(skb, reason_wrap_rtcp_padding);
-
-		/* {name: "type", bits: 8, is: 200 | 201}, */
-		if (!((be8(data + 63) >= 200) && (be8(data + 63) <= 201)))
-			return fr_up(skb, reason_wrap_rtcp_type);
-
-		/* {name: "length", bits: 16, counts: "all", unit: 4, bias: -1}, */
-		if (((be16(data + 64) + 1) * 4) < 8)
-			return fr_up(skb, reason_wrap_rtcp_length);
-		v_rtcp_end_2 = 62ULL + ((be16(data + 64) + 1) * 4); /* rtcp.length */
-		if (!((v_rtcp_end_2 == v_udp_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_wrap_super_packet);
-		if (v_rtcp_end_2 != v_udp_end_2)
-			return fr_up(skb, reason_wrap_rtcp_length);
-
-		/* stack: ["eth", "ip", "udp", "rtcp"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_wrap_super_packet);
-
-		/* match: "udp.dst_port": 5005 */
-		if (be16(data + 56) != 0x138d)
-			return fr_up(skb, reason_wrap_no_match);
-
-		/* lookup: s: by_ssrc: ["udp.src", "rtcp.ssrc"] */
-		{
-			struct key_by_ssrc key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_client.port = be16(data + 54);
-			key.m_ssrc = be32(data + 66);
-			found = find_by_ssrc(&key, lease, 0, &row_s_2, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_wrap_changing);
-			if (found == FR_MISSING)
-				row_s_2 = NULL;
-		}
-		if (!row_s_2)
-			return fr_up(skb, reason_wrap_no_by_ssrc);
-
-		/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.p... */
-		if ((fr_is_v4(row_s_2->m_local.addr)) != (fr_is_v4(row_s_2->m_peer.addr)))
-			return fr_up(skb, reason_wrap_address_family);
-		if (!(fr_is_v4(row_s_2->m_peer.addr))) { /* ipv6 stays */
-			v_payload_len_3 = v_rtcp_end_2 - 70;
-			if (((v_payload_len_3 + 8) % 4) != 0)
-				return fr_up(skb, reason_wrap_length);
-			if (((v_payload_len_3 + 8) / 4) < 1)
-				return fr_up(skb, reason_wrap_length);
-			v_partial_3 = fr_partial(skb);
-			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) ||
-			      (((v_partial_3 >> 16) >= 70) &&
-			       ((v_partial_3 & 0xffff) < ((70ULL + v_payload_len_3) - 1)))))
-				return fr_up(skb, reason_wrap_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_wrap_udp_checksum);
-
-			/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", ... */
-			if (unlikely(row_s_2->h_hop_peer.state != FR_HOP_DIRECT &&
-				     row_s_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-				if (row_s_2->h_hop_peer.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_wrap_local);
-				if (row_s_2->h_hop_peer.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_wrap_unreachable);
-				if (row_s_2->h_hop_peer.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_wrap_blackhole);
-				if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_wrap_prohibit);
-				return fr_up(skb, reason_wrap_no_route);
-			}
-			if (60ULL + v_payload_len_3 > row_s_2->h_hop_peer.mtu)
-				return fr_up(skb, reason_wrap_too_big);
-			return prog_wrap_write3(skb, data, now, v_payload_len_3, v_partial_3,
-						row_s_2);
-		}
-
-		/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.p... */
-		v_payload_len_4 = v_rtcp_end_2 - 70;
-		if (((v_payload_len_4 + 8) % 4) != 0)
-			return fr_up(skb, reason_wrap_length);
-		if (((v_payload_len_4 + 8) / 4) < 1)
-			return fr_up(skb, reason_wrap_length);
-		v_partial_4 = fr_partial(skb);
-		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) ||
-		      (((v_partial_4 >> 16) >= 70) &&
-		       ((v_partial_4 & 0xffff) < ((70ULL + v_payload_len_4) - 1)))))
-			return fr_up(skb, reason_wrap_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_wrap_udp_checksum);
-
-		/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.p... */
-		if (unlikely(row_s_2->h_hop_peer.state != FR_HOP_DIRECT &&
-			     row_s_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-			if (row_s_2->h_hop_peer.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_wrap_local);
-			if (row_s_2->h_hop_peer.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_wrap_unreachable);
-			if (row_s_2->h_hop_peer.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_wrap_blackhole);
-			if (row_s_2->h_hop_peer.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_wrap_prohibit);
-			return fr_up(skb, reason_wrap_no_route);
-		}
-		if (40ULL + v_payload_len_4 > row_s_2->h_hop_peer.mtu)
-			return fr_up(skb, reason_wrap_too_big);
-		return prog_wrap_write4(skb, data, now, v_payload_len_4, v_partial_4, row_s_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "rtcp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_wrap_ipv4(skb, data, data_end, lease, now);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_wrap_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_wrap_not_ip);
 }

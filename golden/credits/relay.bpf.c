@@ -20,24 +20,67 @@
 #define FR_EVENTS 2
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_short {
+	__u8 flags;
+	__u8 id[8];
+	__be32 number;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* the key of a group, and a receiver's row: clients */
 struct group_clients {
-	struct fr_endpoint m_server;
+	struct fr_endpoint server;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct group_clients) == 20, "layout of group_clients");
 
 struct receiver_clients {
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_remote;
-	__u8 m_id[8];
-	__u32 m_next;
-	__u32 m_window;
-	__u32 m_share;
-	__u32 m_skipped;
-	struct fr_hop h_hop_remote;
-	__u32 h_receiver;
+	struct fr_endpoint local;
+	struct fr_endpoint remote;
+	__u8 id[8];
+	__u32 next;
+	__u32 window;
+	__u32 share;
+	__u32 skipped;
+	struct fr_hop hop_remote;
+	__u32 receiver;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -54,10 +97,10 @@ _Static_assert(sizeof(struct list_clients) == 260, "layout of list_clients");
 /* event sent, required */
 struct event_sent {
 	struct fr_event head;
-	__u32 m_number;
-	__u8 m_level;
+	__u32 number;
+	__u8 level;
 	__u8 pad0[1];
-	__u8 m_id[8];
+	__u8 id[8];
 	__u8 pad1[2];
 } __packed_aligned(8);
 
@@ -125,6 +168,25 @@ enum {
 	reason_downstream_udp_checksum, reason_downstream_not_ip,
 };
 
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_downstream_unusable(__u32 state)
+{
+	switch (state) {
+	case FR_HOP_NEIGHBOUR:
+		return reason_downstream_no_neighbour;
+	case FR_HOP_LOCAL:
+		return reason_downstream_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_downstream_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_downstream_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_downstream_prohibit;
+	default:
+		return reason_downstream_no_route;
+	}
+}
+
 /* What is the same for all receivers. */
 struct prog_downstream_same1 {
 	__u32 kind0;
@@ -132,9 +194,9 @@ struct prog_downstream_same1 {
 	__u64 rest1;
 	__u64 quiet;
 	__u64 clock;
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_priority;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 priority;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -146,118 +208,116 @@ struct prog_downstream_fan1 {
 };
 
 static __always_inline long prog_downstream_copy1(struct prog_downstream_same1 *same,
-						  struct __sk_buff *skb, void *front,
-						  __u64 v_udp_end, __u64 v_priority,
-						  struct receiver_clients *row_r)
+						  struct __sk_buff *skb, void *front, __u64 udp_end,
+						  __u64 priority, struct receiver_clients *r)
 {
-	__u64 v_next;
-	__u64 v_number;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_short *saved_short = front + 42;
 
 	void *data;
 
 	/* {emit: sent: {number: "number", level: "priority", id: "short.id"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_ring_full);
+		return fr_decline(r->receiver, skb->len, reason_downstream_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 100", cou... */
-	__u32 level0 = v_priority;
-	__u32 credit0 = fr_credit(row_r->m_window, 0);
-	__u64 spent0 = v_udp_end - 42;
-	int admitted0 = fr_admit(credit0, spent0, v_priority * 100);
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->window, 0);
+	__u64 spent0 = udp_end - 42;
+	int admitted0 = fr_admit(credit0, spent0, priority * 100);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		fr_shared_add(row_r->m_skipped, 1);
+		fr_shared_add(r->skipped, 1);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_refused_window);
+		return fr_decline(r->receiver, skb->len, reason_downstream_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_contended);
+		return fr_decline(r->receiver, skb->len, reason_downstream_contended);
 	}
 
 	/* {admit: {credit: "r.share[priority]", cost: 1}}, */
-	__u32 level1 = v_priority;
-	__u32 credit1 = fr_credit(row_r->m_share, level1);
+	__u32 level1 = priority;
+	__u32 credit1 = fr_credit(r->share, level1);
 	__u64 spent1 = 1;
 	int admitted1 = fr_admit(credit1, spent1, 0);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_refused_share);
+		return fr_decline(r->receiver, skb->len, reason_downstream_refused_share);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_contended);
+		return fr_decline(r->receiver, skb->len, reason_downstream_contended);
 	}
 
 	/* {let: number: "low(alloc(r.next), 32)"}, */
-	v_next = fr_draw(row_r->m_next, 1);
-	v_number = v_next & 0xffffffffULL;
+	__u64 next = fr_draw(r->next, 1);
+	__u64 number = next & 0xffffffffULL;
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r->m_local.port) +
-				   bpf_htons(row_r->m_remote.port) + fr_odd64(ld64(row_r->m_id)) +
-				   ((__u64)bpf_htonl(v_number) << 8));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) + fr_odd64(ld64(r->id)) +
+						 ((__u64)bpf_htonl(number) << 8));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) +
-				 ld32(row_r->m_remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 55 > (void *)(long)skb->data_end)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(row_r->h_receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
 	}
 
-	st64(data, ld64(row_r->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
-	st16(data + 18, bpf_htons(0)); /* ipv4: id */
-	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
-	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
-	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
-	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
-	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
-	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
-	st64(data + 43, ld64(row_r->m_id)); /* short: id */
-	st32(data + 51, bpf_htonl(v_number)); /* short: number */
-	st16(data + 40, sum0);
-	st16(data + 24, sum1);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_short *new_short = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(new_short->id, ld64(r->id));
+	st32(&new_short->number, bpf_htonl(number));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 37);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0))) {
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(row_r->h_receiver, skb->len, reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
 	}
 	same->copies0++;
-	fr_copied(row_r->h_receiver, skb->len);
-
-	/* {emit: sent: {number: "number", level: "priority", id: "short.id"}}, */
-	fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
+	fr_copied(r->receiver, skb->len);
+	fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
 	st8((void *)event0 + 21, 0);
 	st16((void *)event0 + 30, 0);
-	event0->m_number = v_number;
-	event0->m_level = v_priority;
-	st16((void *)event0 + 22, ld16(front + 43));
-	st32((void *)event0 + 24, ld32(front + 43 + 2));
-	st16((void *)event0 + 28, ld16(front + 43 + 6));
+	event0->number = number;
+	event0->level = priority;
+	st16((void *)event0 + 22, ld16(saved_short->id));
+	st32((void *)event0 + 24, ld32(saved_short->id + 2));
+	st16((void *)event0 + 28, ld16(saved_short->id + 6));
 	same->quiet |= fr_submit_more(&event0->head, same->clock);
 	return 0;
 }
@@ -267,57 +327,48 @@ static __noinline long prog_downstream_turn1(__u32 i, struct prog_downstream_fan
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_downstream_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end = same->v_ip_end;
-	__u64 v_udp_end = same->v_udp_end;
-	__u64 v_priority = same->v_priority;
-	struct receiver_clients *row_r = receiver_of_clients(fan->list, i);
+	__u64 ip_end = same->ip_end;
+	__u64 udp_end = same->udp_end;
+	__u64 priority = same->priority;
+	struct receiver_clients *r = receiver_of_clients(fan->list, i);
 
-	if (!row_r)
+	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_address_family);
-	if (!(fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_address_family);
-	if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r->h_receiver, skb->len,
-					  reason_downstream_no_neighbour);
-		if (row_r->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r->h_receiver, skb->len, reason_downstream_local);
-		if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r->h_receiver, skb->len,
-					  reason_downstream_unreachable);
-		if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_downstream_blackhole);
-		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r->h_receiver, skb->len, reason_downstream_prohibit);
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_no_route);
-	}
-	if (v_ip_end - 14 > row_r->h_hop_remote.mtu)
-		return fr_decline(row_r->h_receiver, skb->len, reason_downstream_too_big);
-	return prog_downstream_copy1(same, skb, front, v_udp_end, v_priority, row_r);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+	if (!fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len,
+				  prog_downstream_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
+	return prog_downstream_copy1(same, skb, front, udp_end, priority, r);
 }
 
-static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-						__u64 v_udp_end, __u64 v_priority)
+static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
+						__u64 udp_end, __u64 priority)
 {
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_clients key __attribute__((aligned(8))) = {};
 	struct list_clients *list;
 
-	fr_put_v4(key.m_server.addr, ld32(data + 26));
-	key.m_server.port = be16(data + 34);
+	fr_put_v4(key.server.addr, ld32(ipv4->src));
+	key.server.port = be16(&udp->src_port);
 	list = list_of_clients(&key);
 	if (!list)
 		return fr_up(skb, reason_downstream_no_clients);
 
-	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_downstream_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -325,29 +376,34 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 	if (!front)
 		return fr_up(skb, reason_downstream_no_memory);
 	struct prog_downstream_same1 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_short *saved_short = front + 42;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(front + 40) ?
-		fr_sum_kind(skb, 40, ld16(front + 40),
-			    fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) +
-				    0x1100)) : FR_SUM_ABSENT;
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) -
-		((__u64)ld32(front + 26) + ld32(front + 30)) :
-		FR_ZERO + (__u16)~ld16(front + 40) -
-		((__u64)ld32(front + 34) + fr_odd64(ld64(front + 43)) +
-		 ((__u64)ld32(front + 51) << 8) + ld32(front + 26) + ld32(front + 30));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
+		 ((__u64)ld32(&saved_short->number) << 8) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) -
-		((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) +
-		(__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
+		 64;
 	same->quiet = 0;
 	same->clock = 0;
-	same->v_ip_end = v_ip_end;
-	same->v_udp_end = v_udp_end;
-	same->v_priority = v_priority;
+	same->ip_end = ip_end;
+	same->udp_end = udp_end;
+	same->priority = priority;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -378,15 +434,85 @@ static __always_inline int prog_downstream_fan1(struct __sk_buff *skb, void *dat
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int prog_downstream_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_short *v_short = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_downstream_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_downstream_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_downstream_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_downstream_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_downstream_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_downstream_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_downstream_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_downstream_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_downstream_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_downstream_multicast);
+		return fr_up(skb, reason_downstream_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "short"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_downstream_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_downstream_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_downstream_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_downstream_udp_length);
+
+	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (55ULL > udp_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_downstream_super_packet);
+
+	/* priority: {levels: 3, from: "short.id[0] & 3", urgent: "high"} */
+	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
+	__u64 priority = 2ULL - ((priority_value < 3) ? priority_value : 2ULL);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 55))
+		return fr_up(skb, reason_downstream_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_downstream_partial_checksum);
+	return prog_downstream_fan1(skb, data, ip_end, udp_end, priority);
+}
+
 /* What is the same for all receivers. */
 struct prog_downstream_same2 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 quiet;
 	__u64 clock;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_priority_2;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 priority;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -398,120 +524,115 @@ struct prog_downstream_fan2 {
 };
 
 static __always_inline long prog_downstream_copy2(struct prog_downstream_same2 *same,
-						  struct __sk_buff *skb, void *front,
-						  __u64 v_udp_end_2, __u64 v_priority_2,
-						  struct receiver_clients *row_r_2)
+						  struct __sk_buff *skb, void *front, __u64 udp_end,
+						  __u64 priority, struct receiver_clients *r)
 {
-	__u64 v_next_2;
-	__u64 v_number_2;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_short *saved_short = front + 62;
 
 	void *data;
 
 	/* {emit: sent: {number: "number", level: "priority", id: "short.id"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (!event0)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_ring_full);
+		return fr_decline(r->receiver, skb->len, reason_downstream_ring_full);
 
 	/* {admit: {credit: "r.window", cost: "len(udp.payload)", floor: "priority * 100", cou... */
-	__u32 level0 = v_priority_2;
-	__u32 credit0 = fr_credit(row_r_2->m_window, 0);
-	__u64 spent0 = v_udp_end_2 - 62;
-	int admitted0 = fr_admit(credit0, spent0, v_priority_2 * 100);
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->window, 0);
+	__u64 spent0 = udp_end - 62;
+	int admitted0 = fr_admit(credit0, spent0, priority * 100);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		fr_shared_add(row_r_2->m_skipped, 1);
+		fr_shared_add(r->skipped, 1);
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_refused_window);
+		return fr_decline(r->receiver, skb->len, reason_downstream_refused_window);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_contended);
+		return fr_decline(r->receiver, skb->len, reason_downstream_contended);
 	}
 
 	/* {admit: {credit: "r.share[priority]", cost: 1}}, */
-	__u32 level1 = v_priority_2;
-	__u32 credit1 = fr_credit(row_r_2->m_share, level1);
+	__u32 level1 = priority;
+	__u32 credit1 = fr_credit(r->share, level1);
 	__u64 spent1 = 1;
 	int admitted1 = fr_admit(credit1, spent1, 0);
 	if (admitted1 == FR_REFUSED) {
 		fr_refused(credit1, level1);
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_refused_share);
+		return fr_decline(r->receiver, skb->len, reason_downstream_refused_share);
 	}
 	if (unlikely(admitted1 == FR_CONTENDED)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_contended);
+		return fr_decline(r->receiver, skb->len, reason_downstream_contended);
 	}
 
 	/* {let: number: "low(alloc(r.next), 32)"}, */
-	v_next_2 = fr_draw(row_r_2->m_next, 1);
-	v_number_2 = v_next_2 & 0xffffffffULL;
+	__u64 next = fr_draw(r->next, 1);
+	__u64 number = next & 0xffffffffULL;
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) +
-		fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) +
-		fr_add64(ld64(row_r_2->m_remote.addr + 8));
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r_2->m_local.port) +
-				   bpf_htons(row_r_2->m_remote.port) +
-				   fr_odd64(ld64(row_r_2->m_id)) +
-				   ((__u64)bpf_htonl(v_number_2) << 8));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) + fr_odd64(ld64(r->id)) +
+						 ((__u64)bpf_htonl(number) << 8));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 75 > (void *)(long)skb->data_end)) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(row_r_2->h_receiver, skb->len,
-				 reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
 	}
 
-	st64(data, ld64(row_r_2->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r_2->h_hop_remote.src + 2));
-	/* ipv6: version dscp ecn flow_label */
-	st32(data + 14,
-	     bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) |
-		       (((be8(front + 15) >> 4) & 3) << 20)));
-	st16(data + 20, bpf_htons((be8(front + 20) << 8) | 64)); /* ipv6: next_header hop_limit */
-	st64(data + 22, ld64(row_r_2->m_local.addr)); /* ipv6: src */
-	st64(data + 30, ld64(row_r_2->m_local.addr + 8));
-	st64(data + 38, ld64(row_r_2->m_remote.addr)); /* ipv6: dst */
-	st64(data + 46, ld64(row_r_2->m_remote.addr + 8));
-	st16(data + 54, bpf_htons(row_r_2->m_local.port)); /* udp: src_port */
-	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
-	st64(data + 63, ld64(row_r_2->m_id)); /* short: id */
-	st32(data + 71, bpf_htonl(v_number_2)); /* short: number */
-	st16(data + 60, sum0);
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_short *new_short = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(new_short->id, ld64(r->id));
+	st32(&new_short->number, bpf_htonl(number));
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 61);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r_2->h_hop_remote.ifindex, 0))) {
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		bpf_ringbuf_discard(event0, 0);
 		fr_refund(credit0, spent0);
 		fr_refund(credit1, spent1);
-		return fr_refuse(row_r_2->h_receiver, skb->len,
-				 reason_downstream_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_downstream_refused_by_device);
 	}
 	same->copies0++;
-	fr_copied(row_r_2->h_receiver, skb->len);
-
-	/* {emit: sent: {number: "number", level: "priority", id: "short.id"}}, */
-	fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
+	fr_copied(r->receiver, skb->len);
+	fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
 	st8((void *)event0 + 21, 0);
 	st16((void *)event0 + 30, 0);
-	event0->m_number = v_number_2;
-	event0->m_level = v_priority_2;
-	st16((void *)event0 + 22, ld16(front + 63));
-	st32((void *)event0 + 24, ld32(front + 63 + 2));
-	st16((void *)event0 + 28, ld16(front + 63 + 6));
+	event0->number = number;
+	event0->level = priority;
+	st16((void *)event0 + 22, ld16(saved_short->id));
+	st32((void *)event0 + 24, ld32(saved_short->id + 2));
+	st16((void *)event0 + 28, ld16(saved_short->id + 6));
 	same->quiet |= fr_submit_more(&event0->head, same->clock);
 	return 0;
 }
@@ -521,64 +642,51 @@ static __noinline long prog_downstream_turn2(__u32 i, struct prog_downstream_fan
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_downstream_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end_2 = same->v_ip_end_2;
-	__u64 v_udp_end_2 = same->v_udp_end_2;
-	__u64 v_priority_2 = same->v_priority_2;
-	struct receiver_clients *row_r_2 = receiver_of_clients(fan->list, i);
+	__u64 ip_end = same->ip_end;
+	__u64 udp_end = same->udp_end;
+	__u64 priority = same->priority;
+	struct receiver_clients *r = receiver_of_clients(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
 
-	if (!row_r_2)
+	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr)))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_address_family);
-	if (fr_is_v4(row_r_2->m_remote.addr))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_address_family);
-	if (be16(front + 60) == 0)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_udp_checksum);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (unlikely(row_r_2->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r_2->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r_2->h_receiver, skb->len,
-					  reason_downstream_no_neighbour);
-		if (row_r_2->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_local);
-		if (row_r_2->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r_2->h_receiver, skb->len,
-					  reason_downstream_unreachable);
-		if (row_r_2->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r_2->h_receiver, skb->len,
-					  reason_downstream_blackhole);
-		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r_2->h_receiver, skb->len,
-					  reason_downstream_prohibit);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_no_route);
-	}
-	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_downstream_too_big);
-	return prog_downstream_copy2(same, skb, front, v_udp_end_2, v_priority_2, row_r_2);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+	if (fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_downstream_address_family);
+	if (be16(&saved_udp->checksum) == 0)
+		return fr_decline(r->receiver, skb->len, reason_downstream_udp_checksum);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len,
+				  prog_downstream_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_downstream_too_big);
+	return prog_downstream_copy2(same, skb, front, udp_end, priority, r);
 }
 
-static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-						__u64 v_udp_end_2, __u64 v_priority_2)
+static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
+						__u64 udp_end, __u64 priority)
 {
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_clients key __attribute__((aligned(8))) = {};
 	struct list_clients *list;
 
-	st64((void *)&key, ld64(data + 22));
-	st64((void *)&key + 8, ld64(data + 22 + 8));
-	key.m_server.port = be16(data + 54);
+	fr_put_v6(key.server.addr, ipv6->src, 0);
+	key.server.port = be16(&udp->src_port);
 	list = list_of_clients(&key);
 	if (!list)
 		return fr_up(skb, reason_downstream_no_clients);
 
-	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_downstream_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -586,27 +694,32 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 	if (!front)
 		return fr_up(skb, reason_downstream_no_memory);
 	struct prog_downstream_same2 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_short *saved_short = front + 62;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60),
-				  fr_fold((__u64)fr_add64(ld64(front + 22)) +
-					  fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) +
-					  fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_downstream_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) -
-		((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		 fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) :
-		 FR_ZERO + (__u16)~ld16(front + 60) -
-		 ((__u64)ld32(front + 54) + fr_odd64(ld64(front + 63)) +
-		  ((__u64)ld32(front + 71) << 8) + fr_add64(ld64(front + 22)) +
-		  fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) +
-		  fr_add64(ld64(front + 46)));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) + fr_odd64(ld64(saved_short->id)) +
+		  ((__u64)ld32(&saved_short->number) << 8) + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
-	same->v_ip_end_2 = v_ip_end_2;
-	same->v_udp_end_2 = v_udp_end_2;
-	same->v_priority_2 = v_priority_2;
+	same->ip_end = ip_end;
+	same->udp_end = udp_end;
+	same->priority = priority;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -637,25 +750,78 @@ static __always_inline int prog_downstream_fan2(struct __sk_buff *skb, void *dat
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int prog_downstream_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_short *v_short = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_downstream_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_downstream_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_downstream_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_downstream_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_downstream_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_downstream_multicast);
+		return fr_up(skb, reason_downstream_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "short"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_downstream_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_downstream_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_downstream_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_downstream_udp_length);
+
+	/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, {name: "... */
+	if ((void *)(v_short + 1) > data_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (75ULL > udp_end)
+		return fr_up(skb, reason_downstream_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_downstream_super_packet);
+
+	/* priority: {levels: 3, from: "short.id[0] & 3", urgent: "high"} */
+	__u64 priority_value = (__u64)ld8(v_short->id) & 3;
+	__u64 priority = 2ULL - ((priority_value < 3) ? priority_value : 2ULL);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 75))
+		return fr_up(skb, reason_downstream_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_downstream_partial_checksum);
+	return prog_downstream_fan2(skb, data, ip_end, udp_end, priority);
+}
+
 SEC("tc") int prog_downstream(struct __sk_buff *skb)
 {
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_priority_value;
-	__u64 v_priority;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_priority_value_2;
-	__u64 v_priority_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 75);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: downstream: { */
 	if (!fr_lease_valid(lease, now))
@@ -671,139 +837,13 @@ SEC("tc") int prog_downstream(struct __sk_buff *skb)
 			return fr_up(skb, reason_downstream_link_broadcast);
 		return fr_up(skb, reason_downstream_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_downstream_truncated);
 
 	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_downstream_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_downstream_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_downstream_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_downstream_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_downstream_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_downstream_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_downstream_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_downstream_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_downstream_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_downstream_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_downstream_multicast);
-			return fr_up(skb, reason_downstream_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "short"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_downstream_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_downstream_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_downstream_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_downstream_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_downstream_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_downstream_udp_length);
-
-		/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, ... */
-		if (data + 55 > data_end)
-			return fr_up(skb, reason_downstream_truncated);
-		if (55ULL > v_udp_end)
-			return fr_up(skb, reason_downstream_truncated);
-
-		/* stack: ["eth", "ip", "udp", "short"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_downstream_super_packet);
-
-		/* priority: {levels: 3, from: "short.id[0] & 3", urgent: "high"} */
-		v_priority_value = (__u64)ld8(data + 43) & 3; /* short.id */
-		v_priority = 2ULL - ((v_priority_value < 3) ? v_priority_value : 2ULL);
-
-		/* do: [{fan_out: { */
-		v_partial = fr_partial(skb);
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 55)))
-			return fr_up(skb, reason_downstream_partial_checksum);
-		if (!((skb->len <= v_ip_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-			return fr_up(skb, reason_downstream_partial_checksum);
-		return prog_downstream_fan1(skb, data, v_ip_end, v_udp_end, v_priority);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_downstream_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_downstream_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_downstream_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_downstream_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_downstream_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_downstream_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_downstream_multicast);
-			return fr_up(skb, reason_downstream_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "short"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_downstream_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_downstream_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_downstream_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_downstream_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_downstream_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_downstream_udp_length);
-
-		/* headers: short: fields: [{name: "flags", bits: 8}, {name: "id", bytes: 8}, ... */
-		if (data + 75 > data_end)
-			return fr_up(skb, reason_downstream_truncated);
-		if (75ULL > v_udp_end_2)
-			return fr_up(skb, reason_downstream_truncated);
-
-		/* stack: ["eth", "ip", "udp", "short"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_downstream_super_packet);
-
-		/* priority: {levels: 3, from: "short.id[0] & 3", urgent: "high"} */
-		v_priority_value_2 = (__u64)ld8(data + 63) & 3; /* short.id */
-		v_priority_2 = 2ULL - ((v_priority_value_2 < 3) ? v_priority_value_2 : 2ULL);
-
-		/* do: [{fan_out: { */
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-		      ((v_partial_2 >> 16) >= 75)))
-			return fr_up(skb, reason_downstream_partial_checksum);
-		if (!((skb->len <= v_ip_end_2) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-			return fr_up(skb, reason_downstream_partial_checksum);
-		return prog_downstream_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_priority_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "short"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_downstream_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_downstream_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_downstream_not_ip);
 }

@@ -19,22 +19,65 @@
 #define FR_EVENTS 3
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_msg {
+	__be32 number;
+	__be16 topic;
+	__be16 urgent;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table peers */
 struct key_peers {
-	struct fr_endpoint m_who;
+	struct fr_endpoint who;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_peers) == 20, "layout of key_peers");
 
 struct val_peers {
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_peer;
-	__u32 m_quota;
-	__u32 m_next;
-	__u32 m_topics;
-	__u32 m_refused;
-	struct fr_hop h_hop_peer;
+	struct fr_endpoint local;
+	struct fr_endpoint peer;
+	__u32 quota;
+	__u32 next;
+	__u32 topics;
+	__u32 refused;
+	struct fr_hop hop_peer;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_peers) == 72, "layout of val_peers");
@@ -42,11 +85,11 @@ _Static_assert(sizeof(struct val_peers) == 72, "layout of val_peers");
 /* event told */
 struct event_told {
 	struct fr_event head;
-	__u32 m_number;
-	__u32 m_old;
-	__u16 m_size;
-	struct fr_endpoint m_peer;
-	__u8 m_urgent;
+	__u32 number;
+	__u32 old;
+	__u16 size;
+	struct fr_endpoint peer;
+	__u8 urgent;
 	__u8 pad0[3];
 } __packed_aligned(8);
 
@@ -55,7 +98,7 @@ _Static_assert(sizeof(struct event_told) == 48, "layout of event_told");
 /* event gone */
 struct event_gone {
 	struct fr_event head;
-	__u8 m_who[16];
+	__u8 who[16];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct event_gone) == 32, "layout of event_gone");
@@ -118,75 +161,87 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					       __u64 v_udp_end, __u64 v_topic, __u64 v_partial,
-					       struct val_peers *row_p)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_forward_unusable(__u32 state)
 {
-	__u64 v_next;
-	__u64 v_number;
-	__u64 clock = bpf_ktime_get_ns();
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_forward_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_forward_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_forward_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_forward_prohibit;
+	default:
+		return reason_forward_no_route;
+	}
+}
 
-	__s64 csum;
+static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, void *data,
+						       __u64 ip_end, __u64 udp_end, __u64 topic,
+						       __u64 partial, struct val_peers *p)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_msg *msg = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
-	__u32 credit0 = fr_credit(row_p->m_quota, 0);
-	__u64 spent0 = !(be16(data + 48) == 0) ? 0ULL : (v_udp_end - 42);
+	__u32 credit0 = fr_credit(p->quota, 0);
+	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : (udp_end - 42);
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		fr_shared_add(row_p->m_refused, 1);
+		fr_shared_add(p->refused, 1);
 		return fr_up(skb, reason_forward_refused_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_up(skb, reason_forward_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
-	v_next = fr_draw(row_p->m_next, 2);
-	v_number = v_next & 0xffffffffULL;
+	__u64 next = fr_draw(p->next, 2);
+	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
-	__u64 v_said0_1;
-	v_said0_1 = be32(data + 42); /* msg.number */
-	__u64 v_said0_5;
-	v_said0_5 = !(be16(data + 48) == 0); /* msg.urgent */
-	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x1 = ld32(row_p->m_local.addr + 12); /* ipv4: src */
-	__u32 x2 = ld32(row_p->m_peer.addr + 12); /* ipv4: dst */
-	__u16 x3 = bpf_htons(row_p->m_local.port); /* udp: src_port */
-	__u16 x4 = bpf_htons(row_p->m_peer.port); /* udp: dst_port */
-	__u32 x5 = bpf_htonl(v_number); /* msg: number */
-	__u16 x6 = bpf_htons(v_topic & 0xffff); /* msg: topic */
+	__u64 said0 = be32(&msg->number);
+	__u64 said0_2 = !(be16(&msg->urgent) == 0);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(p->local.addr + 12);
+	__be32 ipv4_dst = ld32(p->peer.addr + 12);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
+	__be32 msg_number = bpf_htonl(number);
+	__be16 msg_topic = bpf_htons(topic & 0xffff);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x7 = ld32(data + 26);
-	__u32 x8 = ld32(data + 30);
-	__u16 x9 = ld16(data + 38);
-	__u64 was0 = (__u64)x7 + x8 + x9 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x9 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x10 = ld32(data + 34);
-	__u32 x11 = ld32(data + 42);
-	__u16 x12 = ld16(data + 46);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + x12 + was0) +
-				 (__u64)x3 + x4 + x5 + x6 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + ld32(&msg->number) +
+						 ld16(&msg->topic) + udp_old_pseudo) +
+						 (__u64)udp_src_port + udp_dst_port + msg_number +
+						 msg_topic + udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x13 = ld32(data + 18);
-	__u16 x14 = ld16(data + 22);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x14 + x7 + x8) + (__u64)x0 +
-				 x1 + x2 + 64);
-	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
+					  ipv4_dst + 64);
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0)) {
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0)) {
 			fr_refund(credit0, spent0);
 			return fr_up(skb, reason_forward_no_memory);
 		}
@@ -198,36 +253,33 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 		}
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 30);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 30);
 
-	if (direct) {
-		st64(data, ld64(row_p->h_hop_peer.dst));
-		st32(data + 8, ld32(row_p->h_hop_peer.src + 2));
-	}
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x0);
-	st32(data + 26, x1);
-	st32(data + 30, x2);
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-	st32(data + 42, x5);
-	st16(data + 46, x6);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0)) {
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_msg *new_msg = data + 42;
+
+	if (direct)
+		fr_link(data, &p->hop_peer);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st32(&new_msg->number, msg_number);
+	st16(&new_msg->topic, msg_topic);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 30);
-	}
+	fr_complete_end(skb, csum, 18, 30);
 
 	fr_count(reason_forward_sent, len);
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
@@ -235,93 +287,86 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 45, 0);
 		st16((void *)event0 + 46, 0);
-		event0->m_number = v_number;
-		event0->m_old = v_said0_1;
-		event0->m_size = v_udp_end - 42;
-		st16((void *)event0 + 26, ld16(row_p->m_peer.addr));
-		st32((void *)event0 + 28, ld32(row_p->m_peer.addr + 2));
-		st64((void *)event0 + 32, ld64(row_p->m_peer.addr + 6));
-		st16((void *)event0 + 40, ld16(row_p->m_peer.addr + 14));
-		event0->m_peer.port = row_p->m_peer.port;
-		event0->m_urgent = v_said0_5;
+		event0->number = number;
+		event0->old = said0;
+		event0->size = udp_end - 42;
+		st16((void *)event0 + 26, ld16(p->peer.addr));
+		st32((void *)event0 + 28, ld32(p->peer.addr + 2));
+		st64((void *)event0 + 32, ld64(p->peer.addr + 6));
+		st16((void *)event0 + 40, ld16(p->peer.addr + 14));
+		event0->peer.port = p->peer.port;
+		event0->urgent = said0_2;
 		fr_submit(&event0->head, clock);
 	} else {
 		fr_lose(1);
 	}
-	if (direct)
-		return bpf_redirect(row_p->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 v_udp_end,
-					       __u64 v_topic, __u64 v_payload_len,
-					       __u64 v_partial_2, struct val_peers *row_p)
+static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
+							 __u64 udp_end, __u64 topic,
+							 __u64 payload_len, __u64 partial,
+							 struct val_peers *p)
 {
-	__u64 v_next;
-	__u64 v_number;
 	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_msg *msg = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
-	__s64 csum;
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
-	__u32 credit0 = fr_credit(row_p->m_quota, 0);
-	__u64 spent0 = !(be16(data + 48) == 0) ? 0ULL : (v_udp_end - 42);
+	__u32 credit0 = fr_credit(p->quota, 0);
+	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : (udp_end - 42);
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		fr_shared_add(row_p->m_refused, 1);
+		fr_shared_add(p->refused, 1);
 		return fr_up(skb, reason_forward_refused_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_up(skb, reason_forward_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
-	v_next = fr_draw(row_p->m_next, 2);
-	v_number = v_next & 0xffffffffULL;
+	__u64 next = fr_draw(p->next, 2);
+	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
-	__u64 v_said0_1;
-	v_said0_1 = be32(data + 42); /* msg.number */
-	__u64 v_said0_5;
-	v_said0_5 = !(be16(data + 48) == 0); /* msg.urgent */
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) |
-			     ((be8(data + 15) & 3) << 20));
-	__u16 x1 = bpf_htons(v_payload_len + 16); /* ipv6: payload_length */
-	__u64 x2 = ld64(row_p->m_local.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_p->m_local.addr + 8);
-	__u64 x4 = ld64(row_p->m_peer.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_p->m_peer.addr + 8);
-	__u16 x6 = bpf_htons(row_p->m_local.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_p->m_peer.port); /* udp: dst_port */
-	__u32 x8 = bpf_htonl(v_number); /* msg: number */
-	__u16 x9 = bpf_htons(v_topic & 0xffff); /* msg: topic */
-	__u16 x10 = ld16(data + 48); /* msg: urgent */
+	__u64 said0 = be32(&msg->number);
+	__u64 said0_2 = !(be16(&msg->urgent) == 0);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 16);
+	__be64 ipv6_src = ld64(p->local.addr);
+	__be64 ipv6_src_8 = ld64(p->local.addr + 8);
+	__be64 ipv6_dst = ld64(p->peer.addr);
+	__be64 ipv6_dst_8 = ld64(p->peer.addr + 8);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
+	__be32 msg_number = bpf_htonl(number);
+	__be16 msg_topic = bpf_htons(topic & 0xffff);
+	__be16 msg_urgent = ld16(&msg->urgent);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x11 = ld32(data + 26);
-	__u32 x12 = ld32(data + 30);
-	__u16 x13 = ld16(data + 38);
-	__u64 was0 = (__u64)x11 + x12 + x13 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x14 = ld32(data + 34);
-	__u32 x15 = ld32(data + 42);
-	__u16 x16 = ld16(data + 46);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + x15 + x16 + was0) +
-				 (__u64)x6 + x7 + x1 + x8 + x9 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 ld32(&msg->number) + ld16(&msg->topic) +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + ipv6_payload_length + msg_number +
+						 msg_topic + udp_new_pseudo);
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 50, 70, v_payload_len, FR_TO_IPV6);
+	int err = fr_resize(skb, 50, 70, payload_len, FR_TO_IPV6);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
-		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) :
-			fr_up(skb, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 	}
 
 	data = (void *)(long)skb->data;
@@ -330,40 +375,38 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 		return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 56);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 56);
 
-	if (direct) {
-		st64(data, ld64(row_p->h_hop_peer.dst));
-		st32(data + 8, ld32(row_p->h_hop_peer.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x0);
-	st16(data + 18, x1);
-	st16(data + 20, bpf_htons(0x1140));
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 58, x1);
-	st32(data + 62, x8);
-	st16(data + 66, x9);
-	st16(data + 68, x10);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0)) {
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_msg *new_msg = data + 62;
+
+	if (direct)
+		fr_link(data, &p->hop_peer);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st32(&new_msg->number, msg_number);
+	st16(&new_msg->topic, msg_topic);
+	st16(&new_msg->urgent, msg_urgent);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 56);
-	}
+	fr_complete_end(skb, csum, 14, 56);
 
 	fr_count(reason_forward_sent, len);
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
@@ -371,93 +414,246 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 45, 0);
 		st16((void *)event0 + 46, 0);
-		event0->m_number = v_number;
-		event0->m_old = v_said0_1;
-		event0->m_size = v_udp_end - 42;
-		st16((void *)event0 + 26, ld16(row_p->m_peer.addr));
-		st32((void *)event0 + 28, ld32(row_p->m_peer.addr + 2));
-		st64((void *)event0 + 32, ld64(row_p->m_peer.addr + 6));
-		st16((void *)event0 + 40, ld16(row_p->m_peer.addr + 14));
-		event0->m_peer.port = row_p->m_peer.port;
-		event0->m_urgent = v_said0_5;
+		event0->number = number;
+		event0->old = said0;
+		event0->size = udp_end - 42;
+		st16((void *)event0 + 26, ld16(p->peer.addr));
+		st32((void *)event0 + 28, ld32(p->peer.addr + 2));
+		st64((void *)event0 + 32, ld64(p->peer.addr + 6));
+		st16((void *)event0 + 40, ld16(p->peer.addr + 14));
+		event0->peer.port = p->peer.port;
+		event0->urgent = said0_2;
 		fr_submit(&event0->head, clock);
 	} else {
 		fr_lose(1);
 	}
-	if (direct)
-		return bpf_redirect(row_p->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					       __u64 v_udp_end_2, __u64 v_topic_2,
-					       __u64 v_partial_3, struct val_peers *row_p_2)
+static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  __u64 udp_end, struct val_peers *p)
 {
-	__u64 v_next_2;
-	__u64 v_number_2;
-	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_msg *msg = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
-	__s64 csum;
+	/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unwanted"}]}, */
+	if (be16(&msg->urgent) == 0xffff) { /* rule */
+		struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
+			sizeof(struct event_gone), 0);
+		if (event0) {
+			fr_head(&event0->head, 0, 2, sizeof(*event0));
+			st64((void *)event0 + 16, 0);
+			st16((void *)event0 + 24, 0);
+			fr_put_v4(event0->who, ld32(ipv4->src));
+			fr_submit(&event0->head, bpf_ktime_get_ns());
+		} else {
+			fr_lose(2);
+		}
+		return fr_drop(skb->len, reason_forward_unwanted);
+	}
+
+	/* {send: {from: "p.local", to: "p.peer"}}, */
+	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+		return fr_up(skb, reason_forward_address_family);
+	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 50))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&p->hop_peer)))
+			return fr_up(skb, prog_forward_unusable(p->hop_peer.state));
+		if (ip_end - 14 > p->hop_peer.mtu)
+			return fr_up(skb, reason_forward_too_big);
+
+		/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg... */
+		__u64 topics;
+		{
+			struct fr_translation_key key = { .key = be16(&msg->topic),
+							 .space = p->topics };
+			struct fr_translation *translation = NULL;
+			int how = fr_translation(&key, &translation);
+
+			if (how == FR_TRANSLATING)
+				return fr_up(skb, reason_forward_translating);
+			if (how == FR_TRANSLATIONS_FULL || !translation)
+				return fr_up(skb, reason_forward_translations_full);
+			if (how == FR_TRANSLATE) {
+				fr_translated(translation, 7);
+			}
+			topics = translation->value;
+		}
+		__u64 topic = topics;
+		return prog_forward_ipv4_rest_send(skb, data, ip_end, udp_end, topic, partial, p);
+	}
+	__u64 payload_len = udp_end - 50;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	      ((partial_2 >> 16) >= 50 && (partial_2 & 0xffff) < ((50ULL + payload_len) - 1))))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_forward_udp_checksum);
+	if (unlikely(!fr_usable(&p->hop_peer)))
+		return fr_up(skb, prog_forward_unusable(p->hop_peer.state));
+	if (56ULL + payload_len > p->hop_peer.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	__u64 topics;
+	{
+		struct fr_translation_key key = { .key = be16(&msg->topic), .space = p->topics };
+		struct fr_translation *translation = NULL;
+		int how = fr_translation(&key, &translation);
+
+		if (how == FR_TRANSLATING)
+			return fr_up(skb, reason_forward_translating);
+		if (how == FR_TRANSLATIONS_FULL || !translation)
+			return fr_up(skb, reason_forward_translations_full);
+		if (how == FR_TRANSLATE) {
+			fr_translated(translation, 7);
+		}
+		topics = translation->value;
+	}
+	__u64 topic = topics;
+	return prog_forward_ipv4_rest_send_2(skb, data, udp_end, topic, payload_len, partial_2, p);
+}
+
+static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_msg *msg = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_forward_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_forward_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_forward_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_forward_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "msg"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_forward_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16}, {name... */
+	if ((void *)(msg + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (50ULL > udp_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_super_packet);
+
+	/* lookup: p: peers: ["udp.src"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.who.addr, ld32(ipv4->src));
+		key.who.port = be16(&udp->src_port);
+		found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
+				     reason_forward_no_peers);
+	}
+
+	return prog_forward_ipv4_rest(skb, data, ip_end, udp_end, p);
+}
+
+static __always_inline int prog_forward_ipv6_rest_send(struct __sk_buff *skb, void *data,
+						       __u64 ip_end, __u64 udp_end, __u64 topic,
+						       __u64 partial, struct val_peers *p)
+{
+	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_msg *msg = data + 62;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
-	__u32 credit0 = fr_credit(row_p_2->m_quota, 0);
-	__u64 spent0 = !(be16(data + 68) == 0) ? 0ULL : (v_udp_end_2 - 62);
+	__u32 credit0 = fr_credit(p->quota, 0);
+	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : (udp_end - 62);
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		fr_shared_add(row_p_2->m_refused, 1);
+		fr_shared_add(p->refused, 1);
 		return fr_up(skb, reason_forward_refused_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_up(skb, reason_forward_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
-	v_next_2 = fr_draw(row_p_2->m_next, 2);
-	v_number_2 = v_next_2 & 0xffffffffULL;
+	__u64 next = fr_draw(p->next, 2);
+	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
-	__u64 v_said0_1;
-	v_said0_1 = be32(data + 62); /* msg.number */
-	__u64 v_said0_5;
-	v_said0_5 = !(be16(data + 68) == 0); /* msg.urgent */
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x1 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x2 = ld64(row_p_2->m_local.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_p_2->m_local.addr + 8);
-	__u64 x4 = ld64(row_p_2->m_peer.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_p_2->m_peer.addr + 8);
-	__u16 x6 = bpf_htons(row_p_2->m_local.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_p_2->m_peer.port); /* udp: dst_port */
-	__u32 x8 = bpf_htonl(v_number_2); /* msg: number */
-	__u16 x9 = bpf_htons(v_topic_2 & 0xffff); /* msg: topic */
+	__u64 said0 = be32(&msg->number);
+	__u64 said0_2 = !(be16(&msg->urgent) == 0);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ld64(p->local.addr);
+	__be64 ipv6_src_8 = ld64(p->local.addr + 8);
+	__be64 ipv6_dst = ld64(p->peer.addr);
+	__be64 ipv6_dst_8 = ld64(p->peer.addr + 8);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
+	__be32 msg_number = bpf_htonl(number);
+	__be16 msg_topic = bpf_htons(topic & 0xffff);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x10 = ld64(data + 22);
-	__u64 x11 = ld64(data + 30);
-	__u64 x12 = ld64(data + 38);
-	__u64 x13 = ld64(data + 46);
-	__u16 x14 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x14 +
-		0x1100;
-	__u32 partial = v_partial_3;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x15 = ld32(data + 54);
-	__u32 x16 = ld32(data + 62);
-	__u16 x17 = ld16(data + 66);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x16 + x17 + was0) +
-				 (__u64)x6 + x7 + x8 + x9 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + ld32(&msg->number) +
+						 ld16(&msg->topic) + udp_old_pseudo) +
+						 (__u64)udp_src_port + udp_dst_port + msg_number +
+						 msg_topic + udp_new_pseudo);
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0)) {
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0)) {
 			fr_refund(credit0, spent0);
 			return fr_up(skb, reason_forward_no_memory);
 		}
@@ -469,36 +665,33 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 		}
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 54);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 54);
 
-	if (direct) {
-		st64(data, ld64(row_p_2->h_hop_peer.dst));
-		st32(data + 8, ld32(row_p_2->h_hop_peer.src + 2));
-	}
-	st32(data + 14, x0);
-	st16(data + 20, x1);
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st32(data + 62, x8);
-	st16(data + 66, x9);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0)) {
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_msg *new_msg = data + 62;
+
+	if (direct)
+		fr_link(data, &p->hop_peer);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st32(&new_msg->number, msg_number);
+	st16(&new_msg->topic, msg_topic);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 54);
-	}
+	fr_complete_end(skb, csum, 14, 54);
 
 	fr_count(reason_forward_sent, len);
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
@@ -506,98 +699,90 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 45, 0);
 		st16((void *)event0 + 46, 0);
-		event0->m_number = v_number_2;
-		event0->m_old = v_said0_1;
-		event0->m_size = v_udp_end_2 - 62;
-		st16((void *)event0 + 26, ld16(row_p_2->m_peer.addr));
-		st32((void *)event0 + 28, ld32(row_p_2->m_peer.addr + 2));
-		st64((void *)event0 + 32, ld64(row_p_2->m_peer.addr + 6));
-		st16((void *)event0 + 40, ld16(row_p_2->m_peer.addr + 14));
-		event0->m_peer.port = row_p_2->m_peer.port;
-		event0->m_urgent = v_said0_5;
+		event0->number = number;
+		event0->old = said0;
+		event0->size = udp_end - 62;
+		st16((void *)event0 + 26, ld16(p->peer.addr));
+		st32((void *)event0 + 28, ld32(p->peer.addr + 2));
+		st64((void *)event0 + 32, ld64(p->peer.addr + 6));
+		st16((void *)event0 + 40, ld16(p->peer.addr + 14));
+		event0->peer.port = p->peer.port;
+		event0->urgent = said0_2;
 		fr_submit(&event0->head, clock);
 	} else {
 		fr_lose(1);
 	}
-	if (direct)
-		return bpf_redirect(row_p_2->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_udp_end_2,
-					       __u64 v_topic_2, __u64 v_payload_len_2,
-					       __u64 v_partial_4, struct val_peers *row_p_2)
+static __always_inline int prog_forward_ipv6_rest_send_2(struct __sk_buff *skb, void *data,
+							 __u64 udp_end, __u64 topic,
+							 __u64 payload_len, __u64 partial,
+							 struct val_peers *p)
 {
-	__u64 v_next_2;
-	__u64 v_number_2;
 	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_msg *msg = data + 62;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
 
-	__s64 csum;
 	__u32 len = skb->len;
 
 	/* {admit: {credit: "p.quota", cost: "pick(msg.urgent != 0, 0, len(udp.payload))", cou... */
-	__u32 credit0 = fr_credit(row_p_2->m_quota, 0);
-	__u64 spent0 = !(be16(data + 68) == 0) ? 0ULL : (v_udp_end_2 - 62);
+	__u32 credit0 = fr_credit(p->quota, 0);
+	__u64 spent0 = !(be16(&msg->urgent) == 0) ? 0ULL : (udp_end - 62);
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		fr_shared_add(row_p_2->m_refused, 1);
+		fr_shared_add(p->refused, 1);
 		return fr_up(skb, reason_forward_refused_quota);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_up(skb, reason_forward_contended);
 
 	/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg.topic, ... */
-	v_next_2 = fr_draw(row_p_2->m_next, 2);
-	v_number_2 = v_next_2 & 0xffffffffULL;
+	__u64 next = fr_draw(p->next, 2);
+	__u64 number = next & 0xffffffffULL;
 
 	/* {emit: told: {number: "number", old: "msg.number", size: "low(len(udp.payload), 16)... */
-	__u64 v_said0_1;
-	v_said0_1 = be32(data + 62); /* msg.number */
-	__u64 v_said0_5;
-	v_said0_5 = !(be16(data + 68) == 0); /* msg.urgent */
-	/* ipv4: version ihl dscp ecn */
-	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) |
-			     ((be8(data + 15) >> 4) & 3));
-	__u16 x1 = bpf_htons(v_payload_len_2 + 36); /* ipv4: total_length */
-	__u32 x2 = ld32(row_p_2->m_local.addr + 12); /* ipv4: src */
-	__u32 x3 = ld32(row_p_2->m_peer.addr + 12); /* ipv4: dst */
-	__u16 x4 = bpf_htons(row_p_2->m_local.port); /* udp: src_port */
-	__u16 x5 = bpf_htons(row_p_2->m_peer.port); /* udp: dst_port */
-	__u16 x6 = bpf_htons(v_payload_len_2 + 16); /* udp: length */
-	__u32 x7 = bpf_htonl(v_number_2); /* msg: number */
-	__u16 x8 = bpf_htons(v_topic_2 & 0xffff); /* msg: topic */
-	__u16 x9 = ld16(data + 68); /* msg: urgent */
+	__u64 said0 = be32(&msg->number);
+	__u64 said0_2 = !(be16(&msg->urgent) == 0);
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						      3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + 36);
+	__be32 ipv4_src = ld32(p->local.addr + 12);
+	__be32 ipv4_dst = ld32(p->peer.addr + 12);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
+	__be16 udp_length = bpf_htons(payload_len + 16);
+	__be32 msg_number = bpf_htonl(number);
+	__be16 msg_topic = bpf_htons(topic & 0xffff);
+	__be16 msg_urgent = ld16(&msg->urgent);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x10 = ld64(data + 22);
-	__u64 x11 = ld64(data + 30);
-	__u64 x12 = ld64(data + 38);
-	__u64 x13 = ld64(data + 46);
-	__u16 x14 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 +
-		0x1100;
-	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = v_partial_4;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x15 = ld32(data + 54);
-	__u32 x16 = ld32(data + 62);
-	__u16 x17 = ld16(data + 66);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + x17 + was0) +
-				 (__u64)x4 + x5 + x6 + x7 + x8 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 ld32(&msg->number) + ld16(&msg->topic) +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + udp_length + msg_number +
+						 msg_topic + udp_new_pseudo);
 
 	/* ipv4.checksum */
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 70, 50, v_payload_len_2, FR_TO_IPV4);
+	int err = fr_resize(skb, 70, 50, payload_len, FR_TO_IPV4);
 	if (unlikely(err)) {
 		fr_refund(credit0, spent0);
-		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) :
-			fr_up(skb, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 	}
 
 	data = (void *)(long)skb->data;
@@ -606,41 +791,39 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 		return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 36);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 36);
 
-	if (direct) {
-		st64(data, ld64(row_p_2->h_hop_peer.dst));
-		st32(data + 8, ld32(row_p_2->h_hop_peer.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, bpf_htons(0x4011));
-	st32(data + 26, x2);
-	st32(data + 30, x3);
-	st16(data + 34, x4);
-	st16(data + 36, x5);
-	st16(data + 38, x6);
-	st32(data + 42, x7);
-	st16(data + 46, x8);
-	st16(data + 48, x9);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0)) {
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_msg *new_msg = data + 42;
+
+	if (direct)
+		fr_link(data, &p->hop_peer);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st32(&new_msg->number, msg_number);
+	st16(&new_msg->topic, msg_topic);
+	st16(&new_msg->urgent, msg_urgent);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, spent0);
 		return fr_drop(len, reason_forward_fault);
 	}
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 36);
-	}
+	fr_complete_end(skb, csum, 14, 36);
 
 	fr_count(reason_forward_sent, len);
 	struct event_told *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_told), 0);
@@ -648,22 +831,173 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 		fr_head(&event0->head, 0, 1, sizeof(*event0));
 		st8((void *)event0 + 45, 0);
 		st16((void *)event0 + 46, 0);
-		event0->m_number = v_number_2;
-		event0->m_old = v_said0_1;
-		event0->m_size = v_udp_end_2 - 62;
-		st16((void *)event0 + 26, ld16(row_p_2->m_peer.addr));
-		st32((void *)event0 + 28, ld32(row_p_2->m_peer.addr + 2));
-		st64((void *)event0 + 32, ld64(row_p_2->m_peer.addr + 6));
-		st16((void *)event0 + 40, ld16(row_p_2->m_peer.addr + 14));
-		event0->m_peer.port = row_p_2->m_peer.port;
-		event0->m_urgent = v_said0_5;
+		event0->number = number;
+		event0->old = said0;
+		event0->size = udp_end - 62;
+		st16((void *)event0 + 26, ld16(p->peer.addr));
+		st32((void *)event0 + 28, ld32(p->peer.addr + 2));
+		st64((void *)event0 + 32, ld64(p->peer.addr + 6));
+		st16((void *)event0 + 40, ld16(p->peer.addr + 14));
+		event0->peer.port = p->peer.port;
+		event0->urgent = said0_2;
 		fr_submit(&event0->head, clock);
 	} else {
 		fr_lose(1);
 	}
-	if (direct)
-		return bpf_redirect(row_p_2->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer, direct);
+}
+
+static __always_inline int prog_forward_ipv6_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  __u64 udp_end, struct val_peers *p)
+{
+	struct hdr_udp *udp = data + 54;
+	struct hdr_msg *msg = data + 62;
+
+	/* {send: {from: "p.local", to: "p.peer"}}, */
+	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+		return fr_up(skb, reason_forward_address_family);
+	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 70))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_forward_udp_checksum);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&p->hop_peer)))
+			return fr_up(skb, prog_forward_unusable(p->hop_peer.state));
+		if (ip_end - 14 > p->hop_peer.mtu)
+			return fr_up(skb, reason_forward_too_big);
+
+		/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg... */
+		__u64 topics;
+		{
+			struct fr_translation_key key = { .key = be16(&msg->topic),
+							 .space = p->topics };
+			struct fr_translation *translation = NULL;
+			int how = fr_translation(&key, &translation);
+
+			if (how == FR_TRANSLATING)
+				return fr_up(skb, reason_forward_translating);
+			if (how == FR_TRANSLATIONS_FULL || !translation)
+				return fr_up(skb, reason_forward_translations_full);
+			if (how == FR_TRANSLATE) {
+				fr_translated(translation, 7);
+			}
+			topics = translation->value;
+		}
+		__u64 topic = topics;
+		return prog_forward_ipv6_rest_send(skb, data, ip_end, udp_end, topic, partial, p);
+	}
+	__u64 payload_len = udp_end - 70;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	      ((partial_2 >> 16) >= 70 && (partial_2 & 0xffff) < ((70ULL + payload_len) - 1))))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_forward_udp_checksum);
+	if (unlikely(!fr_usable(&p->hop_peer)))
+		return fr_up(skb, prog_forward_unusable(p->hop_peer.state));
+	if (36ULL + payload_len > p->hop_peer.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	__u64 topics;
+	{
+		struct fr_translation_key key = { .key = be16(&msg->topic), .space = p->topics };
+		struct fr_translation *translation = NULL;
+		int how = fr_translation(&key, &translation);
+
+		if (how == FR_TRANSLATING)
+			return fr_up(skb, reason_forward_translating);
+		if (how == FR_TRANSLATIONS_FULL || !translation)
+			return fr_up(skb, reason_forward_translations_full);
+		if (how == FR_TRANSLATE) {
+			fr_translated(translation, 7);
+		}
+		topics = translation->value;
+	}
+	__u64 topic = topics;
+	return prog_forward_ipv6_rest_send_2(skb, data, udp_end, topic, payload_len, partial_2, p);
+}
+
+static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_msg *msg = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_forward_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_forward_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_forward_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "msg"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_forward_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16}, {name... */
+	if ((void *)(msg + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (70ULL > udp_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_super_packet);
+
+	/* lookup: p: peers: ["udp.src"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.who.addr, ipv6->src, 0);
+		key.who.port = be16(&udp->src_port);
+		found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
+				     reason_forward_no_peers);
+	}
+
+	/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unwanted"}]}, */
+	if (be16(&msg->urgent) == 0xffff) { /* rule */
+		struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
+			sizeof(struct event_gone), 0);
+		if (event0) {
+			fr_head(&event0->head, 0, 2, sizeof(*event0));
+			st64((void *)event0 + 16, ld64(ipv6->src));
+			st64((void *)event0 + 24, ld64(ipv6->src + 8));
+			fr_submit(&event0->head, bpf_ktime_get_ns());
+		} else {
+			fr_lose(2);
+		}
+		return fr_drop(skb->len, reason_forward_unwanted);
+	}
+
+	return prog_forward_ipv6_rest(skb, data, ip_end, udp_end, p);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -671,26 +1005,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_topics;
-	__u64 v_topic;
-	__u64 v_partial;
-	__u64 v_payload_len;
-	__u64 v_partial_2;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_topics_2;
-	__u64 v_topic_2;
-	__u64 v_partial_3;
-	__u64 v_payload_len_2;
-	__u64 v_partial_4;
-	struct val_peers *row_p;
-	struct val_peers *row_p_2;
 
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(lease, now))
@@ -706,374 +1026,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			return fr_up(skb, reason_forward_link_broadcast);
 		return fr_up(skb, reason_forward_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_forward_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_forward_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_forward_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_forward_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_forward_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_forward_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_forward_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_forward_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_forward_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_forward_multicast);
-			return fr_up(skb, reason_forward_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "msg"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_forward_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_forward_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_forward_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_forward_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_forward_udp_length);
-
-		/* headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16... */
-		if (data + 50 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if (50ULL > v_udp_end)
-			return fr_up(skb, reason_forward_truncated);
-
-		/* stack: ["eth", "ip", "udp", "msg"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_forward_super_packet);
-
-		/* lookup: p: peers: ["udp.src"] */
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_who.addr, ld32(data + 26));
-			key.m_who.port = be16(data + 34);
-			found = find_peers(&key, lease, 0, &row_p);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_forward_changing);
-			if (found == FR_MISSING)
-				row_p = NULL;
-		}
-		if (!row_p)
-			return fr_up(skb, reason_forward_no_peers);
-
-		/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unw... */
-		if (be16(data + 48) == 0xffff) { /* rule */
-			struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
-				sizeof(struct event_gone), 0);
-			if (event0) {
-				fr_head(&event0->head, 0, 2, sizeof(*event0));
-				st64((void *)event0 + 16, 0);
-				st16((void *)event0 + 24, 0);
-				fr_put_v4(event0->m_who, ld32(data + 26));
-				fr_submit(&event0->head, bpf_ktime_get_ns());
-			} else {
-				fr_lose(2);
-			}
-			return fr_drop(skb->len, reason_forward_unwanted);
-		}
-
-		/* {send: {from: "p.local", to: "p.peer"}}, */
-		if ((fr_is_v4(row_p->m_local.addr)) != (fr_is_v4(row_p->m_peer.addr)))
-			return fr_up(skb, reason_forward_address_family);
-		if (fr_is_v4(row_p->m_peer.addr)) { /* ipv4 stays */
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-			      ((v_partial >> 16) >= 50)))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (!((skb->len <= v_ip_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT &&
-				     row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-				if (row_p->h_hop_peer.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_p->h_hop_peer.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_p->h_hop_peer.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if (v_ip_end - 14 > row_p->h_hop_peer.mtu)
-				return fr_up(skb, reason_forward_too_big);
-
-			/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.top... */
-			{
-				struct fr_translation_key key = { .key = be16(data + 46),
-					.space = row_p->m_topics };
-				struct fr_translation *translation = NULL;
-				int how = fr_translation(&key, &translation);
-
-				if (how == FR_TRANSLATING)
-					return fr_up(skb, reason_forward_translating);
-				if (how == FR_TRANSLATIONS_FULL || !translation)
-					return fr_up(skb, reason_forward_translations_full);
-				if (how == FR_TRANSLATE) {
-					fr_translated(translation, 7);
-				}
-				v_topics = translation->value;
-			}
-			v_topic = v_topics;
-
-			/* {send: {from: "p.local", to: "p.peer"}}, */
-			return prog_forward_write1(skb, data, v_ip_end, v_udp_end, v_topic,
-						   v_partial, row_p);
-		}
-
-		/* {send: {from: "p.local", to: "p.peer"}}, */
-		v_payload_len = v_udp_end - 50;
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-		      (((v_partial_2 >> 16) >= 50) &&
-		       ((v_partial_2 & 0xffff) < ((50ULL + v_payload_len) - 1)))))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (be16(data + 40) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-
-		/* {send: {from: "p.local", to: "p.peer"}}, */
-		if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT &&
-			     row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-			if (row_p->h_hop_peer.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_forward_local);
-			if (row_p->h_hop_peer.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_forward_unreachable);
-			if (row_p->h_hop_peer.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_forward_blackhole);
-			if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_forward_prohibit);
-			return fr_up(skb, reason_forward_no_route);
-		}
-		if (56ULL + v_payload_len > row_p->h_hop_peer.mtu)
-			return fr_up(skb, reason_forward_too_big);
-
-		/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg... */
-		{
-			struct fr_translation_key key = { .key = be16(data + 46),
-							 .space = row_p->m_topics };
-			struct fr_translation *translation = NULL;
-			int how = fr_translation(&key, &translation);
-
-			if (how == FR_TRANSLATING)
-				return fr_up(skb, reason_forward_translating);
-			if (how == FR_TRANSLATIONS_FULL || !translation)
-				return fr_up(skb, reason_forward_translations_full);
-			if (how == FR_TRANSLATE) {
-				fr_translated(translation, 7);
-			}
-			v_topics = translation->value;
-		}
-		v_topic = v_topics;
-
-		/* {send: {from: "p.local", to: "p.peer"}}, */
-		return prog_forward_write2(skb, data, v_udp_end, v_topic, v_payload_len,
-					   v_partial_2, row_p);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_forward_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_forward_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_forward_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_forward_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_forward_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_forward_multicast);
-			return fr_up(skb, reason_forward_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "msg"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_forward_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_forward_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_forward_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_forward_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_forward_udp_length);
-
-		/* headers: msg: fields: [{name: "number", bits: 32}, {name: "topic", bits: 16... */
-		if (data + 70 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if (70ULL > v_udp_end_2)
-			return fr_up(skb, reason_forward_truncated);
-
-		/* stack: ["eth", "ip", "udp", "msg"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_forward_super_packet);
-
-		/* lookup: p: peers: ["udp.src"] */
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_who.port = be16(data + 54);
-			found = find_peers(&key, lease, 0, &row_p_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_forward_changing);
-			if (found == FR_MISSING)
-				row_p_2 = NULL;
-		}
-		if (!row_p_2)
-			return fr_up(skb, reason_forward_no_peers);
-
-		/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unw... */
-		if (be16(data + 68) == 0xffff) { /* rule */
-			struct event_gone *event0 = bpf_ringbuf_reserve(&fr_events,
-				sizeof(struct event_gone), 0);
-			if (event0) {
-				fr_head(&event0->head, 0, 2, sizeof(*event0));
-				st64((void *)event0 + 16, ld64(data + 22));
-				st64((void *)event0 + 24, ld64(data + 22 + 8));
-				fr_submit(&event0->head, bpf_ktime_get_ns());
-			} else {
-				fr_lose(2);
-			}
-			return fr_drop(skb->len, reason_forward_unwanted);
-		}
-
-		/* {send: {from: "p.local", to: "p.peer"}}, */
-		if ((fr_is_v4(row_p_2->m_local.addr)) != (fr_is_v4(row_p_2->m_peer.addr)))
-			return fr_up(skb, reason_forward_address_family);
-		if (!(fr_is_v4(row_p_2->m_peer.addr))) { /* ipv6 stays */
-			v_partial_3 = fr_partial(skb);
-			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) ||
-			      ((v_partial_3 >> 16) >= 70)))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_forward_udp_checksum);
-
-			/* {send: {from: "p.local", to: "p.peer"}}, */
-			if (!((skb->len <= v_ip_end_2) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT &&
-				     row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-				if (row_p_2->h_hop_peer.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_p_2->h_hop_peer.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_p_2->h_hop_peer.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if (v_ip_end_2 - 14 > row_p_2->h_hop_peer.mtu)
-				return fr_up(skb, reason_forward_too_big);
-
-			/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.top... */
-			{
-				struct fr_translation_key key = { .key = be16(data + 66),
-					.space = row_p_2->m_topics };
-				struct fr_translation *translation = NULL;
-				int how = fr_translation(&key, &translation);
-
-				if (how == FR_TRANSLATING)
-					return fr_up(skb, reason_forward_translating);
-				if (how == FR_TRANSLATIONS_FULL || !translation)
-					return fr_up(skb, reason_forward_translations_full);
-				if (how == FR_TRANSLATE) {
-					fr_translated(translation, 7);
-				}
-				v_topics_2 = translation->value;
-			}
-			v_topic_2 = v_topics_2;
-
-			/* {send: {from: "p.local", to: "p.peer"}}, */
-			return prog_forward_write3(skb, data, v_ip_end_2, v_udp_end_2, v_topic_2,
-						   v_partial_3, row_p_2);
-		}
-
-		/* {send: {from: "p.local", to: "p.peer"}}, */
-		v_payload_len_2 = v_udp_end_2 - 70;
-		v_partial_4 = fr_partial(skb);
-		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) ||
-		      (((v_partial_4 >> 16) >= 70) &&
-		       ((v_partial_4 & 0xffff) < ((70ULL + v_payload_len_2) - 1)))))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-
-		/* {send: {from: "p.local", to: "p.peer"}}, */
-		if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT &&
-			     row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-			if (row_p_2->h_hop_peer.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_forward_local);
-			if (row_p_2->h_hop_peer.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_forward_unreachable);
-			if (row_p_2->h_hop_peer.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_forward_blackhole);
-			if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_forward_prohibit);
-			return fr_up(skb, reason_forward_no_route);
-		}
-		if (36ULL + v_payload_len_2 > row_p_2->h_hop_peer.mtu)
-			return fr_up(skb, reason_forward_too_big);
-
-		/* {let: {number: "low(alloc(p.next, 2), 32)", topic: "translate(p.topics, msg... */
-		{
-			struct fr_translation_key key = { .key = be16(data + 66),
-							 .space = row_p_2->m_topics };
-			struct fr_translation *translation = NULL;
-			int how = fr_translation(&key, &translation);
-
-			if (how == FR_TRANSLATING)
-				return fr_up(skb, reason_forward_translating);
-			if (how == FR_TRANSLATIONS_FULL || !translation)
-				return fr_up(skb, reason_forward_translations_full);
-			if (how == FR_TRANSLATE) {
-				fr_translated(translation, 7);
-			}
-			v_topics_2 = translation->value;
-		}
-		v_topic_2 = v_topics_2;
-
-		/* {send: {from: "p.local", to: "p.peer"}}, */
-		return prog_forward_write4(skb, data, v_udp_end_2, v_topic_2, v_payload_len_2,
-					   v_partial_4, row_p_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_forward_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_forward_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }

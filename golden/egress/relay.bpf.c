@@ -12,6 +12,55 @@
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_tcp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be32 seq;
+	__be32 ack;
+	__u8 data_offset_reserved;
+	__u8 cwr_to_fin;
+	__be16 window;
+	__be16 checksum;
+	__be16 urgent;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /*
  * prog_leaving: tc/egress
  *	eth ipv4 udp
@@ -31,34 +80,32 @@ enum {
 	reason_leaving_mapped_address, reason_leaving_ipv6_payload_length, reason_leaving_not_ip,
 };
 
-static __always_inline int prog_leaving_write1(struct __sk_buff *skb, void *data)
+static __always_inline int prog_leaving_ipv4_udp_send(struct __sk_buff *skb, void *data)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x0 = ld16(data + 14);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x0) + 0x6045);
-	__u32 priority = 6;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->version_ihl)) +
+					 0x6045);
+	__u32 new_priority = 6;
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 12);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 12);
 
-	st16(data + 14, bpf_htons(0x4560));
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 12);
-	}
-	skb->priority = priority;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	st16(&new_ipv4->version_ihl, bpf_htons(0x4560));
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 14, 12);
+	skb->priority = new_priority;
 
 	fr_count(reason_leaving_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_write2(struct __sk_buff *skb)
+static __always_inline int prog_leaving_ipv4_udp_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -66,34 +113,64 @@ static __always_inline int prog_leaving_write2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_write3(struct __sk_buff *skb, void *data)
+static __always_inline int prog_leaving_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 ip_end)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_leaving_udp_length);
+	__u64 l4_end = 34ULL + be16(&udp->length);
+	if (!(l4_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_leaving_super_packet);
+	if (l4_end != ip_end)
+		return fr_up(skb, reason_leaving_udp_length);
+
+	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
+	if (be16(&udp->dst_port) == 25) { /* rule */
+		return fr_drop(skb->len, reason_leaving_mail);
+	}
+
+	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
+	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) { /* rule */
+		fr_named_add(0, 1);
+		return prog_leaving_ipv4_udp_send(skb, data);
+	}
+
+	/* {do: ["pass"]}, */
+	return prog_leaving_ipv4_udp_send_2(skb);
+}
+
+static __always_inline int prog_leaving_ipv4_tcp_send(struct __sk_buff *skb, void *data)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x0 = ld16(data + 14);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x0) + 0x6045);
-	__u32 priority = 6;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->version_ihl)) +
+					 0x6045);
+	__u32 new_priority = 6;
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 12);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 12);
 
-	st16(data + 14, bpf_htons(0x4560));
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 12);
-	}
-	skb->priority = priority;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	st16(&new_ipv4->version_ihl, bpf_htons(0x4560));
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 14, 12);
+	skb->priority = new_priority;
 
 	fr_count(reason_leaving_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_write4(struct __sk_buff *skb)
+static __always_inline int prog_leaving_ipv4_tcp_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -101,30 +178,99 @@ static __always_inline int prog_leaving_write4(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_write5(struct __sk_buff *skb, void *data)
+static __always_inline int prog_leaving_ipv4_tcp(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 ip_end)
 {
-	__s64 csum;
+	void *at_l4_options_end;
+	struct hdr_tcp *tcp = data + 34;
+
+	if ((void *)(tcp + 1) > data_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (54ULL > ip_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return fr_up(skb, reason_leaving_tcp_data_offset);
+	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	if (l4_options_size > 40)
+		return fr_up(skb, reason_leaving_tcp_options);
+	__u64 l4_options_end = fr_forget(skb, 54ULL + l4_options_size);
+	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > data_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (l4_options_end > ip_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 34))
+		return fr_up(skb, reason_leaving_tcp_data_offset);
+
+	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
+	if (be16(&tcp->dst_port) == 25) { /* rule */
+		return fr_drop(skb->len, reason_leaving_mail);
+	}
+
+	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
+	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) { /* rule */
+		fr_named_add(0, 1);
+		return prog_leaving_ipv4_tcp_send(skb, data);
+	}
+
+	/* {do: ["pass"]}, */
+	return prog_leaving_ipv4_tcp_send_2(skb);
+}
+
+static __always_inline int prog_leaving_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_leaving_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_leaving_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_leaving_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_leaving_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_leaving_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_leaving_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_leaving_ipv4_total_length);
+
+	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
+	if (be8(&ipv4->protocol) == 17)
+		return prog_leaving_ipv4_udp(skb, data, data_end, ip_end);
+	if (be8(&ipv4->protocol) == 6)
+		return prog_leaving_ipv4_tcp(skb, data, data_end, ip_end);
+	return fr_up(skb, reason_leaving_not_l4);
+}
+
+static __always_inline int prog_leaving_ipv6_udp_send(struct __sk_buff *skb, void *data)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl(0x66000000ULL | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff));
-	__u32 priority = 6;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x66000000ULL |
+						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
+							be8(ipv6->version_to_flow_label +
+							    3)) & 0xfffff));
+	__u32 new_priority = 6;
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 4);
 
-	st32(data + 14, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 4);
-	}
-	skb->priority = priority;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, 14, 4);
+	skb->priority = new_priority;
 
 	fr_count(reason_leaving_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_write6(struct __sk_buff *skb)
+static __always_inline int prog_leaving_ipv6_udp_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -132,35 +278,130 @@ static __always_inline int prog_leaving_write6(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_write7(struct __sk_buff *skb, void *data)
+static __always_inline int prog_leaving_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 ip_end)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_leaving_udp_length);
+	__u64 l4_end = 54ULL + be16(&udp->length);
+	if (!(l4_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_leaving_super_packet);
+	if (l4_end != ip_end)
+		return fr_up(skb, reason_leaving_udp_length);
+
+	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
+	if (be16(&udp->dst_port) == 25) { /* rule */
+		return fr_drop(skb->len, reason_leaving_mail);
+	}
+
+	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
+	if (be16(&udp->dst_port) >= 0x13c4 && be16(&udp->dst_port) <= 0x13c5) { /* rule */
+		fr_named_add(0, 1);
+		return prog_leaving_ipv6_udp_send(skb, data);
+	}
+
+	/* {do: ["pass"]}, */
+	return prog_leaving_ipv6_udp_send_2(skb);
+}
+
+static __always_inline int prog_leaving_ipv6_tcp_send(struct __sk_buff *skb, void *data)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl(0x66000000ULL | ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff));
-	__u32 priority = 6;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x66000000ULL |
+						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
+							be8(ipv6->version_to_flow_label +
+							    3)) & 0xfffff));
+	__u32 new_priority = 6;
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 4);
 
-	st32(data + 14, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 4);
-	}
-	skb->priority = priority;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, 14, 4);
+	skb->priority = new_priority;
 
 	fr_count(reason_leaving_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_leaving_write8(struct __sk_buff *skb)
+static __always_inline int prog_leaving_ipv6_tcp_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_leaving_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_leaving_ipv6_tcp(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 ip_end)
+{
+	void *at_l4_options_end;
+	struct hdr_tcp *tcp = data + 54;
+
+	if ((void *)(tcp + 1) > data_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (74ULL > ip_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return fr_up(skb, reason_leaving_tcp_data_offset);
+	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	if (l4_options_size > 40)
+		return fr_up(skb, reason_leaving_tcp_options);
+	__u64 l4_options_end = fr_forget(skb, 74ULL + l4_options_size);
+	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > data_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (l4_options_end > ip_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 54))
+		return fr_up(skb, reason_leaving_tcp_data_offset);
+
+	/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
+	if (be16(&tcp->dst_port) == 25) { /* rule */
+		return fr_drop(skb->len, reason_leaving_mail);
+	}
+
+	/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, priority: 6}}, {... */
+	if (be16(&tcp->dst_port) >= 0x13c4 && be16(&tcp->dst_port) <= 0x13c5) { /* rule */
+		fr_named_add(0, 1);
+		return prog_leaving_ipv6_tcp_send(skb, data);
+	}
+
+	/* {do: ["pass"]}, */
+	return prog_leaving_ipv6_tcp_send_2(skb);
+}
+
+static __always_inline int prog_leaving_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_leaving_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_leaving_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_leaving_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_leaving_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_leaving_ipv6_payload_length);
+
+	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
+	if (be8(&ipv6->next_header) == 17)
+		return prog_leaving_ipv6_udp(skb, data, data_end, ip_end);
+	if (be8(&ipv6->next_header) == 6)
+		return prog_leaving_ipv6_tcp(skb, data, data_end, ip_end);
+	return fr_up(skb, reason_leaving_not_l4);
 }
 
 SEC("tc") int prog_leaving(struct __sk_buff *skb)
@@ -168,20 +409,12 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_l4_end;
-	__u64 v_l4_options_size;
-	__u64 v_l4_options_end;
-	void *p_l4_options_end;
-	__u64 v_ip_end_2;
-	__u64 v_l4_end_2;
-	__u64 v_l4_options_size_2;
-	__u64 v_l4_options_end_2;
-	void *p_l4_options_end_2;
 
 	fr_pull(skb, 114);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: leaving: { */
 	if (!fr_lease_valid(lease, now))
@@ -190,180 +423,13 @@ SEC("tc") int prog_leaving(struct __sk_buff *skb)
 	/* hook: "tc/egress" */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_leaving_vlan_tag);
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_leaving_truncated);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_leaving_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_leaving_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_leaving_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_leaving_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_leaving_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_leaving_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_leaving_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_leaving_ipv4_total_length);
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		if (be8(data + 23) == 17) { /* udp */
-			if (data + 42 > data_end)
-				return fr_up(skb, reason_leaving_truncated);
-			if (42ULL > v_ip_end)
-				return fr_up(skb, reason_leaving_truncated);
-			if (be16(data + 38) < 8)
-				return fr_up(skb, reason_leaving_udp_length);
-			v_l4_end = 34ULL + be16(data + 38); /* udp.length */
-			if (!((v_l4_end == v_ip_end) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_leaving_super_packet);
-			if (v_l4_end != v_ip_end)
-				return fr_up(skb, reason_leaving_udp_length);
-
-			/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
-			if (be16(data + 36) == 25) { /* rule */
-				return fr_drop(skb->len, reason_leaving_mail);
-			}
-
-			/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, ... */
-			if ((be16(data + 36) >= 0x13c4) && (be16(data + 36) <= 0x13c5)) { /* rule */
-				fr_named_add(0, 1);
-				return prog_leaving_write1(skb, data);
-			}
-
-			/* {do: ["pass"]}, */
-			return prog_leaving_write2(skb);
-		}
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		if (be8(data + 23) == 6) { /* tcp */
-			if (data + 54 > data_end)
-				return fr_up(skb, reason_leaving_truncated);
-			if (54ULL > v_ip_end)
-				return fr_up(skb, reason_leaving_truncated);
-			if ((be8(data + 46) >> 4) < 5)
-				return fr_up(skb, reason_leaving_tcp_data_offset);
-			v_l4_options_size = ((be8(data + 46) >> 4) * 4) - 20; /* tcp.data_offset */
-			if (v_l4_options_size > 40)
-				return fr_up(skb, reason_leaving_tcp_options);
-			v_l4_options_end = fr_forget(skb, 54ULL + v_l4_options_size);
-			p_l4_options_end = fr_pin(data + fr_bound(v_l4_options_end, 0x7f));
-			if (p_l4_options_end > data_end)
-				return fr_up(skb, reason_leaving_truncated);
-			if (v_l4_options_end > v_ip_end)
-				return fr_up(skb, reason_leaving_truncated);
-			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34))
-				return fr_up(skb, reason_leaving_tcp_data_offset);
-
-			/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
-			if (be16(data + 36) == 25) { /* rule */
-				return fr_drop(skb->len, reason_leaving_mail);
-			}
-
-			/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, ... */
-			if ((be16(data + 36) >= 0x13c4) && (be16(data + 36) <= 0x13c5)) { /* rule */
-				fr_named_add(0, 1);
-				return prog_leaving_write3(skb, data);
-			}
-
-			/* {do: ["pass"]}, */
-			return prog_leaving_write4(skb);
-		}
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		return fr_up(skb, reason_leaving_not_l4);
-	}
-
-	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_leaving_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_leaving_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_leaving_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_leaving_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_leaving_ipv6_payload_length);
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		if (be8(data + 20) == 17) { /* udp */
-			if (data + 62 > data_end)
-				return fr_up(skb, reason_leaving_truncated);
-			if (62ULL > v_ip_end_2)
-				return fr_up(skb, reason_leaving_truncated);
-			if (be16(data + 58) < 8)
-				return fr_up(skb, reason_leaving_udp_length);
-			v_l4_end_2 = 54ULL + be16(data + 58); /* udp.length */
-			if (!((v_l4_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_leaving_super_packet);
-			if (v_l4_end_2 != v_ip_end_2)
-				return fr_up(skb, reason_leaving_udp_length);
-
-			/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
-			if (be16(data + 56) == 25) { /* rule */
-				return fr_drop(skb->len, reason_leaving_mail);
-			}
-
-			/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, ... */
-			if ((be16(data + 56) >= 0x13c4) && (be16(data + 56) <= 0x13c5)) { /* rule */
-				fr_named_add(0, 1);
-				return prog_leaving_write5(skb, data);
-			}
-
-			/* {do: ["pass"]}, */
-			return prog_leaving_write6(skb);
-		}
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		if (be8(data + 20) == 6) { /* tcp */
-			if (data + 74 > data_end)
-				return fr_up(skb, reason_leaving_truncated);
-			if (74ULL > v_ip_end_2)
-				return fr_up(skb, reason_leaving_truncated);
-			if ((be8(data + 66) >> 4) < 5)
-				return fr_up(skb, reason_leaving_tcp_data_offset);
-			/* tcp.data_offset */
-			v_l4_options_size_2 = ((be8(data + 66) >> 4) * 4) - 20;
-			if (v_l4_options_size_2 > 40)
-				return fr_up(skb, reason_leaving_tcp_options);
-			v_l4_options_end_2 = fr_forget(skb, 74ULL + v_l4_options_size_2);
-			p_l4_options_end_2 = fr_pin(data + fr_bound(v_l4_options_end_2, 0x7f));
-			if (p_l4_options_end_2 > data_end)
-				return fr_up(skb, reason_leaving_truncated);
-			if (v_l4_options_end_2 > v_ip_end_2)
-				return fr_up(skb, reason_leaving_truncated);
-			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54))
-				return fr_up(skb, reason_leaving_tcp_data_offset);
-
-			/* {match: "l4.dst_port": 25, do: [{drop: "mail"}]}, */
-			if (be16(data + 56) == 25) { /* rule */
-				return fr_drop(skb->len, reason_leaving_mail);
-			}
-
-			/* {match: "l4.dst_port": 5060 | 5061, do: [{mark: {dscp: 24, ecn: 0, ... */
-			if ((be16(data + 56) >= 0x13c4) && (be16(data + 56) <= 0x13c5)) { /* rule */
-				fr_named_add(0, 1);
-				return prog_leaving_write7(skb, data);
-			}
-
-			/* {do: ["pass"]}, */
-			return prog_leaving_write8(skb);
-		}
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		return fr_up(skb, reason_leaving_not_l4);
-	}
-
-	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
+	if (be16(&eth->type) == 0x800)
+		return prog_leaving_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_leaving_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_leaving_not_ip);
 }

@@ -13,6 +13,49 @@
 #define FR_NEEDS_ELEMENTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_media {
+	__be16 stream;
+	__be16 profile;
+	__be16 words;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /*
  * prog_sort: tc/ingress
  *	eth ipv4 udp media
@@ -32,59 +75,290 @@ enum {
 	reason_sort_mapped_address, reason_sort_ipv6_payload_length, reason_sort_not_ip,
 };
 
-static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data, __u64 v_priority)
+static __always_inline int prog_sort_ipv4_rest_send(struct __sk_buff *skb, void *data,
+						    __u64 priority)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	/* ipv4: version ihl dscp ecn */
-	__u16 x0 = bpf_htons((0x4500ULL | (((v_priority == 0) ? 46ULL : 10ULL) << 2)) |
-			     (be8(data + 15) & 3));
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       (((priority == 0) ? 46ULL : 10ULL) << 2) |
+					       (be8(&ipv4->dscp_ecn) & 3));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 14);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
-	__u32 priority = v_priority;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->version_ihl)) +
+					 ipv4_version_to_ecn);
+	__u32 new_priority = priority;
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 12);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 12);
 
-	st16(data + 14, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 12);
-	}
-	skb->priority = priority;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 14, 12);
+	skb->priority = new_priority;
 
 	fr_count(reason_sort_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data, __u64 v_priority_2)
+static __always_inline int prog_sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					       __u64 udp_end, __u64 media_list_size,
+					       __u64 media_list_end)
 {
-	__s64 csum;
+	void *at_media_list_end;
+	struct hdr_media *media = data + 42;
+	struct hdr_udp *udp = data + 34;
+
+	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
+	at_media_list_end = fr_pin(data + fr_bound(media_list_end, 0x7f));
+	if (at_media_list_end > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (media_list_end > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+
+	/* stack: ["eth", "ip", "udp", "media"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_sort_super_packet);
+
+	/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
+	__u64 media_list_element;
+	{
+		__u64 form = (be16(&media->profile) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
+			((be16(&media->profile) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
+			FR_NO_FORM;
+		__u64 element = form == FR_NO_FORM ? 0 :
+			fr_find_element(skb, 48, 48 + media_list_size, form, 3);
+
+		media_list_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) :
+			0;
+	}
+
+	/* {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{drop: "mark... */
+	__u64 media_list_found;
+	__u64 media_list_element_2;
+	{
+		__u64 form = (be16(&media->profile) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
+			((be16(&media->profile) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
+			FR_NO_FORM;
+		__u64 element = form == FR_NO_FORM ? 0 :
+			fr_find_element(skb, 48, 48 + media_list_size, form, 9);
+
+		media_list_found = element != 0;
+		media_list_element_2 = element ?
+			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
+	}
+
+	/* match: "udp.dst_port": 5004 */
+	if (be16(&udp->dst_port) != 0x138c)
+		return fr_up(skb, reason_sort_no_match);
+	__u64 priority = ((media_list_element >> 56) & 255) >> 6;
+	if (media_list_found && ((media_list_element_2 >> 48) & 255) == 255) { /* rule */
+		return fr_drop(skb->len, reason_sort_marked);
+	}
+
+	/* {when: "priority > 2", do: [{drop: "late"}]}, */
+	if (priority > 2) { /* rule */
+		return fr_drop(skb->len, reason_sort_late);
+	}
+
+	/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: ... */
+	fr_named_add(0, 1);
+	return prog_sort_ipv4_rest_send(skb, data, priority);
+}
+
+static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_media *media = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_sort_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_sort_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_sort_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_sort_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_sort_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_sort_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_sort_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_sort_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_sort_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "media"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_sort_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
+	if ((void *)(media + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (48ULL > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+	__u64 media_list_size = be16(&media->words) * 4;
+	if (media_list_size > 64)
+		return fr_up(skb, reason_sort_media_list);
+	__u64 media_list_end = fr_forget(skb, 48ULL + media_list_size);
+
+	return prog_sort_ipv4_rest(skb, data, data_end, udp_end, media_list_size, media_list_end);
+}
+
+static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb, void *data, __u64 priority)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl(((0x60000000ULL | (((v_priority_2 == 0) ? 46ULL : 10ULL) << 22)) |
-			      (((be8(data + 15) >> 4) & 3) << 20)) |
-			      ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff));
-	__u32 priority = v_priority_2;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((priority == 0) ? 46ULL : 10ULL) << 22) |
+						      (((be8(ipv6->version_to_flow_label +
+						      1) >> 4) & 3) << 20) |
+						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
+							be8(ipv6->version_to_flow_label +
+							    3)) & 0xfffff));
+	__u32 new_priority = priority;
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 4);
 
-	st32(data + 14, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 4);
-	}
-	skb->priority = priority;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, 14, 4);
+	skb->priority = new_priority;
 
 	fr_count(reason_sort_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	void *at_media_list_end;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_media *media = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_sort_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_sort_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_sort_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_sort_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_sort_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "media"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_sort_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
+	if ((void *)(media + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (68ULL > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+	__u64 media_list_size = be16(&media->words) * 4;
+	if (media_list_size > 64)
+		return fr_up(skb, reason_sort_media_list);
+	__u64 media_list_end = fr_forget(skb, 68ULL + media_list_size);
+	at_media_list_end = fr_pin(data + fr_bound(media_list_end, 0xff));
+	if (at_media_list_end > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (media_list_end > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_sort_super_packet);
+
+	/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
+	__u64 media_list_element;
+	{
+		__u64 form = (be16(&media->profile) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
+			((be16(&media->profile) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
+			FR_NO_FORM;
+		__u64 element = form == FR_NO_FORM ? 0 :
+			fr_find_element(skb, 68, 68 + media_list_size, form, 3);
+
+		media_list_element = element ? fr_leading(skb, element >> 32, (__u32)element - 1) :
+			0;
+	}
+
+	/* {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{drop: "mark... */
+	__u64 media_list_found;
+	__u64 media_list_element_2;
+	{
+		__u64 form = (be16(&media->profile) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
+			((be16(&media->profile) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
+			FR_NO_FORM;
+		__u64 element = form == FR_NO_FORM ? 0 :
+			fr_find_element(skb, 68, 68 + media_list_size, form, 9);
+
+		media_list_found = element != 0;
+		media_list_element_2 = element ?
+			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
+	}
+
+	/* match: "udp.dst_port": 5004 */
+	if (be16(&udp->dst_port) != 0x138c)
+		return fr_up(skb, reason_sort_no_match);
+	__u64 priority = ((media_list_element >> 56) & 255) >> 6;
+	if (media_list_found && ((media_list_element_2 >> 48) & 255) == 255) { /* rule */
+		return fr_drop(skb->len, reason_sort_marked);
+	}
+
+	/* {when: "priority > 2", do: [{drop: "late"}]}, */
+	if (priority > 2) { /* rule */
+		return fr_drop(skb->len, reason_sort_late);
+	}
+
+	/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, {count: ... */
+	fr_named_add(0, 1);
+	return prog_sort_ipv6_send(skb, data, priority);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
@@ -92,28 +366,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_media_list_size;
-	__u64 v_media_list_end;
-	void *p_media_list_end;
-	__u64 v_media_list_element;
-	__u64 v_media_list_found_2;
-	__u64 v_media_list_element_2;
-	__u64 v_priority;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_media_list_size_2;
-	__u64 v_media_list_end_2;
-	void *p_media_list_end_2;
-	__u64 v_media_list_element_3;
-	__u64 v_media_list_found_4;
-	__u64 v_media_list_element_4;
-	__u64 v_priority_2;
 
 	fr_pull(skb, 132);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: sort: { */
 	if (!fr_lease_valid(lease, now))
@@ -129,224 +387,13 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			return fr_up(skb, reason_sort_link_broadcast);
 		return fr_up(skb, reason_sort_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
 
 	/* stack: ["eth", "ip", "udp", "media"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_sort_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_sort_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_sort_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_sort_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_sort_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_sort_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_sort_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_sort_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_sort_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_sort_multicast);
-			return fr_up(skb, reason_sort_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "media"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_sort_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_sort_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_sort_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_sort_udp_length);
-
-		/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
-		if (data + 48 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (48ULL > v_udp_end)
-			return fr_up(skb, reason_sort_truncated);
-		v_media_list_size = be16(data + 46) * 4; /* media.words */
-		if (v_media_list_size > 64)
-			return fr_up(skb, reason_sort_media_list);
-		v_media_list_end = fr_forget(skb, 48ULL + v_media_list_size);
-		p_media_list_end = fr_pin(data + fr_bound(v_media_list_end, 0x7f));
-		if (p_media_list_end > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (v_media_list_end > v_udp_end)
-			return fr_up(skb, reason_sort_truncated);
-
-		/* stack: ["eth", "ip", "udp", "media"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_sort_super_packet);
-
-		/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-		{
-			__u64 form = (be16(data + 44) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-				((be16(data + 44) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
-				FR_NO_FORM;
-			__u64 element = form == FR_NO_FORM ? 0 :
-				fr_find_element(skb, 48, 48 + v_media_list_size, form, 3);
-
-			v_media_list_element = element ?
-				fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-		}
-
-		/* {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{dro... */
-		{
-			__u64 form = (be16(data + 44) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-				((be16(data + 44) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
-				FR_NO_FORM;
-			__u64 element = form == FR_NO_FORM ? 0 :
-				fr_find_element(skb, 48, 48 + v_media_list_size, form, 9);
-
-			v_media_list_found_2 = element != 0;
-			v_media_list_element_2 = element ?
-				fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-		}
-
-		/* match: "udp.dst_port": 5004 */
-		if (be16(data + 36) != 0x138c)
-			return fr_up(skb, reason_sort_no_match);
-
-		/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-		v_priority = ((v_media_list_element >> 56) & 255) >> 6;
-
-		/* {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{dro... */
-		/* rule */
-		if (v_media_list_found_2 && (((v_media_list_element_2 >> 48) & 255) == 255)) {
-			return fr_drop(skb->len, reason_sort_marked);
-		}
-
-		/* {when: "priority > 2", do: [{drop: "late"}]}, */
-		if (v_priority > 2) { /* rule */
-			return fr_drop(skb->len, reason_sort_late);
-		}
-
-		/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, ... */
-		fr_named_add(0, 1);
-		return prog_sort_write1(skb, data, v_priority);
-	}
-
-	/* stack: ["eth", "ip", "udp", "media"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_sort_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_sort_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_sort_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_sort_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_sort_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_sort_multicast);
-			return fr_up(skb, reason_sort_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "media"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_sort_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_sort_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_sort_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_sort_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_sort_udp_length);
-
-		/* {name: "list", bytes: "words * 4", max: 64, elements: [ */
-		if (data + 68 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (68ULL > v_udp_end_2)
-			return fr_up(skb, reason_sort_truncated);
-		v_media_list_size_2 = be16(data + 66) * 4; /* media.words */
-		if (v_media_list_size_2 > 64)
-			return fr_up(skb, reason_sort_media_list);
-		v_media_list_end_2 = fr_forget(skb, 68ULL + v_media_list_size_2);
-		p_media_list_end_2 = fr_pin(data + fr_bound(v_media_list_end_2, 0xff));
-		if (p_media_list_end_2 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (v_media_list_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_sort_truncated);
-
-		/* stack: ["eth", "ip", "udp", "media"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_sort_super_packet);
-
-		/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-		{
-			__u64 form = (be16(data + 64) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-				((be16(data + 64) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
-				FR_NO_FORM;
-			__u64 element = form == FR_NO_FORM ? 0 :
-				fr_find_element(skb, 68, 68 + v_media_list_size_2, form, 3);
-
-			v_media_list_element_3 = element ?
-				fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-		}
-
-		/* {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{dro... */
-		{
-			__u64 form = (be16(data + 64) == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-				((be16(data + 64) & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
-				FR_NO_FORM;
-			__u64 element = form == FR_NO_FORM ? 0 :
-				fr_find_element(skb, 68, 68 + v_media_list_size_2, form, 9);
-
-			v_media_list_found_4 = element != 0;
-			v_media_list_element_4 = element ?
-				fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-		}
-
-		/* match: "udp.dst_port": 5004 */
-		if (be16(data + 56) != 0x138c)
-			return fr_up(skb, reason_sort_no_match);
-
-		/* priority: {levels: 4, from: "element(media.list, 3, 0) >> 6"} */
-		v_priority_2 = ((v_media_list_element_3 >> 56) & 255) >> 6;
-
-		/* {when: "has(media.list, 9) && element(media.list, 9, 1) == 0xFF", do: [{dro... */
-		/* rule */
-		if (v_media_list_found_4 && (((v_media_list_element_4 >> 48) & 255) == 255)) {
-			return fr_drop(skb->len, reason_sort_marked);
-		}
-
-		/* {when: "priority > 2", do: [{drop: "late"}]}, */
-		if (v_priority_2 > 2) { /* rule */
-			return fr_drop(skb->len, reason_sort_late);
-		}
-
-		/* {do: [{mark: {priority: "priority", dscp: "pick(priority == 0, 46, 10)"}}, ... */
-		fr_named_add(0, 1);
-		return prog_sort_write2(skb, data, v_priority_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "media"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_sort_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_sort_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_sort_not_ip);
 }

@@ -13,6 +13,52 @@
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_seal {
+	__be32 id;
+} __attribute__((packed));
+
+struct hdr_shim {
+	__be16 length;
+	__be16 size;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /*
  * prog_wrap: tc/ingress
  *	eth ipv4 udp seal
@@ -33,162 +79,318 @@ enum {
 	reason_wrap_udp_checksum, reason_wrap_not_ip,
 };
 
-static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len,
-					    __u64 v_partial)
+static __always_inline int prog_wrap_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					       __u64 partial)
 {
-	__s64 csum;
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_seal *seal = data + 42;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-	__u16 x3 = ld16(data + 14); /* ipv4: version ihl dscp ecn */
-	__u16 x4 = bpf_htons(v_payload_len + 36); /* ipv4: total_length */
-	__u32 x5 = ld32(data + 18); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-	__u16 x6 = ld16(data + 22); /* ipv4: ttl protocol */
-	__u64 x7 = ld64(data + 26); /* ipv4: src, ipv4: dst */
-	__u32 x8 = ld32(data + 34); /* udp: src_port, udp: dst_port */
-	__u16 x9 = bpf_htons(v_payload_len + 16); /* udp: length */
-	__u32 x10 = ld32(data + 42); /* seal: id */
-	__u16 x11 = bpf_htons(v_payload_len - 3); /* shim: length */
-	__u16 x12 = bpf_htons((v_payload_len - 3) + 4); /* shim: size */
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
+	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 36);
+	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
+	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
+	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
+	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
+	__be16 udp_length = bpf_htons(payload_len + 16);
+	__be32 seal_id = ld32(&seal->id);
+	__be16 shim_length = bpf_htons(payload_len - 3);
+	__be16 shim_size = bpf_htons((payload_len - 3) + 4);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x13 = ld32(data + 26);
-	__u32 x14 = ld32(data + 30);
-	__u16 x15 = ld16(data + 38);
-	__u64 was0 = (__u64)x13 + x14 + x15 + 0x1100;
-	__u64 now0 = (__u64)x13 + x14 + x9 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + was0) + (__u64)x9 + x11 +
-				 x12 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)old_udp_length + udp_old_pseudo) +
+						(__u64)udp_length + shim_length + shim_size +
+						udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u16 x16 = ld16(data + 16);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - (x16) + x4);
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->total_length)) +
+					 ipv4_total_length);
 
-	int err = fr_resize(skb, 46, 50, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 46, 50, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) :
-			fr_up(skb, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 50 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 36);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 36);
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st64(data + 6, x2);
-	st16(data + 14, x3);
-	st16(data + 16, x4);
-	st32(data + 18, x5);
-	st16(data + 22, x6);
-	st64(data + 26, x7);
-	st32(data + 34, x8);
-	st16(data + 38, x9);
-	st32(data + 42, x10);
-	st16(data + 46, x11);
-	st16(data + 48, x12);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_seal *new_seal = data + 42;
+	struct hdr_shim *new_shim = data + 46;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st64(new_eth->src, eth_src_eth_src_eth_type);
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st64(new_ipv4->src, ipv4_src_ipv4_dst);
+	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st32(&new_seal->id, seal_id);
+	st16(&new_shim->length, shim_length);
+	st16(&new_shim->size, shim_size);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 36);
-	}
+	fr_complete_end(skb, csum, 14, 36);
 
 	fr_count(reason_wrap_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data,
-					    __u64 v_payload_len_2, __u64 v_partial_2)
+static __always_inline int prog_wrap_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_seal *seal = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_wrap_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_wrap_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_wrap_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_wrap_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_wrap_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_wrap_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_wrap_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_wrap_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_wrap_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "seal"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_wrap_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_wrap_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_wrap_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_wrap_udp_length);
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_wrap_not_seal);
+
+	/* seal: { */
+	if ((void *)(seal + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (46ULL > udp_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (udp_end < 49)
+		return fr_up(skb, reason_wrap_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_wrap_super_packet);
+
+	/* do: [{push: shim: {}}, "pass"] */
+	__u64 payload_len = udp_end - 46;
+	if ((payload_len + 36) > 0xffff)
+		return fr_up(skb, reason_wrap_length);
+	if ((payload_len + 16) > 0xffff)
+		return fr_up(skb, reason_wrap_length);
+	if ((payload_len - 3) > 0xffff)
+		return fr_up(skb, reason_wrap_length);
+	if (((payload_len - 3) + 4) > 0xffff)
+		return fr_up(skb, reason_wrap_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 ||
+	      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
+		return fr_up(skb, reason_wrap_partial_checksum);
+	return prog_wrap_ipv4_send(skb, data, payload_len, partial);
+}
+
+static __always_inline int prog_wrap_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					       __u64 partial)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_seal *seal = data + 62;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-	__u32 x3 = ld32(data + 14); /* ipv6: version dscp ecn flow_label */
-	__u16 x4 = bpf_htons(v_payload_len_2 + 16); /* ipv6: payload_length */
-	__u16 x5 = ld16(data + 20); /* ipv6: next_header hop_limit */
-	__u64 x6 = ld64(data + 22); /* ipv6: src */
-	__u64 x7 = ld64(data + 30); /* ipv6: src */
-	__u64 x8 = ld64(data + 38); /* ipv6: dst */
-	__u64 x9 = ld64(data + 46); /* ipv6: dst */
-	__u32 x10 = ld32(data + 54); /* udp: src_port, udp: dst_port */
-	__u32 x11 = ld32(data + 62); /* seal: id */
-	__u16 x12 = bpf_htons(v_payload_len_2 - 3); /* shim: length */
-	__u16 x13 = bpf_htons((v_payload_len_2 - 3) + 4); /* shim: size */
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
+	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 16);
+	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
+	__be64 ipv6_src = ld64(ipv6->src);
+	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
+	__be64 ipv6_dst = ld64(ipv6->dst);
+	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
+	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
+	__be32 seal_id = ld32(&seal->id);
+	__be16 shim_length = bpf_htons(payload_len - 3);
+	__be16 shim_size = bpf_htons((payload_len - 3) + 4);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u16 x14 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x14 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x4 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + was0) + (__u64)x4 + x12 +
-				 x13 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)old_udp_length + udp_old_pseudo) +
+						(__u64)ipv6_payload_length + shim_length +
+						shim_size + udp_new_pseudo);
 
-	int err = fr_resize(skb, 66, 70, v_payload_len_2, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 66, 70, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) :
-			fr_up(skb, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 70 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 56);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 56);
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st64(data + 6, x2);
-	st32(data + 14, x3);
-	st16(data + 18, x4);
-	st16(data + 20, x5);
-	st64(data + 22, x6);
-	st64(data + 30, x7);
-	st64(data + 38, x8);
-	st64(data + 46, x9);
-	st32(data + 54, x10);
-	st16(data + 58, x4);
-	st32(data + 62, x11);
-	st16(data + 66, x12);
-	st16(data + 68, x13);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_seal *new_seal = data + 62;
+	struct hdr_shim *new_shim = data + 66;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st64(new_eth->src, eth_src_eth_src_eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_2);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_2);
+	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st32(&new_seal->id, seal_id);
+	st16(&new_shim->length, shim_length);
+	st16(&new_shim->size, shim_size);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_wrap_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 56);
-	}
+	fr_complete_end(skb, csum, 14, 56);
 
 	fr_count(reason_wrap_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_wrap_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_seal *seal = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_wrap_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_wrap_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_wrap_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_wrap_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_wrap_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "seal"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_wrap_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_wrap_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_wrap_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_wrap_udp_length);
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_wrap_not_seal);
+
+	/* seal: { */
+	if ((void *)(seal + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (66ULL > udp_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if (udp_end < 69)
+		return fr_up(skb, reason_wrap_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_wrap_super_packet);
+
+	/* do: [{push: shim: {}}, "pass"] */
+	__u64 payload_len = udp_end - 66;
+	if ((payload_len + 16) > 0xffff)
+		return fr_up(skb, reason_wrap_length);
+	if ((payload_len + 16) > 0xffff)
+		return fr_up(skb, reason_wrap_length);
+	if ((payload_len - 3) > 0xffff)
+		return fr_up(skb, reason_wrap_length);
+	if (((payload_len - 3) + 4) > 0xffff)
+		return fr_up(skb, reason_wrap_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c ||
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
+		return fr_up(skb, reason_wrap_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_wrap_udp_checksum);
+	return prog_wrap_ipv6_send(skb, data, payload_len, partial);
 }
 
 SEC("tc") int prog_wrap(struct __sk_buff *skb)
@@ -196,18 +398,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_payload_len_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: wrap: { */
 	if (!fr_lease_valid(lease, now))
@@ -223,162 +419,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			return fr_up(skb, reason_wrap_link_broadcast);
 		return fr_up(skb, reason_wrap_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
 
 	/* stack: ["eth", "ip", "udp", "seal"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_wrap_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_wrap_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_wrap_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_wrap_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_wrap_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_wrap_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_wrap_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_wrap_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_wrap_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_wrap_multicast);
-			return fr_up(skb, reason_wrap_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "seal"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_wrap_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_wrap_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_wrap_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_wrap_udp_length);
-
-		/* stack: ["eth", "ip", "udp", "seal"] */
-		if (be16(data + 36) != 0x1b58)
-			return fr_up(skb, reason_wrap_not_seal);
-
-		/* seal: { */
-		if (data + 46 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (46ULL > v_udp_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (v_udp_end < 49)
-			return fr_up(skb, reason_wrap_truncated);
-
-		/* stack: ["eth", "ip", "udp", "seal"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_wrap_super_packet);
-
-		/* do: [{push: shim: {}}, "pass"] */
-		v_payload_len = v_udp_end - 46;
-		if ((v_payload_len + 36) > 0xffff)
-			return fr_up(skb, reason_wrap_length);
-		if ((v_payload_len + 16) > 0xffff)
-			return fr_up(skb, reason_wrap_length);
-		if ((v_payload_len - 3) > 0xffff)
-			return fr_up(skb, reason_wrap_length);
-		if (((v_payload_len - 3) + 4) > 0xffff)
-			return fr_up(skb, reason_wrap_length);
-		v_partial = fr_partial(skb);
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-		      (((v_partial >> 16) >= 46) &&
-		       ((v_partial & 0xffff) < ((46ULL + v_payload_len) - 1)))))
-			return fr_up(skb, reason_wrap_partial_checksum);
-		return prog_wrap_write1(skb, data, v_payload_len, v_partial);
-	}
-
-	/* stack: ["eth", "ip", "udp", "seal"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_wrap_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_wrap_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_wrap_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_wrap_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_wrap_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_wrap_multicast);
-			return fr_up(skb, reason_wrap_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "seal"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_wrap_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_wrap_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_wrap_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_wrap_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_wrap_udp_length);
-
-		/* stack: ["eth", "ip", "udp", "seal"] */
-		if (be16(data + 56) != 0x1b58)
-			return fr_up(skb, reason_wrap_not_seal);
-
-		/* seal: { */
-		if (data + 66 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if (66ULL > v_udp_end_2)
-			return fr_up(skb, reason_wrap_truncated);
-		if (v_udp_end_2 < 69)
-			return fr_up(skb, reason_wrap_truncated);
-
-		/* stack: ["eth", "ip", "udp", "seal"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_wrap_super_packet);
-
-		/* do: [{push: shim: {}}, "pass"] */
-		v_payload_len_2 = v_udp_end_2 - 66;
-		if ((v_payload_len_2 + 16) > 0xffff)
-			return fr_up(skb, reason_wrap_length);
-		if ((v_payload_len_2 + 16) > 0xffff)
-			return fr_up(skb, reason_wrap_length);
-		if ((v_payload_len_2 - 3) > 0xffff)
-			return fr_up(skb, reason_wrap_length);
-		if (((v_payload_len_2 - 3) + 4) > 0xffff)
-			return fr_up(skb, reason_wrap_length);
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-		      (((v_partial_2 >> 16) >= 66) &&
-		       ((v_partial_2 & 0xffff) < ((66ULL + v_payload_len_2) - 1)))))
-			return fr_up(skb, reason_wrap_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_wrap_udp_checksum);
-
-		/* do: [{push: shim: {}}, "pass"] */
-		return prog_wrap_write2(skb, data, v_payload_len_2, v_partial_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "seal"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_wrap_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_wrap_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_wrap_not_ip);
 }

@@ -13,15 +13,63 @@
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_unit {
+	__u8 version;
+	__u8 number;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
+struct hdr_vlan {
+	__u8 pcp_to_vid[2];
+	__be16 type;
+} __attribute__((packed));
+
 /* table ways */
 struct key_ways {
-	__u8 m_addr[16];
+	__u8 addr[16];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_ways) == 16, "layout of key_ways");
 
 struct val_ways {
-	struct fr_next_hop m_way;
+	struct fr_next_hop way;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -78,21 +126,39 @@ enum {
 	reason_forward_udp_checksum, reason_forward_not_vlan,
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					       struct val_ways *row_w)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_forward_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_forward_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_forward_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_forward_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_forward_prohibit;
+	default:
+		return reason_forward_no_route;
+	}
+}
+
+static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __sk_buff *skb,
+	void *data, __u64 ip_end, struct val_ways *w)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
-	int direct = row_w->m_way.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+					 ipv4_ttl_protocol);
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -100,21 +166,17 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 12);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 12);
 
-	if (direct) {
-		st64(data, ld64(row_w->m_way.hop.dst));
-		st32(data + 8, ld32(row_w->m_way.hop.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 22, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 12);
-	}
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	if (direct)
+		fr_link(data, &w->way.hop);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 14, 12);
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
@@ -122,21 +184,109 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_w->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_w->m_way.hop.ifindex, AF_INET, row_w->m_way.addr + 12);
+		return bpf_redirect(w->way.hop.ifindex, 0);
+	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
 }
 
-static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					       struct val_ways *row_w_2)
+static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	/* ipv6: next_header hop_limit */
-	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1));
-	int direct = row_w_2->m_way.hop.state == FR_HOP_DIRECT;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_unit *unit = data + 42;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_forward_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_forward_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_forward_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_forward_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_forward_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* headers: unit: fields: [ */
+	if ((void *)(unit + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (46ULL > udp_end)
+		return fr_up(skb, reason_forward_truncated);
+
+	/* {name: "version", bits: 8, is: 1}, */
+	if (be8(&unit->version) != 1)
+		return fr_up(skb, reason_forward_unit_version);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_super_packet);
+
+	/* lookup: w: ways: ["ip.dst"] */
+	struct val_ways *w;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.addr, ld32(ipv4->dst));
+		found = find_ways(&key, lease, 0, &w);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
+				     reason_forward_no_ways);
+	}
+
+	/* do: [{send: via: "w.way"}] */
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&w->way.hop)))
+		return fr_up(skb, prog_forward_unusable(w->way.hop.state));
+	if (ip_end - 14 > w->way.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_vlan_in_the_metadata_ipv4_send(skb, data, ip_end, w);
+}
+
+static __always_inline int prog_forward_vlan_in_the_metadata_ipv6_send(struct __sk_buff *skb,
+	void *data, __u64 ip_end, struct val_ways *w)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	__u32 len = skb->len;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -144,20 +294,16 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 8);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 8);
 
-	if (direct) {
-		st64(data, ld64(row_w_2->m_way.hop.dst));
-		st32(data + 8, ld32(row_w_2->m_way.hop.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x86dd));
-	st16(data + 20, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 8);
-	}
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	if (direct)
+		fr_link(data, &w->way.hop);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 14, 8);
 
 	/* The tag in the metadata belongs to the link that the packet came from. */
 	if (bpf_skb_vlan_pop(skb))
@@ -165,163 +311,443 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_w_2->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_w_2->m_way.hop.ifindex, AF_INET6, row_w_2->m_way.addr);
+		return bpf_redirect(w->way.hop.ifindex, 0);
+	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET6, w->way.addr);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data,
-					       __u64 v_payload_len, __u64 v_partial,
-					       struct val_ways *row_w_3)
+static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease)
 {
-	__s64 csum;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_unit *unit = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_forward_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_forward_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_forward_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_forward_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* headers: unit: fields: [ */
+	if ((void *)(unit + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (66ULL > udp_end)
+		return fr_up(skb, reason_forward_truncated);
+
+	/* {name: "version", bits: 8, is: 1}, */
+	if (be8(&unit->version) != 1)
+		return fr_up(skb, reason_forward_unit_version);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_super_packet);
+
+	/* lookup: w: ways: ["ip.dst"] */
+	struct val_ways *w;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.addr, ipv6->dst, 0);
+		found = find_ways(&key, lease, 0, &w);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
+				     reason_forward_no_ways);
+	}
+
+	/* do: [{send: via: "w.way"}] */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&w->way.hop)))
+		return fr_up(skb, prog_forward_unusable(w->way.hop.state));
+	if (ip_end - 14 > w->way.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_vlan_in_the_metadata_ipv6_send(skb, data, ip_end, w);
+}
+
+static __always_inline int prog_forward_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease)
+{
+	struct hdr_eth *eth = data;
+
+	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_forward_vlan_in_the_metadata_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_forward_vlan_in_the_metadata_ipv6(skb, data, data_end, lease);
+	return fr_up(skb, reason_forward_not_ip);
+}
+
+static __always_inline int prog_forward_vlan_ipv4_send(struct __sk_buff *skb, void *data,
+						       __u64 payload_len, __u64 partial,
+						       struct val_ways *w)
+{
+	struct hdr_ipv4 *ipv4 = data + 18;
+	struct hdr_udp *udp = data + 38;
+	struct hdr_unit *unit = data + 46;
+
 	__u32 len = skb->len;
-	__u16 x0 = ld16(data + 18); /* ipv4: version ihl dscp ecn */
-	__u16 x1 = bpf_htons(v_payload_len + 32); /* ipv4: total_length */
-	__u32 x2 = ld32(data + 22); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-	__u16 x3 = bpf_htons(((be8(data + 26) - 1) << 8) | be8(data + 27)); /* ipv4: ttl protocol */
-	__u64 x4 = ld64(data + 30); /* ipv4: src, ipv4: dst */
-	__u32 x5 = ld32(data + 38); /* udp: src_port, udp: dst_port */
-	__u16 x6 = bpf_htons(v_payload_len + 12); /* udp: length */
-	__u32 x7 = ld32(data + 46); /* unit: version number, unit: checksum */
+	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
+	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
+	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
+	__be16 udp_length = bpf_htons(payload_len + 12);
+	__be32 unit_version_number_unit_checksum = ld32(&unit->version);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 44);
-	__u32 x8 = ld32(data + 30);
-	__u32 x9 = ld32(data + 34);
-	__u16 x10 = ld16(data + 42);
-	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
-	__u64 now0 = (__u64)x8 + x9 + x6 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 44, old0, fr_fold(was0));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + was0) + (__u64)x6 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 44, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)old_udp_length + udp_old_pseudo) +
+						(__u64)udp_length + udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 28);
-	__u16 x11 = ld16(data + 20);
-	__u16 x12 = ld16(data + 26);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x11 + x12) + (__u64)x1 + x3);
-	int direct = row_w_3->m_way.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
+					 (__u64)ipv4_total_length + ipv4_ttl_protocol);
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 50, 46, v_payload_len, FR_POP_INNER);
+	int err = fr_resize(skb, 50, 46, payload_len, FR_POP_INNER);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) :
-			fr_up(skb, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 46 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 32);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 32);
 
-	if (direct) {
-		st64(data, ld64(row_w_3->m_way.hop.dst));
-		st32(data + 8, ld32(row_w_3->m_way.hop.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st32(data + 18, x2);
-	st16(data + 22, x3);
-	st64(data + 26, x4);
-	st32(data + 34, x5);
-	st16(data + 38, x6);
-	st32(data + 42, x7);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_unit *new_unit = data + 42;
+
+	if (direct)
+		fr_link(data, &w->way.hop);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st64(new_ipv4->src, ipv4_src_ipv4_dst);
+	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st32(&new_unit->version, unit_version_number_unit_checksum);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 32);
-	}
+	fr_complete_end(skb, csum, 14, 32);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_w_3->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_w_3->m_way.hop.ifindex, AF_INET, row_w_3->m_way.addr + 12);
+		return bpf_redirect(w->way.hop.ifindex, 0);
+	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
 }
 
-static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data,
-					       __u64 v_payload_len_2, __u64 v_partial_2,
-					       struct val_ways *row_w_4)
+static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+						  const struct fr_lease *lease)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 18;
+	struct hdr_udp *udp = data + 38;
+	struct hdr_unit *unit = data + 46;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_forward_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_forward_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_forward_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	__u64 ip_end = 18ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_forward_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_forward_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (46ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = 38ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* headers: unit: fields: [ */
+	if ((void *)(unit + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (50ULL > udp_end)
+		return fr_up(skb, reason_forward_truncated);
+
+	/* {name: "version", bits: 8, is: 1}, */
+	if (be8(&unit->version) != 1)
+		return fr_up(skb, reason_forward_unit_version);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_super_packet);
+
+	/* lookup: w: ways: ["ip.dst"] */
+	struct val_ways *w;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.addr, ld32(ipv4->dst));
+		found = find_ways(&key, lease, 0, &w);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
+				     reason_forward_no_ways);
+	}
+
+	/* do: [{send: via: "w.way"}] */
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	__u64 payload_len = udp_end - 50;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x26002c ||
+	      ((partial >> 16) >= 50 && (partial & 0xffff) < ((50ULL + payload_len) - 1))))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&w->way.hop)))
+		return fr_up(skb, prog_forward_unusable(w->way.hop.state));
+	if (32ULL + payload_len > w->way.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_vlan_ipv4_send(skb, data, payload_len, partial, w);
+}
+
+static __always_inline int prog_forward_vlan_ipv6_send(struct __sk_buff *skb, void *data,
+						       __u64 payload_len, __u64 partial,
+						       struct val_ways *w)
+{
+	struct hdr_ipv6 *ipv6 = data + 18;
+	struct hdr_udp *udp = data + 58;
+	struct hdr_unit *unit = data + 66;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data + 18); /* ipv6: version dscp ecn flow_label */
-	__u16 x1 = bpf_htons(v_payload_len_2 + 12); /* ipv6: payload_length */
-	/* ipv6: next_header hop_limit */
-	__u16 x2 = bpf_htons((be8(data + 24) << 8) | (be8(data + 25) - 1));
-	__u64 x3 = ld64(data + 26); /* ipv6: src */
-	__u64 x4 = ld64(data + 34); /* ipv6: src */
-	__u64 x5 = ld64(data + 42); /* ipv6: dst */
-	__u64 x6 = ld64(data + 50); /* ipv6: dst */
-	__u32 x7 = ld32(data + 58); /* udp: src_port, udp: dst_port */
-	__u32 x8 = ld32(data + 66); /* unit: version number, unit: checksum */
+	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	__be64 ipv6_src = ld64(ipv6->src);
+	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
+	__be64 ipv6_dst = ld64(ipv6->dst);
+	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
+	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
+	__be32 unit_version_number_unit_checksum = ld32(&unit->version);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 64);
-	__u16 x9 = ld16(data + 62);
-	__u64 was0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x9 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + x1 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 64, old0, fr_fold(was0));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x9 + was0) + (__u64)x1 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_w_4->m_way.hop.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 64, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)old_udp_length + udp_old_pseudo) +
+						(__u64)ipv6_payload_length + udp_new_pseudo);
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 70, 66, v_payload_len_2, FR_POP_INNER);
+	int err = fr_resize(skb, 70, 66, payload_len, FR_POP_INNER);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) :
-			fr_up(skb, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 66 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 52);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 52);
 
-	if (direct) {
-		st64(data, ld64(row_w_4->m_way.hop.dst));
-		st32(data + 8, ld32(row_w_4->m_way.hop.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x0);
-	st16(data + 18, x1);
-	st16(data + 20, x2);
-	st64(data + 22, x3);
-	st64(data + 30, x4);
-	st64(data + 38, x5);
-	st64(data + 46, x6);
-	st32(data + 54, x7);
-	st16(data + 58, x1);
-	st32(data + 62, x8);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_unit *new_unit = data + 62;
+
+	if (direct)
+		fr_link(data, &w->way.hop);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_2);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_2);
+	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st32(&new_unit->version, unit_version_number_unit_checksum);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 52);
-	}
+	fr_complete_end(skb, csum, 14, 52);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_w_4->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_w_4->m_way.hop.ifindex, AF_INET6, row_w_4->m_way.addr);
+		return bpf_redirect(w->way.hop.ifindex, 0);
+	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET6, w->way.addr);
+}
+
+static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+						  const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 18;
+	struct hdr_udp *udp = data + 58;
+	struct hdr_unit *unit = data + 66;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_forward_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_forward_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_forward_mapped_address);
+	__u64 ip_end = 58ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_forward_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (66ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = 58ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* headers: unit: fields: [ */
+	if ((void *)(unit + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (70ULL > udp_end)
+		return fr_up(skb, reason_forward_truncated);
+
+	/* {name: "version", bits: 8, is: 1}, */
+	if (be8(&unit->version) != 1)
+		return fr_up(skb, reason_forward_unit_version);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_super_packet);
+
+	/* lookup: w: ways: ["ip.dst"] */
+	struct val_ways *w;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.addr, ipv6->dst, 0);
+		found = find_ways(&key, lease, 0, &w);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
+				     reason_forward_no_ways);
+	}
+
+	/* do: [{send: via: "w.way"}] */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	__u64 payload_len = udp_end - 70;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x3a0040 ||
+	      ((partial >> 16) >= 70 && (partial & 0xffff) < ((70ULL + payload_len) - 1))))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_forward_udp_checksum);
+	if (unlikely(!fr_usable(&w->way.hop)))
+		return fr_up(skb, prog_forward_unusable(w->way.hop.state));
+	if (52ULL + payload_len > w->way.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_vlan_ipv6_send(skb, data, payload_len, partial, w);
+}
+
+static __always_inline int prog_forward_vlan(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
+{
+	struct hdr_vlan *vlan = data + 14;
+
+	if ((void *)(vlan + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+
+	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
+	if (be16(&vlan->type) == 0x800)
+		return prog_forward_vlan_ipv4(skb, data, data_end, lease);
+	if (be16(&vlan->type) == 0x86dd)
+		return prog_forward_vlan_ipv6(skb, data, data_end, lease);
+	return fr_up(skb, reason_forward_not_ip);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -329,26 +755,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_ip_end_3;
-	__u64 v_udp_end_3;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_ip_end_4;
-	__u64 v_udp_end_4;
-	__u64 v_payload_len_2;
-	__u64 v_partial_2;
-	struct val_ways *row_w;
-	struct val_ways *row_w_2;
-	struct val_ways *row_w_3;
-	struct val_ways *row_w_4;
 
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(lease, now))
@@ -362,409 +774,14 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			return fr_up(skb, reason_forward_link_broadcast);
 		return fr_up(skb, reason_forward_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 
 	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-	/* vlan in the metadata */
 	if (skb->vlan_present &&
-	    ((bpf_htons(skb->vlan_proto) == 0x8100) || (bpf_htons(skb->vlan_proto) == 0x88a8))) {
-		if (be16(data + 12) == 0x800) { /* ipv4 */
-			if (data + 34 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if ((be8(data + 14) >> 4) != 4)
-				return fr_up(skb, reason_forward_ipv4_version);
-			if ((be8(data + 14) & 15) != 5)
-				return fr_up(skb, reason_forward_ip_options);
-			if ((be8(data + 20) >> 7) != 0)
-				return fr_up(skb, reason_forward_ipv4_reserved);
-			if (((be8(data + 20) >> 5) & 1) != 0)
-				return fr_up(skb, reason_forward_fragment);
-			if ((be16(data + 20) & 0x1fff) != 0)
-				return fr_up(skb, reason_forward_fragment);
-			if (be16(data + 16) < 20)
-				return fr_up(skb, reason_forward_ipv4_total_length);
-			v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-			if (v_ip_end > skb->len)
-				return fr_up(skb, reason_forward_ipv4_total_length);
-			if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-				       ld32(data + 26) + ld32(data + 30)))
-				return fr_up(skb, reason_forward_ipv4_checksum);
-			if (!fr_unicast_v4(ld32(data + 26)))
-				return fr_up(skb, reason_forward_martian_source);
-			if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-				if (fr_multicast_v4(ld32(data + 30)))
-					return fr_up(skb, reason_forward_multicast);
-				return fr_up(skb, reason_forward_martian_destination);
-			}
-
-			/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-			if (be8(data + 23) != 17)
-				return fr_up(skb, reason_forward_not_udp);
-			if (data + 42 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (42ULL > v_ip_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (be16(data + 38) < 8)
-				return fr_up(skb, reason_forward_udp_length);
-			v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-			if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (v_udp_end != v_ip_end)
-				return fr_up(skb, reason_forward_udp_length);
-
-			/* headers: unit: fields: [ */
-			if (data + 46 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (46ULL > v_udp_end)
-				return fr_up(skb, reason_forward_truncated);
-
-			/* {name: "version", bits: 8, is: 1}, */
-			if (be8(data + 42) != 1)
-				return fr_up(skb, reason_forward_unit_version);
-
-			/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-			if (skb->gso_size != 0)
-				return fr_up(skb, reason_forward_super_packet);
-
-			/* lookup: w: ways: ["ip.dst"] */
-			{
-				struct key_ways key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				fr_put_v4(key.m_addr, ld32(data + 30));
-				found = find_ways(&key, lease, 0, &row_w);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_forward_changing);
-				if (found == FR_MISSING)
-					row_w = NULL;
-			}
-			if (!row_w)
-				return fr_up(skb, reason_forward_no_ways);
-
-			/* do: [{send: via: "w.way"}] */
-			if (be8(data + 22) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			if (!((skb->len <= v_ip_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_w->m_way.hop.state != FR_HOP_DIRECT &&
-				     row_w->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-				if (row_w->m_way.hop.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_w->m_way.hop.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_w->m_way.hop.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_w->m_way.hop.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if (v_ip_end - 14 > row_w->m_way.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write1(skb, data, v_ip_end, row_w);
-		}
-
-		/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-		if (be16(data + 12) == 0x86dd) { /* ipv6 */
-			if (data + 54 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if ((be8(data + 14) >> 4) != 6)
-				return fr_up(skb, reason_forward_ipv6_version);
-			if (fr_is_v4(data + 22))
-				return fr_up(skb, reason_forward_mapped_address);
-			if (fr_is_v4(data + 38))
-				return fr_up(skb, reason_forward_mapped_address);
-			v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-			if (v_ip_end_2 > skb->len)
-				return fr_up(skb, reason_forward_ipv6_payload_length);
-			if (!fr_unicast(data + 22))
-				return fr_up(skb, reason_forward_martian_source);
-			if (!fr_unicast(data + 38)) { /* not a host's */
-				if (fr_multicast(data + 38))
-					return fr_up(skb, reason_forward_multicast);
-				return fr_up(skb, reason_forward_martian_destination);
-			}
-
-			/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-			if (be8(data + 20) != 17)
-				return fr_up(skb, reason_forward_not_udp);
-			if (data + 62 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (62ULL > v_ip_end_2)
-				return fr_up(skb, reason_forward_truncated);
-			if (be16(data + 58) < 8)
-				return fr_up(skb, reason_forward_udp_length);
-			v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-			if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (v_udp_end_2 != v_ip_end_2)
-				return fr_up(skb, reason_forward_udp_length);
-
-			/* headers: unit: fields: [ */
-			if (data + 66 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (66ULL > v_udp_end_2)
-				return fr_up(skb, reason_forward_truncated);
-
-			/* {name: "version", bits: 8, is: 1}, */
-			if (be8(data + 62) != 1)
-				return fr_up(skb, reason_forward_unit_version);
-
-			/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-			if (skb->gso_size != 0)
-				return fr_up(skb, reason_forward_super_packet);
-
-			/* lookup: w: ways: ["ip.dst"] */
-			{
-				struct key_ways key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				st64((void *)&key, ld64(data + 38));
-				st64((void *)&key + 8, ld64(data + 38 + 8));
-				found = find_ways(&key, lease, 0, &row_w_2);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_forward_changing);
-				if (found == FR_MISSING)
-					row_w_2 = NULL;
-			}
-			if (!row_w_2)
-				return fr_up(skb, reason_forward_no_ways);
-
-			/* do: [{send: via: "w.way"}] */
-			if (be8(data + 21) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			if (!((skb->len <= v_ip_end_2) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_w_2->m_way.hop.state != FR_HOP_DIRECT &&
-				     row_w_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-				if (row_w_2->m_way.hop.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_w_2->m_way.hop.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_w_2->m_way.hop.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_w_2->m_way.hop.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if (v_ip_end_2 - 14 > row_w_2->m_way.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write2(skb, data, v_ip_end_2, row_w_2);
-		}
-
-		/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-		return fr_up(skb, reason_forward_not_ip);
-	}
-
-	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-	/* vlan */
-	if (!skb->vlan_present && ((be16(data + 12) == 0x8100) || (be16(data + 12) == 0x88a8))) {
-		if (data + 18 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-
-		/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-		if (be16(data + 16) == 0x800) { /* ipv4 */
-			if (data + 38 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if ((be8(data + 18) >> 4) != 4)
-				return fr_up(skb, reason_forward_ipv4_version);
-			if ((be8(data + 18) & 15) != 5)
-				return fr_up(skb, reason_forward_ip_options);
-			if ((be8(data + 24) >> 7) != 0)
-				return fr_up(skb, reason_forward_ipv4_reserved);
-			if (((be8(data + 24) >> 5) & 1) != 0)
-				return fr_up(skb, reason_forward_fragment);
-			if ((be16(data + 24) & 0x1fff) != 0)
-				return fr_up(skb, reason_forward_fragment);
-			if (be16(data + 20) < 20)
-				return fr_up(skb, reason_forward_ipv4_total_length);
-			v_ip_end_3 = 18ULL + be16(data + 20); /* ipv4.total_length */
-			if (v_ip_end_3 > skb->len)
-				return fr_up(skb, reason_forward_ipv4_total_length);
-			if (!fr_sum_ok((__u64)ld32(data + 18) + ld32(data + 22) + ld32(data + 26) +
-				       ld32(data + 30) + ld32(data + 34)))
-				return fr_up(skb, reason_forward_ipv4_checksum);
-			if (!fr_unicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_forward_martian_source);
-			if (!fr_unicast_v4(ld32(data + 34))) { /* not a host's */
-				if (fr_multicast_v4(ld32(data + 34)))
-					return fr_up(skb, reason_forward_multicast);
-				return fr_up(skb, reason_forward_martian_destination);
-			}
-
-			/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-			if (be8(data + 27) != 17)
-				return fr_up(skb, reason_forward_not_udp);
-			if (data + 46 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (46ULL > v_ip_end_3)
-				return fr_up(skb, reason_forward_truncated);
-			if (be16(data + 42) < 8)
-				return fr_up(skb, reason_forward_udp_length);
-			v_udp_end_3 = 38ULL + be16(data + 42); /* udp.length */
-			if (!((v_udp_end_3 == v_ip_end_3) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (v_udp_end_3 != v_ip_end_3)
-				return fr_up(skb, reason_forward_udp_length);
-
-			/* headers: unit: fields: [ */
-			if (data + 50 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (50ULL > v_udp_end_3)
-				return fr_up(skb, reason_forward_truncated);
-
-			/* {name: "version", bits: 8, is: 1}, */
-			if (be8(data + 46) != 1)
-				return fr_up(skb, reason_forward_unit_version);
-
-			/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-			if (skb->gso_size != 0)
-				return fr_up(skb, reason_forward_super_packet);
-
-			/* lookup: w: ways: ["ip.dst"] */
-			{
-				struct key_ways key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				fr_put_v4(key.m_addr, ld32(data + 34));
-				found = find_ways(&key, lease, 0, &row_w_3);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_forward_changing);
-				if (found == FR_MISSING)
-					row_w_3 = NULL;
-			}
-			if (!row_w_3)
-				return fr_up(skb, reason_forward_no_ways);
-
-			/* do: [{send: via: "w.way"}] */
-			if (be8(data + 26) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			v_payload_len = v_udp_end_3 - 50;
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x26002c)) ||
-			      (((v_partial >> 16) >= 50) &&
-			       ((v_partial & 0xffff) < ((50ULL + v_payload_len) - 1)))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_w_3->m_way.hop.state != FR_HOP_DIRECT &&
-				     row_w_3->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-				if (row_w_3->m_way.hop.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_w_3->m_way.hop.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_w_3->m_way.hop.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_w_3->m_way.hop.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if (32ULL + v_payload_len > row_w_3->m_way.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write3(skb, data, v_payload_len, v_partial, row_w_3);
-		}
-
-		/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-		if (be16(data + 16) == 0x86dd) { /* ipv6 */
-			if (data + 58 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if ((be8(data + 18) >> 4) != 6)
-				return fr_up(skb, reason_forward_ipv6_version);
-			if (fr_is_v4(data + 26))
-				return fr_up(skb, reason_forward_mapped_address);
-			if (fr_is_v4(data + 42))
-				return fr_up(skb, reason_forward_mapped_address);
-			v_ip_end_4 = 58ULL + be16(data + 22); /* ipv6.payload_length */
-			if (v_ip_end_4 > skb->len)
-				return fr_up(skb, reason_forward_ipv6_payload_length);
-			if (!fr_unicast(data + 26))
-				return fr_up(skb, reason_forward_martian_source);
-			if (!fr_unicast(data + 42)) { /* not a host's */
-				if (fr_multicast(data + 42))
-					return fr_up(skb, reason_forward_multicast);
-				return fr_up(skb, reason_forward_martian_destination);
-			}
-
-			/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-			if (be8(data + 24) != 17)
-				return fr_up(skb, reason_forward_not_udp);
-			if (data + 66 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (66ULL > v_ip_end_4)
-				return fr_up(skb, reason_forward_truncated);
-			if (be16(data + 62) < 8)
-				return fr_up(skb, reason_forward_udp_length);
-			v_udp_end_4 = 58ULL + be16(data + 62); /* udp.length */
-			if (!((v_udp_end_4 == v_ip_end_4) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (v_udp_end_4 != v_ip_end_4)
-				return fr_up(skb, reason_forward_udp_length);
-
-			/* headers: unit: fields: [ */
-			if (data + 70 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (70ULL > v_udp_end_4)
-				return fr_up(skb, reason_forward_truncated);
-
-			/* {name: "version", bits: 8, is: 1}, */
-			if (be8(data + 66) != 1)
-				return fr_up(skb, reason_forward_unit_version);
-
-			/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-			if (skb->gso_size != 0)
-				return fr_up(skb, reason_forward_super_packet);
-
-			/* lookup: w: ways: ["ip.dst"] */
-			{
-				struct key_ways key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				st64((void *)&key, ld64(data + 42));
-				st64((void *)&key + 8, ld64(data + 42 + 8));
-				found = find_ways(&key, lease, 0, &row_w_4);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_forward_changing);
-				if (found == FR_MISSING)
-					row_w_4 = NULL;
-			}
-			if (!row_w_4)
-				return fr_up(skb, reason_forward_no_ways);
-
-			/* do: [{send: via: "w.way"}] */
-			if (be8(data + 25) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			v_payload_len_2 = v_udp_end_4 - 70;
-			v_partial_2 = fr_partial(skb);
-			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x3a0040)) ||
-			      (((v_partial_2 >> 16) >= 70) &&
-			       ((v_partial_2 & 0xffff) < ((70ULL + v_payload_len_2) - 1)))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (be16(data + 64) == 0)
-				return fr_up(skb, reason_forward_udp_checksum);
-
-			/* do: [{send: via: "w.way"}] */
-			if (unlikely(row_w_4->m_way.hop.state != FR_HOP_DIRECT &&
-				     row_w_4->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-				if (row_w_4->m_way.hop.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_w_4->m_way.hop.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_w_4->m_way.hop.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_w_4->m_way.hop.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if (52ULL + v_payload_len_2 > row_w_4->m_way.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write4(skb, data, v_payload_len_2, v_partial_2,
-						   row_w_4);
-		}
-
-		/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
-		return fr_up(skb, reason_forward_not_ip);
-	}
-
-	/* stack: ["eth", "vlan", "ip", "udp", "unit"] */
+	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
+		return prog_forward_vlan_in_the_metadata(skb, data, data_end, lease);
+	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
+		return prog_forward_vlan(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_vlan);
 }

@@ -12,6 +12,47 @@
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_tun {
+	__be32 id;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /*
  * prog_out: tc/ingress
  *	eth ipv4 udp tun ipv4
@@ -32,109 +73,233 @@ enum {
 	reason_out_not_inner,
 };
 
-static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len)
+static __always_inline int prog_out_udp_ipv4_send(struct __sk_buff *skb, void *data,
+						  __u64 payload_len)
 {
-	__s64 csum;
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 46;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u32 x2 = ld32(data + 6); /* eth: src */
-	__u16 x3 = ld16(data + 10); /* eth: src */
-	/* ipv4: version ihl dscp ecn */
-	__u16 x4 = bpf_htons(0x4588ULL | ((be8(data + 47) & 3) | 1));
-	__u16 x5 = bpf_htons(v_payload_len + 20); /* ipv4: total_length */
-	__u32 x6 = ld32(data + 50); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-	__u16 x7 = ld16(data + 54); /* ipv4: ttl protocol */
-	__u64 x8 = ld64(data + 58); /* ipv4: src, ipv4: dst */
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | ((be8(&ipv4->dscp_ecn) & 3) | 1));
+	__be16 ipv4_total_length = bpf_htons(payload_len + 20);
+	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
+	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
+	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
-	__u16 old0 = ld16(data + 56);
-	__u32 x9 = ld32(data + 46);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x9) + (__u64)x4 + x5);
+	__be16 inner_old_checksum = ld16(&ipv4->checksum);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(inner_old_checksum) -
+					    (ld32(&ipv4->version_ihl)) +
+					    (__u64)ipv4_version_to_ecn + ipv4_total_length);
 
-	int err = fr_resize(skb, 66, 34, v_payload_len, 0);
+	int err = fr_resize(skb, 66, 34, payload_len, 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_out_fault) :
-			fr_up(skb, reason_out_no_memory);
+		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 34 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_out_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 20);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 20);
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st32(data + 6, x2);
-	st16(data + 10, x3);
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x4);
-	st16(data + 16, x5);
-	st32(data + 18, x6);
-	st16(data + 22, x7);
-	st64(data + 26, x8);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 20);
-	}
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st64(new_ipv4->src, ipv4_src_ipv4_dst);
+	st16(&new_ipv4->checksum, inner_checksum);
+	fr_complete_end(skb, csum, 14, 20);
 
 	fr_count(reason_out_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data, __u64 v_payload_len_2)
+static __always_inline int prog_out_udp_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					     __u64 udp_end)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u32 x2 = ld32(data + 6); /* eth: src */
-	__u16 x3 = ld16(data + 10); /* eth: src */
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x4 = bpf_htonl((0x68800000ULL | ((((be8(data + 47) >> 4) & 3) | 1) << 20)) |
-			     ((be16(data + 47) << 8 | be8(data + 49)) & 0xfffff));
-	__u16 x5 = bpf_htons(v_payload_len_2); /* ipv6: payload_length */
-	__u16 x6 = ld16(data + 52); /* ipv6: next_header hop_limit */
-	__u64 x7 = ld64(data + 54); /* ipv6: src */
-	__u64 x8 = ld64(data + 62); /* ipv6: src */
-	__u64 x9 = ld64(data + 70); /* ipv6: dst */
-	__u64 x10 = ld64(data + 78); /* ipv6: dst */
+	struct hdr_ipv4 *ipv4 = data + 46;
+	struct hdr_udp *udp = data + 34;
 
-	int err = fr_resize(skb, 86, 54, v_payload_len_2, FR_TO_IPV6);
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (66ULL > udp_end)
+		return fr_up(skb, reason_out_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_out_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_out_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_out_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_out_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_out_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_out_ipv4_total_length);
+	__u64 inner_end = 46ULL + be16(&ipv4->total_length);
+	if (inner_end > udp_end)
+		return fr_up(skb, reason_out_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_out_ipv4_checksum);
+
+	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_out_super_packet);
+
+	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
+	if (be16(&udp->checksum) != 0)
+		return fr_up(skb, reason_out_udp_has_checksum);
+	__u64 payload_len = inner_end - 66;
+	if ((payload_len + 20) > 0xffff)
+		return fr_up(skb, reason_out_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
+		return fr_up(skb, reason_out_partial_checksum);
+	return prog_out_udp_ipv4_send(skb, data, payload_len);
+}
+
+static __always_inline int prog_out_udp_ipv6_send(struct __sk_buff *skb, void *data,
+						  __u64 payload_len)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 46;
+
+	__u32 len = skb->len;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x68800000ULL |
+						      ((((be8(ipv6->version_to_flow_label +
+						      1) >> 4) & 3) | 1) << 20) |
+						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
+							be8(ipv6->version_to_flow_label +
+							    3)) & 0xfffff));
+	__be16 ipv6_payload_length = bpf_htons(payload_len);
+	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
+	__be64 ipv6_src = ld64(ipv6->src);
+	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
+	__be64 ipv6_dst = ld64(ipv6->dst);
+	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
+
+	int err = fr_resize(skb, 86, 54, payload_len, FR_TO_IPV6);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_out_fault) :
-			fr_up(skb, reason_out_no_memory);
+		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_out_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 40);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 40);
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st32(data + 6, x2);
-	st16(data + 10, x3);
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x4);
-	st16(data + 18, x5);
-	st16(data + 20, x6);
-	st64(data + 22, x7);
-	st64(data + 30, x8);
-	st64(data + 38, x9);
-	st64(data + 46, x10);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 40);
-	}
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_2);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_2);
+	fr_complete_end(skb, csum, 14, 40);
 
 	fr_count(reason_out_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_out_udp_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					     __u64 udp_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 46;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (86ULL > udp_end)
+		return fr_up(skb, reason_out_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_out_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_out_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_out_mapped_address);
+	__u64 inner_end = 86ULL + be16(&ipv6->payload_length);
+	if (inner_end > udp_end)
+		return fr_up(skb, reason_out_ipv6_payload_length);
+
+	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_out_super_packet);
+
+	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "inner.ecn ... */
+	if (be16(&udp->checksum) != 0)
+		return fr_up(skb, reason_out_udp_has_checksum);
+	__u64 payload_len = inner_end - 86;
+	if (payload_len > 0xffff)
+		return fr_up(skb, reason_out_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 86 && (partial & 0xffff) < ((86ULL + payload_len) - 1))))
+		return fr_up(skb, reason_out_partial_checksum);
+	return prog_out_udp_ipv6_send(skb, data, payload_len);
+}
+
+static __always_inline int prog_out_udp(struct __sk_buff *skb, void *data, void *data_end,
+					__u64 outer_end)
+{
+	struct hdr_udp *udp = data + 34;
+	struct hdr_tun *tun = data + 42;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (42ULL > outer_end)
+		return fr_up(skb, reason_out_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_out_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return fr_up(skb, reason_out_super_packet);
+	if (udp_end != outer_end)
+		return fr_up(skb, reason_out_udp_length);
+
+	/* headers: tun: fields: [{name: "id", bits: 32, is: 7}] */
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (46ULL > udp_end)
+		return fr_up(skb, reason_out_truncated);
+	if (be32(&tun->id) != 7)
+		return fr_up(skb, reason_out_tun_id);
+
+	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
+	if (data + 54 > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if ((be8(data + 46) >> 4) == 4 && (be8(data + 46) & 15) == 5 &&
+	    (be8(data + 52) >> 7) == 0 && ((be8(data + 52) >> 5) & 1) == 0 &&
+	    (be16(data + 52) & 0x1fff) == 0)
+		return prog_out_udp_ipv4(skb, data, data_end, udp_end);
+	if ((be8(data + 46) >> 4) == 6)
+		return prog_out_udp_ipv6(skb, data, data_end, udp_end);
+	return fr_up(skb, reason_out_not_inner);
 }
 
 SEC("tc") int prog_out(struct __sk_buff *skb)
@@ -142,18 +307,13 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_outer_end;
-	__u64 v_udp_end;
-	__u64 v_inner_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_inner_end_2;
-	__u64 v_payload_len_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 86);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* programs: out: { */
 	if (!fr_lease_valid(lease, now))
@@ -169,145 +329,41 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 			return fr_up(skb, reason_out_link_broadcast);
 		return fr_up(skb, reason_out_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_out_truncated);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-	if (be16(data + 12) != 0x800)
+	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_out_not_outer);
-	if (data + 34 > data_end)
+	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_out_truncated);
-	if ((be8(data + 14) >> 4) != 4)
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_out_ipv4_version);
-	if ((be8(data + 14) & 15) != 5)
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
 		return fr_up(skb, reason_out_ip_options);
-	if ((be8(data + 20) >> 7) != 0)
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_out_ipv4_reserved);
-	if (((be8(data + 20) >> 5) & 1) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
 		return fr_up(skb, reason_out_fragment);
-	if ((be16(data + 20) & 0x1fff) != 0)
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_out_fragment);
-	if (be16(data + 16) < 20)
+	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_out_ipv4_total_length);
-	v_outer_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-	if (v_outer_end > skb->len)
+	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
+	if (outer_end > skb->len)
 		return fr_up(skb, reason_out_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-		       ld32(data + 26) + ld32(data + 30)))
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_out_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(data + 26)))
+	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_out_martian_source);
-	if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-		if (fr_multicast_v4(ld32(data + 30)))
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_out_multicast);
 		return fr_up(skb, reason_out_martian_destination);
 	}
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-	if (be8(data + 23) != 17)
+	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_out_not_udp);
-	if (data + 42 > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (42ULL > v_outer_end)
-		return fr_up(skb, reason_out_truncated);
-	if (be16(data + 38) < 8)
-		return fr_up(skb, reason_out_udp_length);
-	v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-	if (!((v_udp_end == v_outer_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_out_super_packet);
-	if (v_udp_end != v_outer_end)
-		return fr_up(skb, reason_out_udp_length);
 
-	/* headers: tun: fields: [{name: "id", bits: 32, is: 7}] */
-	if (data + 46 > data_end)
-		return fr_up(skb, reason_out_truncated);
-	if (46ULL > v_udp_end)
-		return fr_up(skb, reason_out_truncated);
-	if (be32(data + 42) != 7)
-		return fr_up(skb, reason_out_tun_id);
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-	if (data + 54 > data_end)
-		return fr_up(skb, reason_out_truncated);
-	/* ipv4 */
-	if ((((((be8(data + 46) >> 4) == 4) && ((be8(data + 46) & 15) == 5)) &&
-	      ((be8(data + 52) >> 7) == 0)) && (((be8(data + 52) >> 5) & 1) == 0)) &&
-	      ((be16(data + 52) & 0x1fff) == 0)) {
-		if (data + 66 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if (66ULL > v_udp_end)
-			return fr_up(skb, reason_out_truncated);
-		if ((be8(data + 46) >> 4) != 4)
-			return fr_up(skb, reason_out_ipv4_version);
-		if ((be8(data + 46) & 15) != 5)
-			return fr_up(skb, reason_out_ip_options);
-		if ((be8(data + 52) >> 7) != 0)
-			return fr_up(skb, reason_out_ipv4_reserved);
-		if (((be8(data + 52) >> 5) & 1) != 0)
-			return fr_up(skb, reason_out_fragment);
-		if ((be16(data + 52) & 0x1fff) != 0)
-			return fr_up(skb, reason_out_fragment);
-		if (be16(data + 48) < 20)
-			return fr_up(skb, reason_out_ipv4_total_length);
-		v_inner_end = 46ULL + be16(data + 48); /* ipv4.total_length */
-		if (v_inner_end > v_udp_end)
-			return fr_up(skb, reason_out_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 46) + ld32(data + 50) + ld32(data + 54) +
-			       ld32(data + 58) + ld32(data + 62)))
-			return fr_up(skb, reason_out_ipv4_checksum);
-
-		/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_out_super_packet);
-
-		/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "in... */
-		if (be16(data + 40) != 0)
-			return fr_up(skb, reason_out_udp_has_checksum);
-		v_payload_len = v_inner_end - 66;
-		if ((v_payload_len + 20) > 0xffff)
-			return fr_up(skb, reason_out_length);
-		v_partial = fr_partial(skb);
-		if (!((v_partial == 0) ||
-		      (((v_partial >> 16) >= 66) &&
-		       ((v_partial & 0xffff) < ((66ULL + v_payload_len) - 1)))))
-			return fr_up(skb, reason_out_partial_checksum);
-		return prog_out_write1(skb, data, v_payload_len);
-	}
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-	if ((be8(data + 46) >> 4) == 6) { /* ipv6 */
-		if (data + 86 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if (86ULL > v_udp_end)
-			return fr_up(skb, reason_out_truncated);
-		if ((be8(data + 46) >> 4) != 6)
-			return fr_up(skb, reason_out_ipv6_version);
-		if (fr_is_v4(data + 54))
-			return fr_up(skb, reason_out_mapped_address);
-		if (fr_is_v4(data + 70))
-			return fr_up(skb, reason_out_mapped_address);
-		v_inner_end_2 = 86ULL + be16(data + 50); /* ipv6.payload_length */
-		if (v_inner_end_2 > v_udp_end)
-			return fr_up(skb, reason_out_ipv6_payload_length);
-
-		/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_out_super_packet);
-
-		/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {mark: {dscp: 34, ecn: "in... */
-		if (be16(data + 40) != 0)
-			return fr_up(skb, reason_out_udp_has_checksum);
-		v_payload_len_2 = v_inner_end_2 - 86;
-		if (v_payload_len_2 > 0xffff)
-			return fr_up(skb, reason_out_length);
-		v_partial_2 = fr_partial(skb);
-		if (!((v_partial_2 == 0) ||
-		      (((v_partial_2 >> 16) >= 86) &&
-		       ((v_partial_2 & 0xffff) < ((86ULL + v_payload_len_2) - 1)))))
-			return fr_up(skb, reason_out_partial_checksum);
-		return prog_out_write2(skb, data, v_payload_len_2);
-	}
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: ["ipv4", "ipv6"]}] */
-	return fr_up(skb, reason_out_not_inner);
+	return prog_out_udp(skb, data, data_end, outer_end);
 }

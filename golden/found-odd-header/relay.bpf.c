@@ -13,6 +13,51 @@
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_tag {
+	__u8 id[3];
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
+struct hdr_named {
+	__u8 size;
+} __attribute__((packed));
+
 /*
  * prog_in: tc/ingress
  *	eth ipv4 udp
@@ -32,162 +77,300 @@ enum {
 	reason_in_udp_checksum, reason_in_not_ip,
 };
 
-static __always_inline int prog_in_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len,
-					  __u64 v_partial)
+static __always_inline int prog_in_ipv4_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					     __u64 partial)
 {
-	__s64 csum;
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-	__u16 x3 = ld16(data + 14); /* ipv4: version ihl dscp ecn */
-	__u16 x4 = bpf_htons(v_payload_len + 31); /* ipv4: total_length */
-	__u32 x5 = ld32(data + 18); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-	__u16 x6 = ld16(data + 22); /* ipv4: ttl protocol */
-	__u64 x7 = ld64(data + 26); /* ipv4: src, ipv4: dst */
-	__u32 x8 = ld32(data + 34); /* udp: src_port, udp: dst_port */
-	__u16 x9 = bpf_htons(v_payload_len + 11); /* udp: length */
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
+	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 31);
+	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
+	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
+	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
+	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
+	__be16 udp_length = bpf_htons(payload_len + 11);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x10 = ld32(data + 26);
-	__u32 x11 = ld32(data + 30);
-	__u16 x12 = ld16(data + 38);
-	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
-	__u64 now0 = (__u64)x10 + x11 + x9 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x12 + was0));
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
+				    ((__u64)udp_src_port_udp_dst_port + old_udp_length +
+				     udp_old_pseudo));
 	if (1)
-		body0 = __builtin_bswap16(body0);
-	__u16 sum0 = fr_checksum(body0 + (__u64)x8 + x9 + now0 + 0x204);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_payload = __builtin_bswap16(udp_payload);
+	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
+						udp_length + udp_new_pseudo + 0x204);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u16 x13 = ld16(data + 16);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - (x13) + x4);
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->total_length)) +
+					 ipv4_total_length);
 
-	int err = fr_resize(skb, 42, 45, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 42, 45, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_in_fault) :
-			fr_up(skb, reason_in_no_memory);
+		return fr_failed(skb, len, err, reason_in_fault, reason_in_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_in_fault);
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!pending0 && 1)
+		if (!udp_partial && 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, 14, 31);
 	}
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st64(data + 6, x2);
-	st16(data + 14, x3);
-	st16(data + 16, x4);
-	st32(data + 18, x5);
-	st16(data + 22, x6);
-	st64(data + 26, x7);
-	st32(data + 34, x8);
-	st16(data + 38, x9);
-	st8(data + 42, 1);
-	st16(data + 43, bpf_htons(0x203));
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_tag *new_tag = data + 42;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st64(new_eth->src, eth_src_eth_src_eth_type);
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st64(new_ipv4->src, ipv4_src_ipv4_dst);
+	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_in_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 31);
-	}
+	fr_complete_end(skb, csum, 14, 31);
 
 	fr_count(reason_in_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_in_write2(struct __sk_buff *skb, void *data, __u64 v_payload_len_2,
-					  __u64 v_partial_2)
+static __always_inline int prog_in_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_in_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_in_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_in_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_in_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_in_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_in_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_in_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_in_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_in_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_in_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_in_multicast);
+		return fr_up(skb, reason_in_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_in_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_in_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_in_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_in_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_in_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_in_udp_length);
+
+	/* match: "udp.dst_port": 7000 */
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_in_no_match);
+
+	/* do: [{push: tag: id: 0x010203}, "pass"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_in_super_packet);
+	__u64 payload_len = udp_end - 42;
+	if ((payload_len + 31) > 0xffff)
+		return fr_up(skb, reason_in_length);
+	if ((payload_len + 11) > 0xffff)
+		return fr_up(skb, reason_in_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 ||
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+		return fr_up(skb, reason_in_partial_checksum);
+	return prog_in_ipv4_send(skb, data, payload_len, partial);
+}
+
+static __always_inline int prog_in_ipv6_send(struct __sk_buff *skb, void *data, __u64 payload_len,
+					     __u64 partial)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-	__u32 x3 = ld32(data + 14); /* ipv6: version dscp ecn flow_label */
-	__u16 x4 = bpf_htons(v_payload_len_2 + 11); /* ipv6: payload_length */
-	__u16 x5 = ld16(data + 20); /* ipv6: next_header hop_limit */
-	__u64 x6 = ld64(data + 22); /* ipv6: src */
-	__u64 x7 = ld64(data + 30); /* ipv6: src */
-	__u64 x8 = ld64(data + 38); /* ipv6: dst */
-	__u64 x9 = ld64(data + 46); /* ipv6: dst */
-	__u32 x10 = ld32(data + 54); /* udp: src_port, udp: dst_port */
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
+	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 11);
+	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
+	__be64 ipv6_src = ld64(ipv6->src);
+	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
+	__be64 ipv6_dst = ld64(ipv6->dst);
+	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
+	__be32 udp_src_port_udp_dst_port = ld32(&udp->src_port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u16 x11 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x11 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + x4 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x11 + was0));
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_2) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_2) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
+				    ((__u64)udp_src_port_udp_dst_port + old_udp_length +
+				     udp_old_pseudo));
 	if (1)
-		body0 = __builtin_bswap16(body0);
-	__u16 sum0 = fr_checksum(body0 + (__u64)x10 + x4 + now0 + 0x204);
-	if (!sum0)
-		sum0 = 0xFFFF;
+		udp_payload = __builtin_bswap16(udp_payload);
+	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port_udp_dst_port +
+						ipv6_payload_length + udp_new_pseudo + 0x204);
 
-	int err = fr_resize(skb, 62, 65, v_payload_len_2, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 62, 65, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_in_fault) :
-			fr_up(skb, reason_in_no_memory);
+		return fr_failed(skb, len, err, reason_in_fault, reason_in_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 65 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_in_fault);
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!pending0 && 1)
+		if (!udp_partial && 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, 14, 51);
 	}
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st64(data + 6, x2);
-	st32(data + 14, x3);
-	st16(data + 18, x4);
-	st16(data + 20, x5);
-	st64(data + 22, x6);
-	st64(data + 30, x7);
-	st64(data + 38, x8);
-	st64(data + 46, x9);
-	st32(data + 54, x10);
-	st16(data + 58, x4);
-	st8(data + 62, 1);
-	st16(data + 63, bpf_htons(0x203));
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_tag *new_tag = data + 62;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st64(new_eth->src, eth_src_eth_src_eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_2);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_2);
+	st32(&new_udp->src_port, udp_src_port_udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st8(new_tag->id, 1);
+	st16(new_tag->id + 1, bpf_htons(0x203));
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_in_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 51);
-	}
+	fr_complete_end(skb, csum, 14, 51);
 
 	fr_count(reason_in_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_in_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_in_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_in_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_in_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_in_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_in_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_in_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_in_multicast);
+		return fr_up(skb, reason_in_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_in_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_in_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_in_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_in_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_in_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_in_udp_length);
+
+	/* match: "udp.dst_port": 7000 */
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_in_no_match);
+
+	/* do: [{push: tag: id: 0x010203}, "pass"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_in_super_packet);
+	__u64 payload_len = udp_end - 62;
+	if ((payload_len + 11) > 0xffff)
+		return fr_up(skb, reason_in_length);
+	if ((payload_len + 11) > 0xffff)
+		return fr_up(skb, reason_in_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c ||
+	      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
+		return fr_up(skb, reason_in_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_in_udp_checksum);
+	return prog_in_ipv6_send(skb, data, payload_len, partial);
 }
 
 SEC("tc") int prog_in(struct __sk_buff *skb)
@@ -195,18 +378,12 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_payload_len_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* "in": { */
 	if (!fr_lease_valid(lease, now))
@@ -222,135 +399,14 @@ SEC("tc") int prog_in(struct __sk_buff *skb)
 			return fr_up(skb, reason_in_link_broadcast);
 		return fr_up(skb, reason_in_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_in_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_in_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_in_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_in_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_in_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_in_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_in_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_in_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_in_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_in_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_in_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_in_multicast);
-			return fr_up(skb, reason_in_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_in_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_in_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_in_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_in_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_in_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_in_udp_length);
-
-		/* match: "udp.dst_port": 7000 */
-		if (be16(data + 36) != 0x1b58)
-			return fr_up(skb, reason_in_no_match);
-
-		/* do: [{push: tag: id: 0x010203}, "pass"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_in_super_packet);
-		v_payload_len = v_udp_end - 42;
-		if ((v_payload_len + 31) > 0xffff)
-			return fr_up(skb, reason_in_length);
-		if ((v_payload_len + 11) > 0xffff)
-			return fr_up(skb, reason_in_length);
-		v_partial = fr_partial(skb);
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-		      (((v_partial >> 16) >= 42) &&
-		       ((v_partial & 0xffff) < ((42ULL + v_payload_len) - 1)))))
-			return fr_up(skb, reason_in_partial_checksum);
-		return prog_in_write1(skb, data, v_payload_len, v_partial);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_in_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_in_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_in_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_in_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_in_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_in_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_in_multicast);
-			return fr_up(skb, reason_in_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_in_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_in_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_in_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_in_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_in_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_in_udp_length);
-
-		/* match: "udp.dst_port": 7000 */
-		if (be16(data + 56) != 0x1b58)
-			return fr_up(skb, reason_in_no_match);
-
-		/* do: [{push: tag: id: 0x010203}, "pass"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_in_super_packet);
-		v_payload_len_2 = v_udp_end_2 - 62;
-		if ((v_payload_len_2 + 11) > 0xffff)
-			return fr_up(skb, reason_in_length);
-		if ((v_payload_len_2 + 11) > 0xffff)
-			return fr_up(skb, reason_in_length);
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-		      (((v_partial_2 >> 16) >= 62) &&
-		       ((v_partial_2 & 0xffff) < ((62ULL + v_payload_len_2) - 1)))))
-			return fr_up(skb, reason_in_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_in_udp_checksum);
-
-		/* do: [{push: tag: id: 0x010203}, "pass"] */
-		return prog_in_write2(skb, data, v_payload_len_2, v_partial_2);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_in_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_in_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_in_not_ip);
 }
 
@@ -374,153 +430,355 @@ enum {
 	reason_out_udp_checksum, reason_out_not_ip,
 };
 
-static __always_inline int prog_out_write1(struct __sk_buff *skb, void *data, __u64 v_named_id_size,
-					   __u64 v_named_id_end, void *p_named_id_end,
-					   __u64 v_payload_len, __u64 v_partial)
+static __always_inline int prog_out_ipv4_rest_send(struct __sk_buff *skb, void *data,
+						   __u64 named_id_size, __u64 named_id_end,
+						   void *at_named_id_end, __u64 payload_len,
+						   __u64 partial)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_named *named = data + 42;
+	struct hdr_tag *tag = at_named_id_end;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(v_payload_len + (v_named_id_end - 14)); /* ipv4: total_length */
-	__u16 x1 = bpf_htons(v_payload_len + (v_named_id_end - 34)); /* udp: length */
+	__be16 ipv4_total_length = bpf_htons(payload_len + (named_id_end - 14));
+	__be16 udp_length = bpf_htons(payload_len + (named_id_end - 34));
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u64 x2 = fr_sum64(skb, 43, v_named_id_size);
-	__u16 x4 = ld16(p_named_id_end);
-	__u64 x3 = x4;
-	if (((v_named_id_end - 34) & 1) != 0)
-		x3 <<= 8;
-	__u8 x6 = ld8(p_named_id_end + 2);
-	__u64 x5 = x6;
-	if ((((v_named_id_end + 2) - 34) & 1) != 0)
-		x5 <<= 8;
-	__u64 x7 = fr_sum64(skb, 43, v_named_id_size);
-	__u32 x8 = ld32(data + 26);
-	__u32 x9 = ld32(data + 30);
-	__u16 x10 = ld16(data + 38);
-	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
-	__u64 now0 = (__u64)x8 + x9 + x1 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x11 = ld32(data + 34);
-	__u8 x12 = ld8(data + 42);
-	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 -
-			      ((__u64)x11 + x10 + ((__u64)x2 << 8) + x12 + x3 + x5 + was0));
-	if (((((v_named_id_end + 3) - 34) ^ (v_named_id_end - 34)) & 1) != 0)
-		body0 = __builtin_bswap16(body0);
-	__u16 sum0 = fr_checksum(body0 + (__u64)x11 + x1 + ((__u64)x7 << 8) + x12 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 region_sum = fr_sum64(skb, 43, named_id_size);
+	__u64 odd_sum = ld16(tag->id);
+	if (((named_id_end - 34) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 odd_sum_2 = ld8(tag->id + 2);
+	if ((((named_id_end + 2) - 34) & 1) != 0)
+		odd_sum_2 <<= 8;
+	__u64 region_sum_2 = fr_sum64(skb, 43, named_id_size);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__u8 old_named_size = ld8(&named->size);
+	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
+				    ((__u64)old_udp_src_port + old_udp_length +
+				     ((__u64)region_sum << 8) + old_named_size + odd_sum +
+				     odd_sum_2 + udp_old_pseudo));
+	if (((((named_id_end + 3) - 34) ^ (named_id_end - 34)) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
+						((__u64)region_sum_2 << 8) + old_named_size +
+						udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u16 x13 = ld16(data + 16);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - (x13) + x0);
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->total_length)) +
+					 ipv4_total_length);
 
-	int err = fr_resize(skb, (v_named_id_end + 3), v_named_id_end, v_payload_len, FR_PAYLOAD);
+	int err = fr_resize(skb, (named_id_end + 3), named_id_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_out_fault) :
-			fr_up(skb, reason_out_no_memory);
+		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_out_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 16, 26);
-	}
+	__s64 csum = fr_complete_begin(skb, 16, 26);
 
-	st16(data + 16, x0);
-	st16(data + 38, x1);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_udp->length, udp_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 16, 26);
-	}
+	fr_complete_end(skb, csum, 16, 26);
 
 	fr_count(reason_out_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_out_write2(struct __sk_buff *skb, void *data,
-					   __u64 v_named_id_size_2, __u64 v_named_id_end_2,
-					   void *p_named_id_end_2, __u64 v_payload_len_2,
-					   __u64 v_partial_2)
+static __always_inline int prog_out_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					      __u64 udp_end, __u64 named_id_size,
+					      __u64 named_id_end)
 {
-	__s64 csum;
+	void *at_named_id_end;
+	struct hdr_tag *tag;
+	struct hdr_udp *udp = data + 34;
+
+	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
+	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x3f));
+	if (at_named_id_end > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (named_id_end > udp_end)
+		return fr_up(skb, reason_out_truncated);
+
+	/* tag: fields: [{name: "id", bits: 24}] */
+	tag = at_named_id_end;
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if ((named_id_end + 3) > udp_end)
+		return fr_up(skb, reason_out_truncated);
+
+	/* stack: ["eth", "ip", "udp", "named", "tag"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_out_super_packet);
+
+	/* match: "udp.dst_port": 7001 */
+	if (be16(&udp->dst_port) != 0x1b59)
+		return fr_up(skb, reason_out_no_match);
+
+	/* do: [{pop: "tag"}, "pass"] */
+	__u64 payload_len = udp_end - (named_id_end + 3);
+	if ((payload_len + (named_id_end - 14)) > 0xffff)
+		return fr_up(skb, reason_out_length);
+	if ((payload_len + (named_id_end - 34)) > 0xffff)
+		return fr_up(skb, reason_out_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028))
+		return fr_up(skb, reason_out_partial_checksum);
+	return prog_out_ipv4_rest_send(skb, data, named_id_size, named_id_end, at_named_id_end,
+				       payload_len, partial);
+}
+
+static __always_inline int prog_out_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_named *named = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_out_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_out_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_out_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_out_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_out_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_out_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_out_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_out_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_out_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_out_multicast);
+		return fr_up(skb, reason_out_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "named", "tag"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_out_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_out_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_out_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_out_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_out_udp_length);
+
+	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
+	if ((void *)(named + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_out_truncated);
+	__u64 named_id_size = be8(&named->size);
+	if (named_id_size > 8)
+		return fr_up(skb, reason_out_named_id);
+	__u64 named_id_end = fr_forget(skb, 43ULL + named_id_size);
+
+	return prog_out_ipv4_rest(skb, data, data_end, udp_end, named_id_size, named_id_end);
+}
+
+static __always_inline int prog_out_ipv6_tag_send(struct __sk_buff *skb, void *data,
+						  __u64 named_id_size, __u64 named_id_end,
+						  void *at_named_id_end, __u64 payload_len,
+						  __u64 partial)
+{
+	struct hdr_udp *udp = data + 54;
+	struct hdr_named *named = data + 62;
+	struct hdr_tag *tag = at_named_id_end;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(v_payload_len_2 + (v_named_id_end_2 - 54)); /* ipv6: payload_length */
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (named_id_end - 54));
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x1 = fr_sum64(skb, 63, v_named_id_size_2);
-	__u16 x3 = ld16(p_named_id_end_2);
-	__u64 x2 = x3;
-	if (((v_named_id_end_2 - 54) & 1) != 0)
-		x2 <<= 8;
-	__u8 x5 = ld8(p_named_id_end_2 + 2);
-	__u64 x4 = x5;
-	if ((((v_named_id_end_2 + 2) - 54) & 1) != 0)
-		x4 <<= 8;
-	__u64 x6 = fr_sum64(skb, 63, v_named_id_size_2);
-	__u64 x7 = ld64(data + 22);
-	__u64 x8 = ld64(data + 30);
-	__u64 x9 = ld64(data + 38);
-	__u64 x10 = ld64(data + 46);
-	__u16 x11 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x0 +
-		0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x12 = ld32(data + 54);
-	__u8 x13 = ld8(data + 62);
-	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 -
-			      ((__u64)x12 + x11 + ((__u64)x1 << 8) + x13 + x2 + x4 + was0));
-	if (((((v_named_id_end_2 + 3) - 54) ^ (v_named_id_end_2 - 54)) & 1) != 0)
-		body0 = __builtin_bswap16(body0);
-	__u16 sum0 = fr_checksum(body0 + (__u64)x12 + x0 + ((__u64)x6 << 8) + x13 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 region_sum = fr_sum64(skb, 63, named_id_size);
+	__u64 odd_sum = ld16(tag->id);
+	if (((named_id_end - 54) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 odd_sum_2 = ld8(tag->id + 2);
+	if ((((named_id_end + 2) - 54) & 1) != 0)
+		odd_sum_2 <<= 8;
+	__u64 region_sum_2 = fr_sum64(skb, 63, named_id_size);
+	__be64 old_ipv6_src = ld64(ipv6->src);
+	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
+	__be64 old_ipv6_dst = ld64(ipv6->dst);
+	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__u8 old_named_size = ld8(&named->size);
+	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
+				    ((__u64)old_udp_src_port + old_udp_length +
+				     ((__u64)region_sum << 8) + old_named_size + odd_sum +
+				     odd_sum_2 + udp_old_pseudo));
+	if (((((named_id_end + 3) - 54) ^ (named_id_end - 54)) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
+						ipv6_payload_length + ((__u64)region_sum_2 << 8) +
+						old_named_size + udp_new_pseudo);
 
-	int err = fr_resize(skb, (v_named_id_end_2 + 3), v_named_id_end_2, v_payload_len_2,
-			    FR_PAYLOAD);
+	int err = fr_resize(skb, (named_id_end + 3), named_id_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_out_fault) :
-			fr_up(skb, reason_out_no_memory);
+		return fr_failed(skb, len, err, reason_out_fault, reason_out_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_out_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 44);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 44);
 
-	st16(data + 18, x0);
-	st16(data + 58, x0);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_out_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 44);
-	}
+	fr_complete_end(skb, csum, 18, 44);
 
 	fr_count(reason_out_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_out_ipv6_tag(struct __sk_buff *skb, void *data, void *data_end,
+					     __u64 udp_end, __u64 named_id_size, __u64 named_id_end,
+					     void *at_named_id_end)
+{
+	struct hdr_tag *tag = at_named_id_end;
+	struct hdr_udp *udp = data + 54;
+
+	/* tag: fields: [{name: "id", bits: 24}] */
+	tag = at_named_id_end;
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if ((named_id_end + 3) > udp_end)
+		return fr_up(skb, reason_out_truncated);
+
+	/* stack: ["eth", "ip", "udp", "named", "tag"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_out_super_packet);
+
+	/* match: "udp.dst_port": 7001 */
+	if (be16(&udp->dst_port) != 0x1b59)
+		return fr_up(skb, reason_out_no_match);
+
+	/* do: [{pop: "tag"}, "pass"] */
+	__u64 payload_len = udp_end - (named_id_end + 3);
+	if ((payload_len + (named_id_end - 54)) > 0xffff)
+		return fr_up(skb, reason_out_length);
+	if ((payload_len + (named_id_end - 54)) > 0xffff)
+		return fr_up(skb, reason_out_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c))
+		return fr_up(skb, reason_out_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_out_udp_checksum);
+	return prog_out_ipv6_tag_send(skb, data, named_id_size, named_id_end, at_named_id_end,
+				      payload_len, partial);
+}
+
+static __always_inline int prog_out_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	void *at_named_id_end;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_named *named = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_out_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_out_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_out_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_out_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_out_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_out_multicast);
+		return fr_up(skb, reason_out_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "named", "tag"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_out_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_out_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_out_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_out_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_out_udp_length);
+
+	/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
+	if ((void *)(named + 1) > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (63ULL > udp_end)
+		return fr_up(skb, reason_out_truncated);
+	__u64 named_id_size = be8(&named->size);
+	if (named_id_size > 8)
+		return fr_up(skb, reason_out_named_id);
+	__u64 named_id_end = fr_forget(skb, 63ULL + named_id_size);
+	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x7f));
+	if (at_named_id_end > data_end)
+		return fr_up(skb, reason_out_truncated);
+	if (named_id_end > udp_end)
+		return fr_up(skb, reason_out_truncated);
+
+	return prog_out_ipv6_tag(skb, data, data_end, udp_end, named_id_size, named_id_end,
+				 at_named_id_end);
 }
 
 SEC("tc") int prog_out(struct __sk_buff *skb)
@@ -528,24 +786,12 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_named_id_size;
-	__u64 v_named_id_end;
-	void *p_named_id_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_named_id_size_2;
-	__u64 v_named_id_end_2;
-	void *p_named_id_end_2;
-	__u64 v_payload_len_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 74);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* out: { */
 	if (!fr_lease_valid(lease, now))
@@ -561,178 +807,13 @@ SEC("tc") int prog_out(struct __sk_buff *skb)
 			return fr_up(skb, reason_out_link_broadcast);
 		return fr_up(skb, reason_out_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_out_truncated);
 
 	/* stack: ["eth", "ip", "udp", "named", "tag"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_out_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_out_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_out_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_out_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_out_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_out_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_out_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_out_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_out_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_out_multicast);
-			return fr_up(skb, reason_out_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "named", "tag"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_out_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_out_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_out_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_out_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_out_udp_length);
-
-		/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-		if (data + 43 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if (43ULL > v_udp_end)
-			return fr_up(skb, reason_out_truncated);
-		v_named_id_size = be8(data + 42); /* named.size */
-		if (v_named_id_size > 8)
-			return fr_up(skb, reason_out_named_id);
-		v_named_id_end = fr_forget(skb, 43ULL + v_named_id_size);
-		p_named_id_end = fr_pin(data + fr_bound(v_named_id_end, 0x3f));
-		if (p_named_id_end > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if (v_named_id_end > v_udp_end)
-			return fr_up(skb, reason_out_truncated);
-
-		/* tag: fields: [{name: "id", bits: 24}] */
-		if (p_named_id_end + 3 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if ((v_named_id_end + 3) > v_udp_end)
-			return fr_up(skb, reason_out_truncated);
-
-		/* stack: ["eth", "ip", "udp", "named", "tag"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_out_super_packet);
-
-		/* match: "udp.dst_port": 7001 */
-		if (be16(data + 36) != 0x1b59)
-			return fr_up(skb, reason_out_no_match);
-
-		/* do: [{pop: "tag"}, "pass"] */
-		v_payload_len = v_udp_end - (v_named_id_end + 3);
-		if ((v_payload_len + (v_named_id_end - 14)) > 0xffff)
-			return fr_up(skb, reason_out_length);
-		if ((v_payload_len + (v_named_id_end - 34)) > 0xffff)
-			return fr_up(skb, reason_out_length);
-		v_partial = fr_partial(skb);
-		if (!((v_partial == 0) || (v_partial == 0x220028)))
-			return fr_up(skb, reason_out_partial_checksum);
-		return prog_out_write1(skb, data, v_named_id_size, v_named_id_end, p_named_id_end,
-				       v_payload_len, v_partial);
-	}
-
-	/* stack: ["eth", "ip", "udp", "named", "tag"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_out_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_out_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_out_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_out_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_out_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_out_multicast);
-			return fr_up(skb, reason_out_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "named", "tag"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_out_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_out_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_out_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_out_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_out_udp_length);
-
-		/* named: fields: [{name: "size", bits: 8}, {name: "id", bytes: "size", max: 8}] */
-		if (data + 63 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if (63ULL > v_udp_end_2)
-			return fr_up(skb, reason_out_truncated);
-		v_named_id_size_2 = be8(data + 62); /* named.size */
-		if (v_named_id_size_2 > 8)
-			return fr_up(skb, reason_out_named_id);
-		v_named_id_end_2 = fr_forget(skb, 63ULL + v_named_id_size_2);
-		p_named_id_end_2 = fr_pin(data + fr_bound(v_named_id_end_2, 0x7f));
-		if (p_named_id_end_2 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if (v_named_id_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_out_truncated);
-
-		/* tag: fields: [{name: "id", bits: 24}] */
-		if (p_named_id_end_2 + 3 > data_end)
-			return fr_up(skb, reason_out_truncated);
-		if ((v_named_id_end_2 + 3) > v_udp_end_2)
-			return fr_up(skb, reason_out_truncated);
-
-		/* stack: ["eth", "ip", "udp", "named", "tag"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_out_super_packet);
-
-		/* match: "udp.dst_port": 7001 */
-		if (be16(data + 56) != 0x1b59)
-			return fr_up(skb, reason_out_no_match);
-
-		/* do: [{pop: "tag"}, "pass"] */
-		v_payload_len_2 = v_udp_end_2 - (v_named_id_end_2 + 3);
-		if ((v_payload_len_2 + (v_named_id_end_2 - 54)) > 0xffff)
-			return fr_up(skb, reason_out_length);
-		if ((v_payload_len_2 + (v_named_id_end_2 - 54)) > 0xffff)
-			return fr_up(skb, reason_out_length);
-		v_partial_2 = fr_partial(skb);
-		if (!((v_partial_2 == 0) || (v_partial_2 == 0x36003c)))
-			return fr_up(skb, reason_out_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_out_udp_checksum);
-
-		/* do: [{pop: "tag"}, "pass"] */
-		return prog_out_write2(skb, data, v_named_id_size_2, v_named_id_end_2,
-				       p_named_id_end_2, v_payload_len_2, v_partial_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "named", "tag"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_out_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_out_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_out_not_ip);
 }

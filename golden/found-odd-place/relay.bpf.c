@@ -12,6 +12,52 @@
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_named {
+	__u8 size;
+} __attribute__((packed));
+
+struct hdr_named_2 {
+	__u8 kind;
+	__be16 number;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /*
  * prog_change: tc/ingress
  *	eth ipv4 udp named
@@ -32,130 +78,291 @@ enum {
 	reason_change_not_ip,
 };
 
-static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
-					      __u64 v_named_id_end, void *p_named_id_end,
-					      __u64 v_partial)
+static __always_inline int prog_change_ipv4_send(struct __sk_buff *skb, void *data,
+						 __u64 named_id_end, void *at_named_id_end,
+						 __u64 partial)
 {
-	__s64 csum;
+	struct hdr_named_2 *named = at_named_id_end;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u8 x0 = be8(p_named_id_end) ^ 90; /* named: kind */
-	__u16 x1 = bpf_htons((be16(p_named_id_end + 1) + 0x1234) & 0xffff); /* named: number */
+	__u8 named_kind = be8(&named->kind) ^ 90;
+	__be16 named_number = bpf_htons((be16(&named->number) + 0x1234) & 0xffff);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u8 x3 = ld8(p_named_id_end);
-	__u64 x2 = x3;
-	if (((v_named_id_end - 34) & 1) != 0)
-		x2 <<= 8;
-	__u16 x5 = ld16(p_named_id_end + 1);
-	__u64 x4 = x5;
-	if ((((v_named_id_end + 1) - 34) & 1) != 0)
-		x4 <<= 8;
-	__u64 x6 = x0;
-	if (((v_named_id_end - 34) & 1) != 0)
-		x6 <<= 8;
-	__u64 x7 = x1;
-	if ((((v_named_id_end + 1) - 34) & 1) != 0)
-		x7 <<= 8;
-	__u32 x8 = ld32(data + 26);
-	__u32 x9 = ld32(data + 30);
-	__u16 x10 = ld16(data + 38);
-	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
-	__u64 now0 = (__u64)x8 + x9 + x10 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x4 + was0) + (__u64)x6 + x7 +
-				 now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 odd_sum = ld8(&named->kind);
+	if (((named_id_end - 34) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 odd_sum_2 = ld16(&named->number);
+	if ((((named_id_end + 1) - 34) & 1) != 0)
+		odd_sum_2 <<= 8;
+	__u64 odd_sum_3 = named_kind;
+	if (((named_id_end - 34) & 1) != 0)
+		odd_sum_3 <<= 8;
+	__u64 odd_sum_4 = named_number;
+	if ((((named_id_end + 1) - 34) & 1) != 0)
+		odd_sum_4 <<= 8;
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)odd_sum + odd_sum_2 + udp_old_pseudo) +
+						(__u64)odd_sum_3 + odd_sum_4 + udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, v_named_id_end, 3);
+		csum = fr_complete_without(skb, csum, named_id_end, 3);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	st8(p_named_id_end, x0);
-	st16(p_named_id_end + 1, x1);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_named_2 *new_named = at_named_id_end;
+	struct hdr_udp *new_udp = data + 34;
+
+	st8(&new_named->kind, named_kind);
+	st16(&new_named->number, named_number);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, v_named_id_end, 3);
+		fr_complete(skb, csum, named_id_end, 3);
 	}
 
 	fr_count(reason_change_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
-					      __u64 v_named_id_end_2, void *p_named_id_end_2,
-					      __u64 v_partial_2)
+static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__s64 csum;
+	void *at_named_id_end;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_named *named = data + 42;
+	struct hdr_named_2 *named_2;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_change_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_change_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_change_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_change_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_change_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_change_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_change_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_change_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_change_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_change_multicast);
+		return fr_up(skb, reason_change_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "named"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_change_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_change_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_change_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_change_udp_length);
+
+	/* {name: "id", bytes: "size", max: 9}, */
+	if ((void *)(named + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_change_truncated);
+	__u64 named_id_size = be8(&named->size);
+	if (named_id_size > 9)
+		return fr_up(skb, reason_change_named_id);
+	__u64 named_id_end = fr_forget(skb, 43ULL + named_id_size);
+	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x3f));
+	if (at_named_id_end > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (named_id_end > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* headers: named: fields: [ */
+	named_2 = at_named_id_end;
+	if ((void *)(named_2 + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((named_id_end + 3) > udp_end)
+		return fr_up(skb, reason_change_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_change_super_packet);
+
+	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (named_id_end + 3)))
+		return fr_up(skb, reason_change_partial_checksum);
+	return prog_change_ipv4_send(skb, data, named_id_end, at_named_id_end, partial);
+}
+
+static __always_inline int prog_change_ipv6_send(struct __sk_buff *skb, void *data,
+						 __u64 named_id_end, void *at_named_id_end,
+						 __u64 partial)
+{
+	struct hdr_named_2 *named = at_named_id_end;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	__u8 x0 = be8(p_named_id_end_2) ^ 90; /* named: kind */
-	__u16 x1 = bpf_htons((be16(p_named_id_end_2 + 1) + 0x1234) & 0xffff); /* named: number */
+	__u8 named_kind = be8(&named->kind) ^ 90;
+	__be16 named_number = bpf_htons((be16(&named->number) + 0x1234) & 0xffff);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u8 x3 = ld8(p_named_id_end_2);
-	__u64 x2 = x3;
-	if (((v_named_id_end_2 - 54) & 1) != 0)
-		x2 <<= 8;
-	__u16 x5 = ld16(p_named_id_end_2 + 1);
-	__u64 x4 = x5;
-	if ((((v_named_id_end_2 + 1) - 54) & 1) != 0)
-		x4 <<= 8;
-	__u64 x6 = x0;
-	if (((v_named_id_end_2 - 54) & 1) != 0)
-		x6 <<= 8;
-	__u64 x7 = x1;
-	if ((((v_named_id_end_2 + 1) - 54) & 1) != 0)
-		x7 <<= 8;
-	__u64 x8 = ld64(data + 22);
-	__u64 x9 = ld64(data + 30);
-	__u64 x10 = ld64(data + 38);
-	__u64 x11 = ld64(data + 46);
-	__u16 x12 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 +
-		0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x4 + was0) + (__u64)x6 + x7 +
-				 now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 odd_sum = ld8(&named->kind);
+	if (((named_id_end - 54) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 odd_sum_2 = ld16(&named->number);
+	if ((((named_id_end + 1) - 54) & 1) != 0)
+		odd_sum_2 <<= 8;
+	__u64 odd_sum_3 = named_kind;
+	if (((named_id_end - 54) & 1) != 0)
+		odd_sum_3 <<= 8;
+	__u64 odd_sum_4 = named_number;
+	if ((((named_id_end + 1) - 54) & 1) != 0)
+		odd_sum_4 <<= 8;
+	__be64 old_ipv6_src = ld64(ipv6->src);
+	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
+	__be64 old_ipv6_dst = ld64(ipv6->dst);
+	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)odd_sum + odd_sum_2 + udp_old_pseudo) +
+						(__u64)odd_sum_3 + odd_sum_4 + udp_new_pseudo);
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, v_named_id_end_2, 3);
+		csum = fr_complete_without(skb, csum, named_id_end, 3);
 		csum = fr_complete_without(skb, csum, 60, 2);
 	}
 
-	st8(p_named_id_end_2, x0);
-	st16(p_named_id_end_2 + 1, x1);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_named_2 *new_named = at_named_id_end;
+	struct hdr_udp *new_udp = data + 54;
+
+	st8(&new_named->kind, named_kind);
+	st16(&new_named->number, named_number);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, v_named_id_end_2, 3);
+		fr_complete(skb, csum, named_id_end, 3);
 	}
 
 	fr_count(reason_change_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	void *at_named_id_end;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_named *named = data + 62;
+	struct hdr_named_2 *named_2;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_change_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_change_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_change_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_change_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_change_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_change_multicast);
+		return fr_up(skb, reason_change_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "named"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_change_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_change_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_change_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_change_udp_length);
+
+	/* {name: "id", bytes: "size", max: 9}, */
+	if ((void *)(named + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (63ULL > udp_end)
+		return fr_up(skb, reason_change_truncated);
+	__u64 named_id_size = be8(&named->size);
+	if (named_id_size > 9)
+		return fr_up(skb, reason_change_named_id);
+	__u64 named_id_end = fr_forget(skb, 63ULL + named_id_size);
+	at_named_id_end = fr_pin(data + fr_bound(named_id_end, 0x7f));
+	if (at_named_id_end > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (named_id_end > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* headers: named: fields: [ */
+	named_2 = at_named_id_end;
+	if ((void *)(named_2 + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((named_id_end + 3) > udp_end)
+		return fr_up(skb, reason_change_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_change_super_packet);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_change_udp_checksum);
+
+	/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.number + ... */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (named_id_end + 3)))
+		return fr_up(skb, reason_change_partial_checksum);
+	return prog_change_ipv6_send(skb, data, named_id_end, at_named_id_end, partial);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
@@ -163,22 +370,12 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_named_id_size;
-	__u64 v_named_id_end;
-	void *p_named_id_end;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_named_id_size_2;
-	__u64 v_named_id_end_2;
-	void *p_named_id_end_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 75);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: change: { */
 	if (!fr_lease_valid(lease, now))
@@ -194,159 +391,13 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			return fr_up(skb, reason_change_link_broadcast);
 		return fr_up(skb, reason_change_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
 
 	/* stack: ["eth", "ip", "udp", "named"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_change_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_change_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_change_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_change_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_change_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_change_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_change_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_change_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_change_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_change_multicast);
-			return fr_up(skb, reason_change_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "named"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_change_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_change_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_change_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_change_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_change_udp_length);
-
-		/* {name: "id", bytes: "size", max: 9}, */
-		if (data + 43 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (43ULL > v_udp_end)
-			return fr_up(skb, reason_change_truncated);
-		v_named_id_size = be8(data + 42); /* named.size */
-		if (v_named_id_size > 9)
-			return fr_up(skb, reason_change_named_id);
-		v_named_id_end = fr_forget(skb, 43ULL + v_named_id_size);
-		p_named_id_end = fr_pin(data + fr_bound(v_named_id_end, 0x3f));
-		if (p_named_id_end > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (v_named_id_end > v_udp_end)
-			return fr_up(skb, reason_change_truncated);
-
-		/* headers: named: fields: [ */
-		if (p_named_id_end + 3 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if ((v_named_id_end + 3) > v_udp_end)
-			return fr_up(skb, reason_change_truncated);
-
-		/* stack: ["eth", "ip", "udp", "named"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_change_super_packet);
-
-		/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.n... */
-		v_partial = fr_partial(skb);
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-		      ((v_partial >> 16) >= (v_named_id_end + 3))))
-			return fr_up(skb, reason_change_partial_checksum);
-		return prog_change_write1(skb, data, v_named_id_end, p_named_id_end, v_partial);
-	}
-
-	/* stack: ["eth", "ip", "udp", "named"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_change_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_change_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_change_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_change_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_change_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_change_multicast);
-			return fr_up(skb, reason_change_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "named"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_change_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_change_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_change_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_change_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_change_udp_length);
-
-		/* {name: "id", bytes: "size", max: 9}, */
-		if (data + 63 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (63ULL > v_udp_end_2)
-			return fr_up(skb, reason_change_truncated);
-		v_named_id_size_2 = be8(data + 62); /* named.size */
-		if (v_named_id_size_2 > 9)
-			return fr_up(skb, reason_change_named_id);
-		v_named_id_end_2 = fr_forget(skb, 63ULL + v_named_id_size_2);
-		p_named_id_end_2 = fr_pin(data + fr_bound(v_named_id_end_2, 0x7f));
-		if (p_named_id_end_2 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (v_named_id_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_change_truncated);
-
-		/* headers: named: fields: [ */
-		if (p_named_id_end_2 + 3 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if ((v_named_id_end_2 + 3) > v_udp_end_2)
-			return fr_up(skb, reason_change_truncated);
-
-		/* stack: ["eth", "ip", "udp", "named"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_change_super_packet);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_change_udp_checksum);
-
-		/* do: [{set: {"named.kind": "named.kind ^ 0x5A", "named.number": "low(named.n... */
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-		      ((v_partial_2 >> 16) >= (v_named_id_end_2 + 3))))
-			return fr_up(skb, reason_change_partial_checksum);
-		return prog_change_write2(skb, data, v_named_id_end_2, p_named_id_end_2,
-					  v_partial_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "named"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_change_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_change_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_change_not_ip);
 }

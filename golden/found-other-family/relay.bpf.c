@@ -12,15 +12,52 @@
 #define FR_NEEDS_ROWS 8
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table flows */
 struct key_flows {
-	__u32 m_label;
+	__u32 label;
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_flows) == 4, "layout of key_flows");
 
 struct val_flows {
-	__u8 m_class;
+	__u8 class;
 	__u8 pad0[7];
 } __packed_aligned(8);
 
@@ -67,54 +104,179 @@ enum {
 	reason_sort_ipv6_payload_length, reason_sort_changing, reason_sort_not_ip,
 };
 
-static __always_inline int prog_sort_write1(struct __sk_buff *skb, void *data)
+static __always_inline int prog_sort_ipv4_send(struct __sk_buff *skb, void *data)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x45b8ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x45b8ULL | (be8(&ipv4->dscp_ecn) & 3));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 14);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->version_ihl)) +
+					 ipv4_version_to_ecn);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 12);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 12);
 
-	st16(data + 14, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 12);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 14, 12);
 
 	fr_count(reason_sort_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_write2(struct __sk_buff *skb, void *data,
-					    struct val_flows *row_f)
+static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_sort_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_sort_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_sort_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_sort_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_sort_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_sort_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_sort_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_sort_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_sort_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_sort_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	/* {match: "udp.dst_port": 7000, when: "ipv4 && ipv4.id == 7", do: [{set: "ipv4.dscp":... */
+	if (be16(&udp->dst_port) == 0x1b58) { /* rule */
+		if (be16(&ipv4->id) == 7) { /* rule */
+			return prog_sort_ipv4_send(skb, data);
+		}
+	}
+
+	/* {match: {"udp.src_port": !=1, "ipv4.ttl": 1}, do: [{drop: "old"}]}, */
+	/* rule */
+	if ((be16(&udp->src_port) == 0 || be16(&udp->src_port) >= 2) && be8(&ipv4->ttl) == 1) {
+		return fr_drop(skb->len, reason_sort_old);
+	}
+
+	/* {do: [{drop: "other"}]}, */
+	return fr_drop(skb->len, reason_sort_other);
+}
+
+static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb, void *data,
+					       struct val_flows *f)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl(((0x60000000ULL | ((__u64)row_f->m_class << 22)) |
-			      (((be8(data + 15) >> 4) & 3) << 20)) |
-			      ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff));
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL | ((__u64)f->class << 22) |
+						      (((be8(ipv6->version_to_flow_label +
+						      1) >> 4) & 3) << 20) |
+						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
+							be8(ipv6->version_to_flow_label +
+							    3)) & 0xfffff));
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 4);
 
-	st32(data + 14, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 4);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, 14, 4);
 
 	fr_count(reason_sort_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_sort_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_sort_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_sort_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_sort_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_sort_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_sort_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	/* {when: "ipv6", lookup: f: flows: ["ipv6.flow_label"], do: [{set: "ipv6.dscp": "f.cl... */
+	struct val_flows *f;
+	{
+		struct key_flows key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.label = ((be16(ipv6->version_to_flow_label + 1) << 8 |
+			      be8(ipv6->version_to_flow_label + 3)) & 0xfffff);
+		found = find_flows(&key, lease, 0, &f);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_sort_changing);
+		if (found == FR_MISSING)
+			f = NULL;
+	}
+	if (fr_has(f)) { /* rule */
+		return prog_sort_ipv6_send(skb, data, f);
+	}
+
+	/* {do: [{drop: "other"}]}, */
+	return fr_drop(skb->len, reason_sort_other);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
@@ -122,15 +284,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	struct val_flows *row_f;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: sort: { */
 	if (!fr_lease_valid(lease, now))
@@ -146,127 +305,13 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			return fr_up(skb, reason_sort_link_broadcast);
 		return fr_up(skb, reason_sort_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_sort_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_sort_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_sort_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_sort_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_sort_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_sort_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_sort_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_sort_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_sort_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_sort_multicast);
-			return fr_up(skb, reason_sort_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_sort_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_sort_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_sort_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_sort_udp_length);
-
-		/* {match: "udp.dst_port": 7000, when: "ipv4 && ipv4.id == 7", do: [{set: "ipv... */
-		if (be16(data + 36) == 0x1b58) { /* rule */
-			if (be16(data + 18) == 7) { /* rule */
-				return prog_sort_write1(skb, data);
-			}
-		}
-
-		/* {match: {"udp.src_port": !=1, "ipv4.ttl": 1}, do: [{drop: "old"}]}, */
-		/* rule */
-		if (((be16(data + 34) == 0) || (be16(data + 34) >= 2)) && (be8(data + 22) == 1)) {
-			return fr_drop(skb->len, reason_sort_old);
-		}
-
-		/* {do: [{drop: "other"}]}, */
-		return fr_drop(skb->len, reason_sort_other);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_sort_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_sort_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_sort_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_sort_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_sort_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_sort_multicast);
-			return fr_up(skb, reason_sort_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_sort_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_sort_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_sort_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_sort_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_sort_udp_length);
-
-		/* {when: "ipv6", lookup: f: flows: ["ipv6.flow_label"], do: [{set: "ipv6.dscp... */
-		{
-			struct key_flows key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_label = ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff);
-			found = find_flows(&key, lease, 0, &row_f);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_sort_changing);
-			if (found == FR_MISSING)
-				row_f = NULL;
-		}
-		if (fr_has(row_f)) { /* rule */
-			return prog_sort_write2(skb, data, row_f);
-		}
-
-		/* {do: [{drop: "other"}]}, */
-		return fr_drop(skb->len, reason_sort_other);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_sort_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_sort_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_sort_not_ip);
 }

@@ -12,6 +12,33 @@
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_shim {
+	__be32 id;
+	__u8 next;
+	__u8 pad[3];
+} __attribute__((packed));
+
 /*
  * prog_unwrap: tc/ingress
  *	eth ipv4 shim
@@ -29,52 +56,51 @@ enum {
 	reason_unwrap_no_memory, reason_unwrap_fault,
 };
 
-static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
-					      __u64 v_payload_len)
+static __always_inline int prog_unwrap_send(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
-	__s64 csum;
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_shim *shim = data + 34;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-	__u16 x3 = ld16(data + 14); /* ipv4: version ihl dscp ecn */
-	__u16 x4 = bpf_htons(v_payload_len + 20); /* ipv4: total_length */
-	__u32 x5 = ld32(data + 18); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-	__u16 x6 = bpf_htons((be8(data + 22) << 8) | be8(data + 38)); /* ipv4: ttl protocol */
-	__u64 x7 = ld64(data + 26); /* ipv4: src, ipv4: dst */
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
+	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 20);
+	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
+	__be16 ipv4_ttl_protocol = bpf_htons((be8(&ipv4->ttl) << 8) | be8(&shim->next));
+	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* ipv4.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x8 = ld16(data + 16);
-	__u16 x9 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + x9) + (__u64)x4 + x6);
+	__be16 ipv4_old_checksum = ld16(&ipv4->checksum);
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ipv4_old_checksum) -
+					   ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
+					   (__u64)ipv4_total_length + ipv4_ttl_protocol);
 
-	int err = fr_resize(skb, 42, 34, v_payload_len, 0);
+	int err = fr_resize(skb, 42, 34, payload_len, 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_unwrap_fault) :
-			fr_up(skb, reason_unwrap_no_memory);
+		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 34 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_unwrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 20);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 20);
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st64(data + 6, x2);
-	st16(data + 14, x3);
-	st16(data + 16, x4);
-	st32(data + 18, x5);
-	st16(data + 22, x6);
-	st64(data + 26, x7);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 20);
-	}
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st64(new_eth->src, eth_src_eth_src_eth_type);
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st64(new_ipv4->src, ipv4_src_ipv4_dst);
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	fr_complete_end(skb, csum, 14, 20);
 
 	fr_count(reason_unwrap_pass, len);
 	return TC_ACT_UNSPEC;
@@ -85,13 +111,14 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ipv4_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
 
 	fr_pull(skb, 42);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_shim *shim = data + 34;
 
 	/* programs: unwrap: { */
 	if (!fr_lease_valid(lease, now))
@@ -107,62 +134,57 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 			return fr_up(skb, reason_unwrap_link_broadcast);
 		return fr_up(skb, reason_unwrap_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_unwrap_truncated);
 
 	/* stack: ["eth", "ipv4", "shim"] */
-	if (be16(data + 12) != 0x800)
+	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_unwrap_not_ipv4);
-	if (data + 34 > data_end)
+	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(data + 14) >> 4) != 4)
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(data + 14) & 15) != 5)
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
 		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(data + 20) >> 7) != 0)
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(data + 20) >> 5) & 1) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if ((be16(data + 20) & 0x1fff) != 0)
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(data + 16) < 20)
+	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	v_ipv4_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-	if (v_ipv4_end > skb->len)
+	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
+	if (ipv4_end > skb->len)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-		       ld32(data + 26) + ld32(data + 30)))
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_unwrap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(data + 26)))
+	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_unwrap_martian_source);
-	if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-		if (fr_multicast_v4(ld32(data + 30)))
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_unwrap_multicast);
 		return fr_up(skb, reason_unwrap_martian_destination);
 	}
-
-	/* stack: ["eth", "ipv4", "shim"] */
-	if (be8(data + 23) != 253)
+	if (be8(&ipv4->protocol) != 253)
 		return fr_up(skb, reason_unwrap_not_shim);
 
 	/* headers: shim: { */
-	if (data + 42 > data_end)
+	if ((void *)(shim + 1) > data_end)
 		return fr_up(skb, reason_unwrap_truncated);
-	if (42ULL > v_ipv4_end)
+	if (42ULL > ipv4_end)
 		return fr_up(skb, reason_unwrap_truncated);
-
-	/* stack: ["eth", "ipv4", "shim"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_unwrap_super_packet);
 
 	/* do: [{pop: "shim"}, {set: "ipv4.protocol": "shim.next"}, "pass"] */
-	v_payload_len = v_ipv4_end - 42;
-	if ((v_payload_len + 20) > 0xffff)
+	__u64 payload_len = ipv4_end - 42;
+	if ((payload_len + 20) > 0xffff)
 		return fr_up(skb, reason_unwrap_length);
-	v_partial = fr_partial(skb);
-	if (!((v_partial == 0) ||
-	      (((v_partial >> 16) >= 42) &&
-	       ((v_partial & 0xffff) < ((42ULL + v_payload_len) - 1)))))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
 		return fr_up(skb, reason_unwrap_partial_checksum);
-	return prog_unwrap_write1(skb, data, v_payload_len);
+	return prog_unwrap_send(skb, data, payload_len);
 }

@@ -12,6 +12,32 @@
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_vlan {
+	__u8 pcp_to_vid[2];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
+struct hdr_mark {
+	__be32 id;
+} __attribute__((packed));
+
 /*
  * prog_untag: tc/ingress
  *	eth vlan(metadata)
@@ -27,7 +53,7 @@ enum {
 	reason_untag_super_packet, reason_untag_partial_checksum,
 };
 
-static __always_inline int prog_untag_write1(struct __sk_buff *skb)
+static __always_inline int prog_untag_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -39,35 +65,39 @@ static __always_inline int prog_untag_write1(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_untag_write2(struct __sk_buff *skb, void *data, __u64 v_payload_len)
+static __always_inline int prog_untag_send_2(struct __sk_buff *skb, void *data, __u64 payload_len)
 {
-	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u32 x2 = ld32(data + 6); /* eth: src */
-	__u16 x3 = ld16(data + 10); /* eth: src */
-	__u16 x4 = ld16(data + 16); /* eth: type */
+	struct hdr_eth *eth = data;
+	struct hdr_vlan *vlan = data + 14;
 
-	int err = fr_resize(skb, 18, 14, v_payload_len, FR_POP_INNER);
+	__u32 len = skb->len;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be16 eth_type = ld16(&vlan->type);
+
+	int err = fr_resize(skb, 18, 14, payload_len, FR_POP_INNER);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_untag_fault) :
-			fr_up(skb, reason_untag_no_memory);
+		return fr_failed(skb, len, err, reason_untag_fault, reason_untag_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 14 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_untag_fault);
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st32(data + 6, x2);
-	st16(data + 10, x3);
-	st16(data + 12, x4);
+	struct hdr_eth *new_eth = data;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, eth_type);
 
 	fr_count(reason_untag_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_untag_write3(struct __sk_buff *skb)
+static __always_inline int prog_untag_send_3(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -80,12 +110,13 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_payload_len;
-	__u64 v_partial;
 
 	fr_pull(skb, 18);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_vlan *vlan = data + 14;
 
 	/* untag: { */
 	if (!fr_lease_valid(lease, now))
@@ -99,45 +130,37 @@ SEC("tc") int prog_untag(struct __sk_buff *skb)
 			return fr_up(skb, reason_untag_link_broadcast);
 		return fr_up(skb, reason_untag_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_untag_truncated);
 
 	/* stack: ["eth", "vlan?"] */
 	/* vlan in the metadata */
 	if (skb->vlan_present &&
-	    ((bpf_htons(skb->vlan_proto) == 0x8100) || (bpf_htons(skb->vlan_proto) == 0x88a8))) {
+	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8)) {
 		/* do: [{pop: "vlan"}, "pass"] */
-		return prog_untag_write1(skb);
+		return prog_untag_send(skb);
 	}
-
-	/* stack: ["eth", "vlan?"] */
 	/* vlan */
-	if (!skb->vlan_present && ((be16(data + 12) == 0x8100) || (be16(data + 12) == 0x88a8))) {
-		if (data + 18 > data_end)
+	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8)) {
+		if ((void *)(vlan + 1) > data_end)
 			return fr_up(skb, reason_untag_truncated);
-
-		/* do: [{pop: "vlan"}, "pass"] */
 		if (skb->gso_size != 0)
 			return fr_up(skb, reason_untag_super_packet);
-		if (be16(data + 16) == 0x8100)
+		if (be16(&vlan->type) == 0x8100)
 			return fr_up(skb, reason_untag_vlan_tag);
-		if (be16(data + 16) == 0x88a8)
+		if (be16(&vlan->type) == 0x88a8)
 			return fr_up(skb, reason_untag_vlan_tag);
 		if (skb->len > 0xffff)
 			return fr_up(skb, reason_untag_too_big);
-		v_payload_len = (__u64)skb->len - 18;
-		v_partial = fr_partial(skb);
-		if (!((v_partial == 0) || ((v_partial >> 16) >= 18)))
+		__u64 payload_len = (__u64)skb->len - 18;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || (partial >> 16) >= 18))
 			return fr_up(skb, reason_untag_partial_checksum);
-		return prog_untag_write2(skb, data, v_payload_len);
+		return prog_untag_send_2(skb, data, payload_len);
 	}
-
-	/* stack: ["eth", "vlan?"] */
 	if (skb->vlan_present)
 		return fr_up(skb, reason_untag_vlan_tag);
-
-	/* do: [{pop: "vlan"}, "pass"] */
-	return prog_untag_write3(skb);
+	return prog_untag_send_3(skb);
 }
 
 /*
@@ -158,101 +181,176 @@ enum {
 	reason_wrap_tag_in_frame, reason_wrap_vlan_tag,
 };
 
-static __always_inline int prog_wrap_write1(struct __sk_buff *skb, void *data, __u64 v_payload_len)
+static __always_inline int prog_wrap_vlan_in_the_metadata_send(struct __sk_buff *skb, void *data,
+	__u64 payload_len)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u32 x2 = ld32(data + 6); /* eth: src */
-	__u16 x3 = ld16(data + 10); /* eth: src */
-	__u32 x4 = ld32(data + 14); /* ipv6: version dscp ecn flow_label */
-	__u16 x5 = bpf_htons(v_payload_len + 4); /* ipv6: payload_length */
-	__u16 x6 = ld16(data + 20); /* ipv6: next_header hop_limit */
-	__u64 x7 = ld64(data + 22); /* ipv6: src */
-	__u64 x8 = ld64(data + 30); /* ipv6: src */
-	__u64 x9 = ld64(data + 38); /* ipv6: dst */
-	__u64 x10 = ld64(data + 46); /* ipv6: dst */
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	int err = fr_resize(skb, 54, 58, v_payload_len, 0);
+	__u32 len = skb->len;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 4);
+	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
+	__be64 ipv6_src = ld64(ipv6->src);
+	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
+	__be64 ipv6_dst = ld64(ipv6->dst);
+	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
+
+	int err = fr_resize(skb, 54, 58, payload_len, 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) :
-			fr_up(skb, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 58 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 44);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 44);
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st32(data + 6, x2);
-	st16(data + 10, x3);
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x4);
-	st16(data + 18, x5);
-	st16(data + 20, x6);
-	st64(data + 22, x7);
-	st64(data + 30, x8);
-	st64(data + 38, x9);
-	st64(data + 46, x10);
-	st32(data + 54, bpf_htonl(7));
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 44);
-	}
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_mark *new_mark = data + 54;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_2);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_2);
+	st32(&new_mark->id, bpf_htonl(7));
+	fr_complete_end(skb, csum, 14, 44);
 
 	fr_count(reason_wrap_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_wrap_write2(struct __sk_buff *skb, void *data,
-					    __u64 v_payload_len_3)
+static __always_inline int prog_wrap_vlan_in_the_metadata(struct __sk_buff *skb, void *data,
+							  void *data_end)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u64 x2 = ld64(data + 6); /* eth: src, eth: src, eth: type */
-	__u32 x3 = ld32(data + 14); /* ipv6: version dscp ecn flow_label */
-	__u16 x4 = bpf_htons(v_payload_len_3 + 4); /* ipv6: payload_length */
-	__u16 x5 = ld16(data + 20); /* ipv6: next_header hop_limit */
-	__u64 x6 = ld64(data + 22); /* ipv6: src */
-	__u64 x7 = ld64(data + 30); /* ipv6: src */
-	__u64 x8 = ld64(data + 38); /* ipv6: dst */
-	__u64 x9 = ld64(data + 46); /* ipv6: dst */
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	int err = fr_resize(skb, 54, 58, v_payload_len_3, 0);
+	/* stack: ["eth", "vlan?", "ipv6"] */
+	if (be16(&eth->type) != 0x86dd)
+		return fr_up(skb, reason_wrap_not_ipv6);
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_wrap_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_wrap_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_wrap_mapped_address);
+	__u64 ipv6_end = 54ULL + be16(&ipv6->payload_length);
+	if (ipv6_end > skb->len)
+		return fr_up(skb, reason_wrap_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_wrap_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
+
+	/* do: [{push: mark: id: 7}, "pass"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_wrap_super_packet);
+	__u64 payload_len = ipv6_end - 54;
+	if ((payload_len + 4) > 0xffff)
+		return fr_up(skb, reason_wrap_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
+		return fr_up(skb, reason_wrap_partial_checksum);
+	return prog_wrap_vlan_in_the_metadata_send(skb, data, payload_len);
+}
+
+static __always_inline int prog_wrap_vlan(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_vlan *vlan = data + 14;
+	struct hdr_ipv6 *ipv6 = data + 18;
+
+	if ((void *)(vlan + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+
+	/* stack: ["eth", "vlan?", "ipv6"] */
+	if (be16(&vlan->type) != 0x86dd)
+		return fr_up(skb, reason_wrap_not_ipv6);
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_wrap_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_wrap_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_wrap_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_wrap_mapped_address);
+	__u64 ipv6_end = 58ULL + be16(&ipv6->payload_length);
+	if (ipv6_end > skb->len)
+		return fr_up(skb, reason_wrap_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_wrap_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_wrap_multicast);
+		return fr_up(skb, reason_wrap_martian_destination);
+	}
+
+	/* do: [{push: mark: id: 7}, "pass"] */
+	return fr_up(skb, reason_wrap_tag_in_frame);
+}
+
+static __always_inline int prog_wrap_send(struct __sk_buff *skb, void *data, __u64 payload_len)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	__u32 len = skb->len;
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be64 eth_src_eth_src_eth_type = ld64(eth->src);
+	__be32 ipv6_version_to_flow_label = ld32(ipv6->version_to_flow_label);
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 4);
+	__be16 ipv6_next_header_hop_limit = ld16(&ipv6->next_header);
+	__be64 ipv6_src = ld64(ipv6->src);
+	__be64 ipv6_src_2 = ld64(ipv6->src + 8);
+	__be64 ipv6_dst = ld64(ipv6->dst);
+	__be64 ipv6_dst_2 = ld64(ipv6->dst + 8);
+
+	int err = fr_resize(skb, 54, 58, payload_len, 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_wrap_fault) :
-			fr_up(skb, reason_wrap_no_memory);
+		return fr_failed(skb, len, err, reason_wrap_fault, reason_wrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 58 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_wrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 44);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 44);
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st64(data + 6, x2);
-	st32(data + 14, x3);
-	st16(data + 18, x4);
-	st16(data + 20, x5);
-	st64(data + 22, x6);
-	st64(data + 30, x7);
-	st64(data + 38, x8);
-	st64(data + 46, x9);
-	st32(data + 54, bpf_htonl(7));
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 44);
-	}
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_mark *new_mark = data + 54;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st64(new_eth->src, eth_src_eth_src_eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_2);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_2);
+	st32(&new_mark->id, bpf_htonl(7));
+	fr_complete_end(skb, csum, 14, 44);
 
 	fr_count(reason_wrap_pass, len);
 	return TC_ACT_UNSPEC;
@@ -263,17 +361,13 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ipv6_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_ipv6_end_2;
-	__u64 v_ipv6_end_3;
-	__u64 v_payload_len_3;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 58);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
 	/* wrap: { */
 	if (!fr_lease_valid(lease, now))
@@ -287,100 +381,34 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 			return fr_up(skb, reason_wrap_link_broadcast);
 		return fr_up(skb, reason_wrap_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
 
 	/* stack: ["eth", "vlan?", "ipv6"] */
-	/* vlan in the metadata */
 	if (skb->vlan_present &&
-	    ((bpf_htons(skb->vlan_proto) == 0x8100) || (bpf_htons(skb->vlan_proto) == 0x88a8))) {
-		if (be16(data + 12) != 0x86dd)
-			return fr_up(skb, reason_wrap_not_ipv6);
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_wrap_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_wrap_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_wrap_mapped_address);
-		v_ipv6_end = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ipv6_end > skb->len)
-			return fr_up(skb, reason_wrap_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_wrap_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_wrap_multicast);
-			return fr_up(skb, reason_wrap_martian_destination);
-		}
-
-		/* do: [{push: mark: id: 7}, "pass"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_wrap_super_packet);
-		v_payload_len = v_ipv6_end - 54;
-		if ((v_payload_len + 4) > 0xffff)
-			return fr_up(skb, reason_wrap_length);
-		v_partial = fr_partial(skb);
-		if (!((v_partial == 0) ||
-		      (((v_partial >> 16) >= 54) &&
-		       ((v_partial & 0xffff) < ((54ULL + v_payload_len) - 1)))))
-			return fr_up(skb, reason_wrap_partial_checksum);
-		return prog_wrap_write1(skb, data, v_payload_len);
-	}
-
-	/* stack: ["eth", "vlan?", "ipv6"] */
-	/* vlan */
-	if (!skb->vlan_present && ((be16(data + 12) == 0x8100) || (be16(data + 12) == 0x88a8))) {
-		if (data + 18 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-
-		/* stack: ["eth", "vlan?", "ipv6"] */
-		if (be16(data + 16) != 0x86dd)
-			return fr_up(skb, reason_wrap_not_ipv6);
-		if (data + 58 > data_end)
-			return fr_up(skb, reason_wrap_truncated);
-		if ((be8(data + 18) >> 4) != 6)
-			return fr_up(skb, reason_wrap_ipv6_version);
-		if (fr_is_v4(data + 26))
-			return fr_up(skb, reason_wrap_mapped_address);
-		if (fr_is_v4(data + 42))
-			return fr_up(skb, reason_wrap_mapped_address);
-		v_ipv6_end_2 = 58ULL + be16(data + 22); /* ipv6.payload_length */
-		if (v_ipv6_end_2 > skb->len)
-			return fr_up(skb, reason_wrap_ipv6_payload_length);
-		if (!fr_unicast(data + 26))
-			return fr_up(skb, reason_wrap_martian_source);
-		if (!fr_unicast(data + 42)) { /* not a host's */
-			if (fr_multicast(data + 42))
-				return fr_up(skb, reason_wrap_multicast);
-			return fr_up(skb, reason_wrap_martian_destination);
-		}
-
-		/* do: [{push: mark: id: 7}, "pass"] */
-		return fr_up(skb, reason_wrap_tag_in_frame);
-	}
-
-	/* stack: ["eth", "vlan?", "ipv6"] */
+	    (bpf_htons(skb->vlan_proto) == 0x8100 || bpf_htons(skb->vlan_proto) == 0x88a8))
+		return prog_wrap_vlan_in_the_metadata(skb, data, data_end);
+	if (!skb->vlan_present && (be16(&eth->type) == 0x8100 || be16(&eth->type) == 0x88a8))
+		return prog_wrap_vlan(skb, data, data_end);
 	if (skb->vlan_present)
 		return fr_up(skb, reason_wrap_vlan_tag);
-	if (be16(data + 12) != 0x86dd)
+	if (be16(&eth->type) != 0x86dd)
 		return fr_up(skb, reason_wrap_not_ipv6);
-	if (data + 54 > data_end)
+	if ((void *)(ipv6 + 1) > data_end)
 		return fr_up(skb, reason_wrap_truncated);
-	if ((be8(data + 14) >> 4) != 6)
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
 		return fr_up(skb, reason_wrap_ipv6_version);
-	if (fr_is_v4(data + 22))
+	if (fr_is_v4(ipv6->src))
 		return fr_up(skb, reason_wrap_mapped_address);
-	if (fr_is_v4(data + 38))
+	if (fr_is_v4(ipv6->dst))
 		return fr_up(skb, reason_wrap_mapped_address);
-	v_ipv6_end_3 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-	if (v_ipv6_end_3 > skb->len)
+	__u64 ipv6_end = 54ULL + be16(&ipv6->payload_length);
+	if (ipv6_end > skb->len)
 		return fr_up(skb, reason_wrap_ipv6_payload_length);
-	if (!fr_unicast(data + 22))
+	if (!fr_unicast(ipv6->src))
 		return fr_up(skb, reason_wrap_martian_source);
-	if (!fr_unicast(data + 38)) { /* not a host's */
-		if (fr_multicast(data + 38))
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
 			return fr_up(skb, reason_wrap_multicast);
 		return fr_up(skb, reason_wrap_martian_destination);
 	}
@@ -388,13 +416,12 @@ SEC("tc") int prog_wrap(struct __sk_buff *skb)
 	/* do: [{push: mark: id: 7}, "pass"] */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_wrap_super_packet);
-	v_payload_len_3 = v_ipv6_end_3 - 54;
-	if ((v_payload_len_3 + 4) > 0xffff)
+	__u64 payload_len = ipv6_end - 54;
+	if ((payload_len + 4) > 0xffff)
 		return fr_up(skb, reason_wrap_length);
-	v_partial_2 = fr_partial(skb);
-	if (!((v_partial_2 == 0) ||
-	      (((v_partial_2 >> 16) >= 54) &&
-	       ((v_partial_2 & 0xffff) < ((54ULL + v_payload_len_3) - 1)))))
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 54 && (partial & 0xffff) < ((54ULL + payload_len) - 1))))
 		return fr_up(skb, reason_wrap_partial_checksum);
-	return prog_wrap_write2(skb, data, v_payload_len_3);
+	return prog_wrap_send(skb, data, payload_len);
 }

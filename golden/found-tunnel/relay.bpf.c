@@ -13,16 +13,60 @@
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_vxlan {
+	__u8 flags;
+	__u8 reserved[3];
+	__u8 vni[3];
+	__u8 reserved_2;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table peers */
 struct key_peers {
-	struct fr_endpoint m_addr;
+	struct fr_endpoint addr;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_peers) == 20, "layout of key_peers");
 
 struct val_peers {
-	__u32 m_tenant;
+	__u32 tenant;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -71,140 +115,420 @@ enum {
 	reason_inside_ipv6_payload_length, reason_inside_udp_checksum, reason_inside_not_ip,
 };
 
-static __always_inline int prog_inside_write1(struct __sk_buff *skb, void *data, __u64 v_partial,
-					      struct val_peers *row_p)
+static __always_inline int prog_inside_ipv4_eth_send(struct __sk_buff *skb, void *data,
+						     __u64 partial, struct val_peers *p)
 {
-	__s64 csum;
+	struct hdr_vxlan *vxlan = data + 42;
+	struct hdr_udp *udp = data + 84;
+	struct hdr_ipv4 *ipv4 = data + 64;
+	struct hdr_udp *udp_2 = data + 34;
+	struct hdr_ipv4 *ipv4_2 = data + 14;
+
 	__u32 len = skb->len;
-	/* vxlan: vni reserved_2 */
-	__u32 x0 = bpf_htonl(((__u64)row_p->m_tenant << 8) | be8(data + 49));
+	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)p->tenant << 8) | be8(&vxlan->reserved_2));
 
 	/* inner_udp.checksum */
-	__u16 old0 = ld16(data + 90);
-	__u32 x1 = ld32(data + 76);
-	__u32 x2 = ld32(data + 80);
-	__u16 x3 = ld16(data + 88);
-	__u64 was0 = (__u64)x1 + x2 + x3 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x3 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 90, old0, fr_fold(was0));
-	__u16 x4 = ld16(data + 86);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x4 + was0) + (__u64)now0 + 0x900);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 inner_udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	int inner_udp_partial = fr_is_partial(partial, 90, inner_udp_old_checksum,
+					      fr_fold(inner_udp_old_pseudo));
+	__be16 old_udp_dst_port = ld16(&udp->dst_port);
+	__be16 inner_udp_checksum = fr_checksum_not_0(fr_sum_of(inner_udp_old_checksum) -
+						      ((__u64)old_udp_dst_port +
+						       inner_udp_old_pseudo) +
+						       (__u64)inner_udp_new_pseudo + 0x900);
+	if (!inner_udp_old_checksum) /* no checksum came, none leaves */
+		inner_udp_checksum = 0;
 
 	/* udp.checksum */
-	__u16 old1 = ld16(data + 40);
-	__u32 x5 = ld32(data + 26);
-	__u32 x6 = ld32(data + 30);
-	__u16 x7 = ld16(data + 38);
-	__u64 was1 = (__u64)x5 + x6 + x7 + 0x1100;
-	__u64 now1 = (__u64)x5 + x6 + x7 + 0x1100;
-	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
-	__u32 x8 = ld32(data + 46);
-	__u16 x9 = ld16(data + 90);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x8 + x4 + x9 + was1) + (__u64)x0 +
-				 sum0 + now1 + 0x900);
-	if (!sum1)
-		sum1 = 0xFFFF;
-	if (!old1) /* no checksum came, none leaves */
-		sum1 = 0;
+	__be16 udp_old_checksum = ld16(&udp_2->checksum);
+	__be32 old_ipv4_src_2 = ld32(ipv4_2->src);
+	__be32 old_ipv4_dst_2 = ld32(ipv4_2->dst);
+	__be16 old_udp_length_2 = ld16(&udp_2->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src_2 + old_ipv4_dst_2 + old_udp_length_2 + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(vxlan->vni) + old_udp_dst_port +
+						 ld16(&udp->checksum) + udp_old_pseudo) +
+						 (__u64)vxlan_vni_reserved_2 + inner_udp_checksum +
+						 udp_new_pseudo + 0x900);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 40, 52);
-	}
+	__s64 csum = fr_complete_begin(skb, 40, 52);
 
-	st32(data + 46, x0);
-	st16(data + 86, bpf_htons(9));
-	st16(data + 90, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) :
-	     sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 90, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_vxlan *new_vxlan = data + 42;
+	struct hdr_udp *new_udp = data + 84;
+	struct hdr_udp *new_udp_2 = data + 34;
+
+	st32(new_vxlan->vni, vxlan_vni_reserved_2);
+	st16(&new_udp->dst_port, bpf_htons(9));
+	st16(&new_udp->checksum,
+	     fr_sum_field(inner_udp_partial, inner_udp_old_checksum, inner_udp_checksum,
+			  inner_udp_new_pseudo - inner_udp_old_pseudo));
+	st16(&new_udp_2->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 90, inner_udp_partial, inner_udp_old_checksum, inner_udp_checksum,
+		      inner_udp_new_pseudo - inner_udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
-	if (unlikely(pending1) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1,
-			  BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 40, 52);
-	}
+	fr_complete_end(skb, csum, 40, 52);
 
 	fr_count(reason_inside_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_inside_write2(struct __sk_buff *skb, void *data, __u64 v_partial_2,
-					      struct val_peers *row_p_2)
+static __always_inline int prog_inside_ipv4_eth(struct __sk_buff *skb, void *data, void *data_end,
+						const struct fr_lease *lease, __u64 udp_end)
 {
-	__s64 csum;
+	struct hdr_eth *eth = data + 50;
+	struct hdr_ipv4 *ipv4 = data + 64;
+	struct hdr_udp *udp = data + 84;
+
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (64ULL > udp_end)
+		return fr_up(skb, reason_inside_truncated);
+
+	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
+	if (be16(&eth->type) != 0x800)
+		return fr_up(skb, reason_inside_not_inner_ip);
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (84ULL > udp_end)
+		return fr_up(skb, reason_inside_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_inside_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_inside_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_inside_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_inside_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_inside_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_inside_ipv4_total_length);
+	__u64 inner_ip_end = 64ULL + be16(&ipv4->total_length);
+	if (inner_ip_end > udp_end)
+		return fr_up(skb, reason_inside_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_inside_ipv4_checksum);
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_inside_not_inner_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (92ULL > inner_ip_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_inside_udp_length);
+	__u64 inner_udp_end = 84ULL + be16(&udp->length);
+	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_inside_super_packet);
+	if (inner_udp_end != inner_ip_end)
+		return fr_up(skb, reason_inside_udp_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_inside_super_packet);
+
+	/* lookup: p: peers: ["inner_udp.src"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.addr.addr, ld32(ipv4->src));
+		key.addr.port = be16(&udp->src_port);
+		found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_inside_changing :
+				     reason_inside_no_peers);
+	}
+
+	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || partial == 0x54005a || (partial >> 16) >= 92))
+		return fr_up(skb, reason_inside_partial_checksum);
+	return prog_inside_ipv4_eth_send(skb, data, partial, p);
+}
+
+static __always_inline int prog_inside_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_vxlan *vxlan = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_inside_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_inside_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_inside_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_inside_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_inside_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_inside_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_inside_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_inside_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_inside_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_inside_multicast);
+		return fr_up(skb, reason_inside_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_inside_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_inside_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_inside_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_inside_udp_length);
+	if (be16(&udp->dst_port) != 0x12b5)
+		return fr_up(skb, reason_inside_not_vxlan);
+
+	/* headers: vxlan: { */
+	if ((void *)(vxlan + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (50ULL > udp_end)
+		return fr_up(skb, reason_inside_truncated);
+
+	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
+	if (be8(&vxlan->flags) != 8)
+		return fr_up(skb, reason_inside_vxlan_flags);
+
+	return prog_inside_ipv4_eth(skb, data, data_end, lease, udp_end);
+}
+
+static __always_inline int prog_inside_ipv6_eth_send(struct __sk_buff *skb, void *data,
+						     __u64 partial, struct val_peers *p)
+{
+	struct hdr_vxlan *vxlan = data + 62;
+	struct hdr_udp *udp = data + 104;
+	struct hdr_ipv4 *ipv4 = data + 84;
+	struct hdr_udp *udp_2 = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	/* vxlan: vni reserved_2 */
-	__u32 x0 = bpf_htonl(((__u64)row_p_2->m_tenant << 8) | be8(data + 69));
+	__be32 vxlan_vni_reserved_2 = bpf_htonl(((__u64)p->tenant << 8) | be8(&vxlan->reserved_2));
 
 	/* inner_udp.checksum */
-	__u16 old0 = ld16(data + 110);
-	__u32 x1 = ld32(data + 96);
-	__u32 x2 = ld32(data + 100);
-	__u16 x3 = ld16(data + 108);
-	__u64 was0 = (__u64)x1 + x2 + x3 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x3 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 110, old0, fr_fold(was0));
-	__u16 x4 = ld16(data + 106);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x4 + was0) + (__u64)now0 + 0x900);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 inner_udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 inner_udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 inner_udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	int inner_udp_partial = fr_is_partial(partial, 110, inner_udp_old_checksum,
+					      fr_fold(inner_udp_old_pseudo));
+	__be16 old_udp_dst_port = ld16(&udp->dst_port);
+	__be16 inner_udp_checksum = fr_checksum_not_0(fr_sum_of(inner_udp_old_checksum) -
+						      ((__u64)old_udp_dst_port +
+						       inner_udp_old_pseudo) +
+						       (__u64)inner_udp_new_pseudo + 0x900);
+	if (!inner_udp_old_checksum) /* no checksum came, none leaves */
+		inner_udp_checksum = 0;
 
 	/* udp.checksum */
-	__u16 old1 = ld16(data + 60);
-	__u64 x5 = ld64(data + 22);
-	__u64 x6 = ld64(data + 30);
-	__u64 x7 = ld64(data + 38);
-	__u64 x8 = ld64(data + 46);
-	__u16 x9 = ld16(data + 58);
-	__u64 was1 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
-	__u64 now1 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
-	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
-	__u32 x10 = ld32(data + 66);
-	__u16 x11 = ld16(data + 110);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x10 + x4 + x11 + was1) +
-				 (__u64)x0 + sum0 + now1 + 0x900);
-	if (!sum1)
-		sum1 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp_2->checksum);
+	__be64 old_ipv6_src = ld64(ipv6->src);
+	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
+	__be64 old_ipv6_dst = ld64(ipv6->dst);
+	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be16 old_udp_length_2 = ld16(&udp_2->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length_2 + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length_2 + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(vxlan->vni) + old_udp_dst_port +
+						 ld16(&udp->checksum) + udp_old_pseudo) +
+						 (__u64)vxlan_vni_reserved_2 + inner_udp_checksum +
+						 udp_new_pseudo + 0x900);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 60, 52);
-	}
+	__s64 csum = fr_complete_begin(skb, 60, 52);
 
-	st32(data + 66, x0);
-	st16(data + 106, bpf_htons(9));
-	st16(data + 110, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) :
-	     sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 110, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_vxlan *new_vxlan = data + 62;
+	struct hdr_udp *new_udp = data + 104;
+	struct hdr_udp *new_udp_2 = data + 54;
+
+	st32(new_vxlan->vni, vxlan_vni_reserved_2);
+	st16(&new_udp->dst_port, bpf_htons(9));
+	st16(&new_udp->checksum,
+	     fr_sum_field(inner_udp_partial, inner_udp_old_checksum, inner_udp_checksum,
+			  inner_udp_new_pseudo - inner_udp_old_pseudo));
+	st16(&new_udp_2->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 110, inner_udp_partial, inner_udp_old_checksum, inner_udp_checksum,
+		      inner_udp_new_pseudo - inner_udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
-	if (unlikely(pending1) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1,
-			  BPF_F_MARK_MANGLED_0))
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_inside_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 60, 52);
-	}
+	fr_complete_end(skb, csum, 60, 52);
 
 	fr_count(reason_inside_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_inside_ipv6_eth(struct __sk_buff *skb, void *data, void *data_end,
+						const struct fr_lease *lease, __u64 udp_end)
+{
+	struct hdr_eth *eth = data + 70;
+	struct hdr_ipv4 *ipv4 = data + 84;
+	struct hdr_udp *udp = data + 104;
+	struct hdr_udp *udp_2 = data + 54;
+
+	if ((void *)(eth + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (84ULL > udp_end)
+		return fr_up(skb, reason_inside_truncated);
+
+	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
+	if (be16(&eth->type) != 0x800)
+		return fr_up(skb, reason_inside_not_inner_ip);
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (104ULL > udp_end)
+		return fr_up(skb, reason_inside_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_inside_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_inside_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_inside_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_inside_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_inside_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_inside_ipv4_total_length);
+	__u64 inner_ip_end = 84ULL + be16(&ipv4->total_length);
+	if (inner_ip_end > udp_end)
+		return fr_up(skb, reason_inside_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_inside_ipv4_checksum);
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_inside_not_inner_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (112ULL > inner_ip_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_inside_udp_length);
+	__u64 inner_udp_end = 104ULL + be16(&udp->length);
+	if (!(inner_udp_end == inner_ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_inside_super_packet);
+	if (inner_udp_end != inner_ip_end)
+		return fr_up(skb, reason_inside_udp_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_inside_super_packet);
+
+	/* lookup: p: peers: ["inner_udp.src"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.addr.addr, ld32(ipv4->src));
+		key.addr.port = be16(&udp->src_port);
+		found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_inside_changing :
+				     reason_inside_no_peers);
+	}
+	if (be16(&udp_2->checksum) == 0)
+		return fr_up(skb, reason_inside_udp_checksum);
+
+	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || partial == 0x68006e || (partial >> 16) >= 112))
+		return fr_up(skb, reason_inside_partial_checksum);
+	return prog_inside_ipv6_eth_send(skb, data, partial, p);
+}
+
+static __always_inline int prog_inside_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_vxlan *vxlan = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_inside_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_inside_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_inside_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_inside_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_inside_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_inside_multicast);
+		return fr_up(skb, reason_inside_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_inside_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_inside_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_inside_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_inside_udp_length);
+	if (be16(&udp->dst_port) != 0x12b5)
+		return fr_up(skb, reason_inside_not_vxlan);
+
+	/* headers: vxlan: { */
+	if ((void *)(vxlan + 1) > data_end)
+		return fr_up(skb, reason_inside_truncated);
+	if (70ULL > udp_end)
+		return fr_up(skb, reason_inside_truncated);
+
+	/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {name: "vni... */
+	if (be8(&vxlan->flags) != 8)
+		return fr_up(skb, reason_inside_vxlan_flags);
+
+	return prog_inside_ipv6_eth(skb, data, data_end, lease, udp_end);
 }
 
 SEC("tc") int prog_inside(struct __sk_buff *skb)
@@ -212,22 +536,12 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_inner_ip_end;
-	__u64 v_inner_udp_end;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_inner_ip_end_2;
-	__u64 v_inner_udp_end_2;
-	__u64 v_partial_2;
-	struct val_peers *row_p;
-	struct val_peers *row_p_2;
 
 	fr_pull(skb, 112);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: inside: { */
 	if (!fr_lease_valid(lease, now))
@@ -243,266 +557,13 @@ SEC("tc") int prog_inside(struct __sk_buff *skb)
 			return fr_up(skb, reason_inside_link_broadcast);
 		return fr_up(skb, reason_inside_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_inside_truncated);
 
 	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_inside_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_inside_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_inside_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_inside_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_inside_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_inside_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_inside_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_inside_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_inside_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_inside_multicast);
-			return fr_up(skb, reason_inside_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}... */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_inside_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_inside_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_inside_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_inside_udp_length);
-
-		/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}... */
-		if (be16(data + 36) != 0x12b5)
-			return fr_up(skb, reason_inside_not_vxlan);
-
-		/* headers: vxlan: { */
-		if (data + 50 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (50ULL > v_udp_end)
-			return fr_up(skb, reason_inside_truncated);
-
-		/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {na... */
-		if (be8(data + 42) != 8)
-			return fr_up(skb, reason_inside_vxlan_flags);
-		if (data + 64 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (64ULL > v_udp_end)
-			return fr_up(skb, reason_inside_truncated);
-
-		/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}... */
-		if (be16(data + 62) != 0x800)
-			return fr_up(skb, reason_inside_not_inner_ip);
-		if (data + 84 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (84ULL > v_udp_end)
-			return fr_up(skb, reason_inside_truncated);
-		if ((be8(data + 64) >> 4) != 4)
-			return fr_up(skb, reason_inside_ipv4_version);
-		if ((be8(data + 64) & 15) != 5)
-			return fr_up(skb, reason_inside_ip_options);
-		if ((be8(data + 70) >> 7) != 0)
-			return fr_up(skb, reason_inside_ipv4_reserved);
-		if (((be8(data + 70) >> 5) & 1) != 0)
-			return fr_up(skb, reason_inside_fragment);
-		if ((be16(data + 70) & 0x1fff) != 0)
-			return fr_up(skb, reason_inside_fragment);
-		if (be16(data + 66) < 20)
-			return fr_up(skb, reason_inside_ipv4_total_length);
-		v_inner_ip_end = 64ULL + be16(data + 66); /* ipv4.total_length */
-		if (v_inner_ip_end > v_udp_end)
-			return fr_up(skb, reason_inside_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 64) + ld32(data + 68) + ld32(data + 72) +
-			       ld32(data + 76) + ld32(data + 80)))
-			return fr_up(skb, reason_inside_ipv4_checksum);
-
-		/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}... */
-		if (be8(data + 73) != 17)
-			return fr_up(skb, reason_inside_not_inner_udp);
-		if (data + 92 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (92ULL > v_inner_ip_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (be16(data + 88) < 8)
-			return fr_up(skb, reason_inside_udp_length);
-		v_inner_udp_end = 84ULL + be16(data + 88); /* udp.length */
-		if (!((v_inner_udp_end == v_inner_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_inside_super_packet);
-		if (v_inner_udp_end != v_inner_ip_end)
-			return fr_up(skb, reason_inside_udp_length);
-
-		/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}... */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_inside_super_packet);
-
-		/* lookup: p: peers: ["inner_udp.src"] */
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_addr.addr, ld32(data + 76));
-			key.m_addr.port = be16(data + 84);
-			found = find_peers(&key, lease, 0, &row_p);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_inside_changing);
-			if (found == FR_MISSING)
-				row_p = NULL;
-		}
-		if (!row_p)
-			return fr_up(skb, reason_inside_no_peers);
-
-		/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
-		v_partial = fr_partial(skb);
-		if (!((((v_partial == 0) || (v_partial == 0x220028)) || (v_partial == 0x54005a)) ||
-		      ((v_partial >> 16) >= 92)))
-			return fr_up(skb, reason_inside_partial_checksum);
-		return prog_inside_write1(skb, data, v_partial, row_p);
-	}
-
-	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_inside_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_inside_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_inside_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_inside_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_inside_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_inside_multicast);
-			return fr_up(skb, reason_inside_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}... */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_inside_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_inside_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_inside_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_inside_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_inside_udp_length);
-
-		/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}... */
-		if (be16(data + 56) != 0x12b5)
-			return fr_up(skb, reason_inside_not_vxlan);
-
-		/* headers: vxlan: { */
-		if (data + 70 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (70ULL > v_udp_end_2)
-			return fr_up(skb, reason_inside_truncated);
-
-		/* fields: [{name: "flags", bits: 8, is: 8}, {name: "reserved", bits: 24}, {na... */
-		if (be8(data + 62) != 8)
-			return fr_up(skb, reason_inside_vxlan_flags);
-		if (data + 84 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (84ULL > v_udp_end_2)
-			return fr_up(skb, reason_inside_truncated);
-
-		/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}... */
-		if (be16(data + 82) != 0x800)
-			return fr_up(skb, reason_inside_not_inner_ip);
-		if (data + 104 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (104ULL > v_udp_end_2)
-			return fr_up(skb, reason_inside_truncated);
-		if ((be8(data + 84) >> 4) != 4)
-			return fr_up(skb, reason_inside_ipv4_version);
-		if ((be8(data + 84) & 15) != 5)
-			return fr_up(skb, reason_inside_ip_options);
-		if ((be8(data + 90) >> 7) != 0)
-			return fr_up(skb, reason_inside_ipv4_reserved);
-		if (((be8(data + 90) >> 5) & 1) != 0)
-			return fr_up(skb, reason_inside_fragment);
-		if ((be16(data + 90) & 0x1fff) != 0)
-			return fr_up(skb, reason_inside_fragment);
-		if (be16(data + 86) < 20)
-			return fr_up(skb, reason_inside_ipv4_total_length);
-		v_inner_ip_end_2 = 84ULL + be16(data + 86); /* ipv4.total_length */
-		if (v_inner_ip_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_inside_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 84) + ld32(data + 88) + ld32(data + 92) +
-			       ld32(data + 96) + ld32(data + 100)))
-			return fr_up(skb, reason_inside_ipv4_checksum);
-
-		/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}... */
-		if (be8(data + 93) != 17)
-			return fr_up(skb, reason_inside_not_inner_udp);
-		if (data + 112 > data_end)
-			return fr_up(skb, reason_inside_truncated);
-		if (112ULL > v_inner_ip_end_2)
-			return fr_up(skb, reason_inside_truncated);
-		if (be16(data + 108) < 8)
-			return fr_up(skb, reason_inside_udp_length);
-		v_inner_udp_end_2 = 104ULL + be16(data + 108); /* udp.length */
-		if (!((v_inner_udp_end_2 == v_inner_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_inside_super_packet);
-		if (v_inner_udp_end_2 != v_inner_ip_end_2)
-			return fr_up(skb, reason_inside_udp_length);
-
-		/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}... */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_inside_super_packet);
-
-		/* lookup: p: peers: ["inner_udp.src"] */
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_addr.addr, ld32(data + 96));
-			key.m_addr.port = be16(data + 104);
-			found = find_peers(&key, lease, 0, &row_p_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_inside_changing);
-			if (found == FR_MISSING)
-				row_p_2 = NULL;
-		}
-		if (!row_p_2)
-			return fr_up(skb, reason_inside_no_peers);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_inside_udp_checksum);
-
-		/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
-		v_partial_2 = fr_partial(skb);
-		if (!((((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-		       (v_partial_2 == 0x68006e)) || ((v_partial_2 >> 16) >= 112)))
-			return fr_up(skb, reason_inside_partial_checksum);
-		return prog_inside_write2(skb, data, v_partial_2, row_p_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "vxlan", {inner_eth: "eth"}, {inner_ip: "ipv4"}, {inner... */
+	if (be16(&eth->type) == 0x800)
+		return prog_inside_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_inside_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_inside_not_ip);
 }

@@ -13,23 +13,60 @@
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table peers */
 struct key_peers {
-	__u16 m_id;
+	__u16 id;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_peers) == 4, "layout of key_peers");
 
 struct val_peers {
-	struct fr_endpoint m_peer;
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_other;
+	struct fr_endpoint peer;
+	struct fr_endpoint local;
+	struct fr_endpoint other;
 	__u16 m_hop_peer;
 	__u32 m_slot;
 	__u32 m_gen;
-	struct fr_hop h_hop_peer;
-	struct fr_hop h_hop_peer_2;
+	struct fr_hop hop_peer;
+	struct fr_hop hop_peer_2;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_peers) == 104, "layout of val_peers");
@@ -95,45 +132,63 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					       __u64 v_partial, struct val_peers *row_p)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_forward_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_forward_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_forward_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_forward_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_forward_prohibit;
+	default:
+		return reason_forward_no_route;
+	}
+}
+
+static __always_inline int prog_forward_ipv4_rule_send(struct __sk_buff *skb, void *data,
+						       __u64 ip_end, __u64 partial,
+						       struct val_peers *p)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x1 = ld32(row_p->m_local.addr + 12); /* ipv4: src */
-	__u32 x2 = ld32(row_p->m_peer.addr + 12); /* ipv4: dst */
-	__u16 x3 = bpf_htons(row_p->m_local.port); /* udp: src_port */
-	__u16 x4 = bpf_htons(row_p->m_peer.port); /* udp: dst_port */
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(p->local.addr + 12);
+	__be32 ipv4_dst = ld32(p->peer.addr + 12);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x5 = ld32(data + 26);
-	__u32 x6 = ld32(data + 30);
-	__u16 x7 = ld16(data + 38);
-	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) ||
-		(old0 && fr_is_segmented(skb, partial, 40));
-	__u32 x8 = ld32(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 +
-				 now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
+		(udp_old_checksum && fr_is_segmented(skb, partial, 40));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
+						(__u64)udp_src_port + udp_dst_port +
+						udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x9 = ld32(data + 18);
-	__u16 x10 = ld16(data + 22);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 +
-				 x1 + x2 + 64);
-	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
+					  ipv4_dst + 64);
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -141,156 +196,183 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 24);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 24);
 
-	if (direct) {
-		st64(data, ld64(row_p->h_hop_peer.dst));
-		st32(data + 8, ld32(row_p->h_hop_peer.src + 2));
-	}
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x0);
-	st32(data + 26, x1);
-	st32(data + 30, x2);
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &p->hop_peer);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 24);
-	}
+	fr_complete_end(skb, csum, 18, 24);
 
 	fr_count(reason_forward_sent, len);
-	if (direct)
-		return bpf_redirect(row_p->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data,
-					       __u64 v_payload_len, __u64 v_partial_2,
-					       struct val_peers *row_p)
+static __always_inline int prog_forward_ipv4_rule_send_2(struct __sk_buff *skb, void *data,
+							 __u64 payload_len, __u64 partial,
+							 struct val_peers *p)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) |
-			     ((be8(data + 15) & 3) << 20));
-	__u16 x1 = bpf_htons(v_payload_len + 8); /* ipv6: payload_length */
-	__u64 x2 = ld64(row_p->m_local.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_p->m_local.addr + 8);
-	__u64 x4 = ld64(row_p->m_peer.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_p->m_peer.addr + 8);
-	__u16 x6 = bpf_htons(row_p->m_local.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_p->m_peer.port); /* udp: dst_port */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
+	__be64 ipv6_src = ld64(p->local.addr);
+	__be64 ipv6_src_8 = ld64(p->local.addr + 8);
+	__be64 ipv6_dst = ld64(p->peer.addr);
+	__be64 ipv6_dst_8 = ld64(p->peer.addr + 8);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x8 = ld32(data + 26);
-	__u32 x9 = ld32(data + 30);
-	__u16 x10 = ld16(data + 38);
-	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x11 = ld32(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 +
-				 x7 + x1 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_p->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + ipv6_payload_length +
+						 udp_new_pseudo);
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 42, 62, v_payload_len, FR_TO_IPV6);
+	int err = fr_resize(skb, 42, 62, payload_len, FR_TO_IPV6);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) :
-			fr_up(skb, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 48);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 48);
 
-	if (direct) {
-		st64(data, ld64(row_p->h_hop_peer.dst));
-		st32(data + 8, ld32(row_p->h_hop_peer.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x0);
-	st16(data + 18, x1);
-	st16(data + 20, bpf_htons(0x1140));
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 58, x1);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	if (direct)
+		fr_link(data, &p->hop_peer);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 48);
-	}
+	fr_complete_end(skb, csum, 14, 48);
 
 	fr_count(reason_forward_sent, len);
-	if (direct)
-		return bpf_redirect(row_p->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p->h_hop_peer.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					       __u64 v_partial_3, struct val_peers *row_p)
+static __always_inline int prog_forward_ipv4_rule(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  __u64 udp_end, struct val_peers *p)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 34;
+
+	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
+	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+		return fr_up(skb, reason_forward_address_family);
+	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&p->hop_peer)))
+			return fr_up(skb, prog_forward_unusable(p->hop_peer.state));
+		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > p->hop_peer.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return prog_forward_ipv4_rule_send(skb, data, ip_end, partial, p);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_super_packet);
+	__u64 payload_len = udp_end - 42;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_forward_udp_checksum);
+	if (unlikely(!fr_usable(&p->hop_peer)))
+		return fr_up(skb, prog_forward_unusable(p->hop_peer.state));
+	if (48ULL + payload_len > p->hop_peer.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_ipv4_rule_send_2(skb, data, payload_len, partial_2, p);
+}
+
+static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, void *data,
+						       __u64 ip_end, __u64 partial,
+						       struct val_peers *p)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x1 = ld32(row_p->m_other.addr + 12); /* ipv4: src */
-	__u32 x2 = ld32(row_p->m_peer.addr + 12); /* ipv4: dst */
-	__u16 x3 = bpf_htons(row_p->m_other.port); /* udp: src_port */
-	__u16 x4 = bpf_htons(row_p->m_peer.port); /* udp: dst_port */
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(p->other.addr + 12);
+	__be32 ipv4_dst = ld32(p->peer.addr + 12);
+	__be16 udp_src_port = bpf_htons(p->other.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x5 = ld32(data + 26);
-	__u32 x6 = ld32(data + 30);
-	__u16 x7 = ld16(data + 38);
-	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	__u32 partial = v_partial_3;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) ||
-		(old0 && fr_is_segmented(skb, partial, 40));
-	__u32 x8 = ld32(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 +
-				 now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
+		(udp_old_checksum && fr_is_segmented(skb, partial, 40));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
+						(__u64)udp_src_port + udp_dst_port +
+						udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x9 = ld32(data + 18);
-	__u16 x10 = ld16(data + 22);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 +
-				 x1 + x2 + 64);
-	int direct = row_p->h_hop_peer_2.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
+					  ipv4_dst + 64);
+	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -298,156 +380,252 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 24);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 24);
 
-	if (direct) {
-		st64(data, ld64(row_p->h_hop_peer_2.dst));
-		st32(data + 8, ld32(row_p->h_hop_peer_2.src + 2));
-	}
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x0);
-	st32(data + 26, x1);
-	st32(data + 30, x2);
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &p->hop_peer_2);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 24);
-	}
+	fr_complete_end(skb, csum, 18, 24);
 
 	fr_count(reason_forward_sent, len);
-	if (direct)
-		return bpf_redirect(row_p->h_hop_peer_2.ifindex, 0);
-	return bpf_redirect_neigh(row_p->h_hop_peer_2.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer_2, direct);
 }
 
-static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data,
-					       __u64 v_payload_len_2, __u64 v_partial_4,
-					       struct val_peers *row_p)
+static __always_inline int prog_forward_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
+							 __u64 payload_len, __u64 partial,
+							 struct val_peers *p)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) |
-			     ((be8(data + 15) & 3) << 20));
-	__u16 x1 = bpf_htons(v_payload_len_2 + 8); /* ipv6: payload_length */
-	__u64 x2 = ld64(row_p->m_other.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_p->m_other.addr + 8);
-	__u64 x4 = ld64(row_p->m_peer.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_p->m_peer.addr + 8);
-	__u16 x6 = bpf_htons(row_p->m_other.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_p->m_peer.port); /* udp: dst_port */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
+	__be64 ipv6_src = ld64(p->other.addr);
+	__be64 ipv6_src_8 = ld64(p->other.addr + 8);
+	__be64 ipv6_dst = ld64(p->peer.addr);
+	__be64 ipv6_dst_8 = ld64(p->peer.addr + 8);
+	__be16 udp_src_port = bpf_htons(p->other.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x8 = ld32(data + 26);
-	__u32 x9 = ld32(data + 30);
-	__u16 x10 = ld16(data + 38);
-	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = v_partial_4;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x11 = ld32(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x6 +
-				 x7 + x1 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_p->h_hop_peer_2.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + ipv6_payload_length +
+						 udp_new_pseudo);
+	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 42, 62, v_payload_len_2, FR_TO_IPV6);
+	int err = fr_resize(skb, 42, 62, payload_len, FR_TO_IPV6);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) :
-			fr_up(skb, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 48);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 48);
 
-	if (direct) {
-		st64(data, ld64(row_p->h_hop_peer_2.dst));
-		st32(data + 8, ld32(row_p->h_hop_peer_2.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x0);
-	st16(data + 18, x1);
-	st16(data + 20, bpf_htons(0x1140));
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 58, x1);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	if (direct)
+		fr_link(data, &p->hop_peer_2);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 48);
-	}
+	fr_complete_end(skb, csum, 14, 48);
 
 	fr_count(reason_forward_sent, len);
-	if (direct)
-		return bpf_redirect(row_p->h_hop_peer_2.ifindex, 0);
-	return bpf_redirect_neigh(row_p->h_hop_peer_2.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer_2, direct);
 }
 
-static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					       __u64 v_partial_5, struct val_peers *row_p_2)
+static __always_inline int prog_forward_ipv4_rest(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  __u64 udp_end, struct val_peers *p)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 34;
+
+	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
+	if (fr_is_v4(p->peer.addr)) { /* ipv4 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&p->hop_peer_2)))
+			return fr_up(skb, prog_forward_unusable(p->hop_peer_2.state));
+		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > p->hop_peer_2.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return prog_forward_ipv4_rest_send(skb, data, ip_end, partial, p);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_super_packet);
+	__u64 payload_len = udp_end - 42;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len) - 1))))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_forward_udp_checksum);
+	if (unlikely(!fr_usable(&p->hop_peer_2)))
+		return fr_up(skb, prog_forward_unusable(p->hop_peer_2.state));
+	if (48ULL + payload_len > p->hop_peer_2.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_ipv4_rest_send_2(skb, data, payload_len, partial_2, p);
+}
+
+static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_forward_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_forward_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_forward_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_forward_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_forward_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* lookup: p: peers: ["udp.dst_port"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.id = be16(&udp->dst_port);
+		found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
+				     reason_forward_no_peers);
+	}
+
+	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
+	if (p->m_hop_peer == 1)
+		return prog_forward_ipv4_rule(skb, data, ip_end, udp_end, p);
+
+	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
+	if (fr_is_v4(p->other.addr) != fr_is_v4(p->peer.addr))
+		return fr_up(skb, reason_forward_address_family);
+
+	return prog_forward_ipv4_rest(skb, data, ip_end, udp_end, p);
+}
+
+static __always_inline int prog_forward_ipv6_rule_send(struct __sk_buff *skb, void *data,
+						       __u64 ip_end, __u64 partial,
+						       struct val_peers *p)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x1 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x2 = ld64(row_p_2->m_local.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_p_2->m_local.addr + 8);
-	__u64 x4 = ld64(row_p_2->m_peer.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_p_2->m_peer.addr + 8);
-	__u16 x6 = bpf_htons(row_p_2->m_local.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_p_2->m_peer.port); /* udp: dst_port */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ld64(p->local.addr);
+	__be64 ipv6_src_8 = ld64(p->local.addr + 8);
+	__be64 ipv6_dst = ld64(p->peer.addr);
+	__be64 ipv6_dst_8 = ld64(p->peer.addr + 8);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x8 = ld64(data + 22);
-	__u64 x9 = ld64(data + 30);
-	__u64 x10 = ld64(data + 38);
-	__u64 x11 = ld64(data + 46);
-	__u16 x12 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 +
-		0x1100;
-	__u32 partial = v_partial_5;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) ||
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
 		fr_is_segmented(skb, partial, 60);
-	__u32 x13 = ld32(data + 54);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 +
-				 now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
+						(__u64)udp_src_port + udp_dst_port +
+						udp_new_pseudo);
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -455,162 +633,186 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 48);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 48);
 
-	if (direct) {
-		st64(data, ld64(row_p_2->h_hop_peer.dst));
-		st32(data + 8, ld32(row_p_2->h_hop_peer.src + 2));
-	}
-	st32(data + 14, x0);
-	st16(data + 20, x1);
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	if (direct)
+		fr_link(data, &p->hop_peer);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 48);
-	}
+	fr_complete_end(skb, csum, 14, 48);
 
 	fr_count(reason_forward_sent, len);
-	if (direct)
-		return bpf_redirect(row_p_2->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data,
-					       __u64 v_payload_len_3, __u64 v_partial_6,
-					       struct val_peers *row_p_2)
+static __always_inline int prog_forward_ipv6_rule_send_2(struct __sk_buff *skb, void *data,
+							 __u64 payload_len, __u64 partial,
+							 struct val_peers *p)
 {
-	__s64 csum;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv4: version ihl dscp ecn */
-	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) |
-			     ((be8(data + 15) >> 4) & 3));
-	__u16 x1 = bpf_htons(v_payload_len_3 + 28); /* ipv4: total_length */
-	__u32 x2 = ld32(row_p_2->m_local.addr + 12); /* ipv4: src */
-	__u32 x3 = ld32(row_p_2->m_peer.addr + 12); /* ipv4: dst */
-	__u16 x4 = bpf_htons(row_p_2->m_local.port); /* udp: src_port */
-	__u16 x5 = bpf_htons(row_p_2->m_peer.port); /* udp: dst_port */
-	__u16 x6 = bpf_htons(v_payload_len_3 + 8); /* udp: length */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						      3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
+	__be32 ipv4_src = ld32(p->local.addr + 12);
+	__be32 ipv4_dst = ld32(p->peer.addr + 12);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
+	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x7 = ld64(data + 22);
-	__u64 x8 = ld64(data + 30);
-	__u64 x9 = ld64(data + 38);
-	__u64 x10 = ld64(data + 46);
-	__u16 x11 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 +
-		0x1100;
-	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = v_partial_6;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x12 = ld32(data + 54);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 +
-				 x5 + x6 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + udp_length + udp_new_pseudo);
 
 	/* ipv4.checksum */
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-	int direct = row_p_2->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
+	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 62, 42, v_payload_len_3, FR_TO_IPV4);
+	int err = fr_resize(skb, 62, 42, payload_len, FR_TO_IPV4);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) :
-			fr_up(skb, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 28);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 28);
 
-	if (direct) {
-		st64(data, ld64(row_p_2->h_hop_peer.dst));
-		st32(data + 8, ld32(row_p_2->h_hop_peer.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, bpf_htons(0x4011));
-	st32(data + 26, x2);
-	st32(data + 30, x3);
-	st16(data + 34, x4);
-	st16(data + 36, x5);
-	st16(data + 38, x6);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &p->hop_peer);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 28);
-	}
+	fr_complete_end(skb, csum, 14, 28);
 
 	fr_count(reason_forward_sent, len);
-	if (direct)
-		return bpf_redirect(row_p_2->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_p_2->h_hop_peer.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer, direct);
 }
 
-static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					       __u64 v_partial_7, struct val_peers *row_p_2)
+static __always_inline int prog_forward_ipv6_rule(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  __u64 udp_end, struct val_peers *p)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 54;
+
+	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
+	if (fr_is_v4(p->local.addr) != fr_is_v4(p->peer.addr))
+		return fr_up(skb, reason_forward_address_family);
+	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_forward_udp_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&p->hop_peer)))
+			return fr_up(skb, prog_forward_unusable(p->hop_peer.state));
+		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > p->hop_peer.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return prog_forward_ipv6_rule_send(skb, data, ip_end, partial, p);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_super_packet);
+	__u64 payload_len = udp_end - 62;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_forward_udp_checksum);
+	if (unlikely(!fr_usable(&p->hop_peer)))
+		return fr_up(skb, prog_forward_unusable(p->hop_peer.state));
+	if (28ULL + payload_len > p->hop_peer.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_ipv6_rule_send_2(skb, data, payload_len, partial_2, p);
+}
+
+static __always_inline int prog_forward_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  __u64 partial, struct val_peers *p)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x1 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x2 = ld64(row_p_2->m_other.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_p_2->m_other.addr + 8);
-	__u64 x4 = ld64(row_p_2->m_peer.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_p_2->m_peer.addr + 8);
-	__u16 x6 = bpf_htons(row_p_2->m_other.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_p_2->m_peer.port); /* udp: dst_port */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ld64(p->other.addr);
+	__be64 ipv6_src_8 = ld64(p->other.addr + 8);
+	__be64 ipv6_dst = ld64(p->peer.addr);
+	__be64 ipv6_dst_8 = ld64(p->peer.addr + 8);
+	__be16 udp_src_port = bpf_htons(p->other.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x8 = ld64(data + 22);
-	__u64 x9 = ld64(data + 30);
-	__u64 x10 = ld64(data + 38);
-	__u64 x11 = ld64(data + 46);
-	__u16 x12 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 +
-		0x1100;
-	__u32 partial = v_partial_7;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) ||
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
 		fr_is_segmented(skb, partial, 60);
-	__u32 x13 = ld32(data + 54);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 +
-				 now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_p_2->h_hop_peer_2.state == FR_HOP_DIRECT;
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
+						(__u64)udp_src_port + udp_dst_port +
+						udp_new_pseudo);
+	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -618,121 +820,199 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 48);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 48);
 
-	if (direct) {
-		st64(data, ld64(row_p_2->h_hop_peer_2.dst));
-		st32(data + 8, ld32(row_p_2->h_hop_peer_2.src + 2));
-	}
-	st32(data + 14, x0);
-	st16(data + 20, x1);
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	if (direct)
+		fr_link(data, &p->hop_peer_2);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 48);
-	}
+	fr_complete_end(skb, csum, 14, 48);
 
 	fr_count(reason_forward_sent, len);
-	if (direct)
-		return bpf_redirect(row_p_2->h_hop_peer_2.ifindex, 0);
-	return bpf_redirect_neigh(row_p_2->h_hop_peer_2.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer_2, direct);
 }
 
-static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data,
-					       __u64 v_payload_len_4, __u64 v_partial_8,
-					       struct val_peers *row_p_2)
+static __always_inline int prog_forward_ipv6_send_2(struct __sk_buff *skb, void *data,
+						    __u64 payload_len, __u64 partial,
+						    struct val_peers *p)
 {
-	__s64 csum;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv4: version ihl dscp ecn */
-	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) |
-			     ((be8(data + 15) >> 4) & 3));
-	__u16 x1 = bpf_htons(v_payload_len_4 + 28); /* ipv4: total_length */
-	__u32 x2 = ld32(row_p_2->m_other.addr + 12); /* ipv4: src */
-	__u32 x3 = ld32(row_p_2->m_peer.addr + 12); /* ipv4: dst */
-	__u16 x4 = bpf_htons(row_p_2->m_other.port); /* udp: src_port */
-	__u16 x5 = bpf_htons(row_p_2->m_peer.port); /* udp: dst_port */
-	__u16 x6 = bpf_htons(v_payload_len_4 + 8); /* udp: length */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						      3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
+	__be32 ipv4_src = ld32(p->other.addr + 12);
+	__be32 ipv4_dst = ld32(p->peer.addr + 12);
+	__be16 udp_src_port = bpf_htons(p->other.port);
+	__be16 udp_dst_port = bpf_htons(p->peer.port);
+	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x7 = ld64(data + 22);
-	__u64 x8 = ld64(data + 30);
-	__u64 x9 = ld64(data + 38);
-	__u64 x10 = ld64(data + 46);
-	__u16 x11 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 +
-		0x1100;
-	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = v_partial_8;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x12 = ld32(data + 54);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x4 +
-				 x5 + x6 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + udp_length + udp_new_pseudo);
 
 	/* ipv4.checksum */
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-	int direct = row_p_2->h_hop_peer_2.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
+	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 62, 42, v_payload_len_4, FR_TO_IPV4);
+	int err = fr_resize(skb, 62, 42, payload_len, FR_TO_IPV4);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_forward_fault) :
-			fr_up(skb, reason_forward_no_memory);
+		return fr_failed(skb, len, err, reason_forward_fault, reason_forward_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_forward_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 28);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 28);
 
-	if (direct) {
-		st64(data, ld64(row_p_2->h_hop_peer_2.dst));
-		st32(data + 8, ld32(row_p_2->h_hop_peer_2.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, bpf_htons(0x4011));
-	st32(data + 26, x2);
-	st32(data + 30, x3);
-	st16(data + 34, x4);
-	st16(data + 36, x5);
-	st16(data + 38, x6);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &p->hop_peer_2);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_forward_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 28);
-	}
+	fr_complete_end(skb, csum, 14, 28);
 
 	fr_count(reason_forward_sent, len);
-	if (direct)
-		return bpf_redirect(row_p_2->h_hop_peer_2.ifindex, 0);
-	return bpf_redirect_neigh(row_p_2->h_hop_peer_2.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_peer_2, direct);
+}
+
+static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_forward_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_forward_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_forward_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_forward_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* lookup: p: peers: ["udp.dst_port"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.id = be16(&udp->dst_port);
+		found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
+				     reason_forward_no_peers);
+	}
+
+	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
+	if (p->m_hop_peer == 1)
+		return prog_forward_ipv6_rule(skb, data, ip_end, udp_end, p);
+
+	/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
+	if (fr_is_v4(p->other.addr) != fr_is_v4(p->peer.addr))
+		return fr_up(skb, reason_forward_address_family);
+	if (!fr_is_v4(p->peer.addr)) { /* ipv6 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_forward_udp_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&p->hop_peer_2)))
+			return fr_up(skb, prog_forward_unusable(p->hop_peer_2.state));
+		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > p->hop_peer_2.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return prog_forward_ipv6_send(skb, data, ip_end, partial, p);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_forward_super_packet);
+	__u64 payload_len = udp_end - 62;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len) - 1))))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_forward_udp_checksum);
+	if (unlikely(!fr_usable(&p->hop_peer_2)))
+		return fr_up(skb, prog_forward_unusable(p->hop_peer_2.state));
+	if (28ULL + payload_len > p->hop_peer_2.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_ipv6_send_2(skb, data, payload_len, partial_2, p);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -740,28 +1020,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_partial;
-	__u64 v_payload_len;
-	__u64 v_partial_2;
-	__u64 v_partial_3;
-	__u64 v_payload_len_2;
-	__u64 v_partial_4;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_partial_5;
-	__u64 v_payload_len_3;
-	__u64 v_partial_6;
-	__u64 v_partial_7;
-	__u64 v_payload_len_4;
-	__u64 v_partial_8;
-	struct val_peers *row_p;
-	struct val_peers *row_p_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(lease, now))
@@ -777,376 +1041,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			return fr_up(skb, reason_forward_link_broadcast);
 		return fr_up(skb, reason_forward_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_forward_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_forward_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_forward_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_forward_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_forward_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_forward_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_forward_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_forward_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_forward_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_forward_multicast);
-			return fr_up(skb, reason_forward_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_forward_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_forward_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_forward_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_forward_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_forward_udp_length);
-
-		/* lookup: p: peers: ["udp.dst_port"] */
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_id = be16(data + 36);
-			found = find_peers(&key, lease, 0, &row_p);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_forward_changing);
-			if (found == FR_MISSING)
-				row_p = NULL;
-		}
-		if (!row_p)
-			return fr_up(skb, reason_forward_no_peers);
-
-		/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
-		if (row_p->m_hop_peer == 1) { /* rule */
-			if ((fr_is_v4(row_p->m_local.addr)) != (fr_is_v4(row_p->m_peer.addr)))
-				return fr_up(skb, reason_forward_address_family);
-			if (fr_is_v4(row_p->m_peer.addr)) { /* ipv4 stays */
-				v_partial = fr_partial(skb);
-				if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-				      ((v_partial >> 16) >= 42)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-					return fr_up(skb, reason_forward_super_packet);
-				if (!((skb->len <= v_ip_end) ||
-				      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT &&
-					     row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-					if (row_p->h_hop_peer.state == FR_HOP_LOCAL)
-						return fr_up(skb, reason_forward_local);
-					if (row_p->h_hop_peer.state == FR_HOP_UNREACHABLE)
-						return fr_up(skb, reason_forward_unreachable);
-					if (row_p->h_hop_peer.state == FR_HOP_BLACKHOLE)
-						return fr_up(skb, reason_forward_blackhole);
-					if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT)
-						return fr_up(skb, reason_forward_prohibit);
-					return fr_up(skb, reason_forward_no_route);
-				}
-				if ((skb->gso_size ? skb->gso_size + 28 :
-				     v_ip_end - 14) > row_p->h_hop_peer.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				return prog_forward_write1(skb, data, v_ip_end, v_partial, row_p);
-			}
-
-			/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer... */
-			if (skb->gso_size != 0)
-				return fr_up(skb, reason_forward_super_packet);
-			v_payload_len = v_udp_end - 42;
-			v_partial_2 = fr_partial(skb);
-			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-			      (((v_partial_2 >> 16) >= 42) &&
-			       ((v_partial_2 & 0xffff) < ((42ULL + v_payload_len) - 1)))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (be16(data + 40) == 0)
-				return fr_up(skb, reason_forward_udp_checksum);
-
-			/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer... */
-			if (unlikely(row_p->h_hop_peer.state != FR_HOP_DIRECT &&
-				     row_p->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-				if (row_p->h_hop_peer.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_p->h_hop_peer.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_p->h_hop_peer.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_p->h_hop_peer.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if (48ULL + v_payload_len > row_p->h_hop_peer.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write2(skb, data, v_payload_len, v_partial_2, row_p);
-		}
-
-		/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
-		if ((fr_is_v4(row_p->m_other.addr)) != (fr_is_v4(row_p->m_peer.addr)))
-			return fr_up(skb, reason_forward_address_family);
-		if (fr_is_v4(row_p->m_peer.addr)) { /* ipv4 stays */
-			v_partial_3 = fr_partial(skb);
-			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x220028)) ||
-			      ((v_partial_3 >> 16) >= 42)))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (!((skb->len <= v_ip_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_p->h_hop_peer_2.state != FR_HOP_DIRECT &&
-				     row_p->h_hop_peer_2.state != FR_HOP_NEIGHBOUR)) {
-				if (row_p->h_hop_peer_2.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_p->h_hop_peer_2.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_p->h_hop_peer_2.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_p->h_hop_peer_2.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if ((skb->gso_size ? skb->gso_size + 28 :
-			     v_ip_end - 14) > row_p->h_hop_peer_2.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write3(skb, data, v_ip_end, v_partial_3, row_p);
-		}
-
-		/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_forward_super_packet);
-		v_payload_len_2 = v_udp_end - 42;
-		v_partial_4 = fr_partial(skb);
-		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x220028)) ||
-		      (((v_partial_4 >> 16) >= 42) &&
-		       ((v_partial_4 & 0xffff) < ((42ULL + v_payload_len_2) - 1)))))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (be16(data + 40) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-
-		/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
-		if (unlikely(row_p->h_hop_peer_2.state != FR_HOP_DIRECT &&
-			     row_p->h_hop_peer_2.state != FR_HOP_NEIGHBOUR)) {
-			if (row_p->h_hop_peer_2.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_forward_local);
-			if (row_p->h_hop_peer_2.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_forward_unreachable);
-			if (row_p->h_hop_peer_2.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_forward_blackhole);
-			if (row_p->h_hop_peer_2.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_forward_prohibit);
-			return fr_up(skb, reason_forward_no_route);
-		}
-		if (48ULL + v_payload_len_2 > row_p->h_hop_peer_2.mtu)
-			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_write4(skb, data, v_payload_len_2, v_partial_4, row_p);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_forward_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_forward_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_forward_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_forward_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_forward_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_forward_multicast);
-			return fr_up(skb, reason_forward_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_forward_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_forward_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_forward_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_forward_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_forward_udp_length);
-
-		/* lookup: p: peers: ["udp.dst_port"] */
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_id = be16(data + 56);
-			found = find_peers(&key, lease, 0, &row_p_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_forward_changing);
-			if (found == FR_MISSING)
-				row_p_2 = NULL;
-		}
-		if (!row_p_2)
-			return fr_up(skb, reason_forward_no_peers);
-
-		/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
-		if (row_p_2->m_hop_peer == 1) { /* rule */
-			if ((fr_is_v4(row_p_2->m_local.addr)) != (fr_is_v4(row_p_2->m_peer.addr)))
-				return fr_up(skb, reason_forward_address_family);
-			if (!(fr_is_v4(row_p_2->m_peer.addr))) { /* ipv6 stays */
-				v_partial_5 = fr_partial(skb);
-				if (!(((v_partial_5 == 0) || (v_partial_5 == 0x36003c)) ||
-				      ((v_partial_5 >> 16) >= 62)))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (be16(data + 60) == 0)
-					return fr_up(skb, reason_forward_udp_checksum);
-
-				/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to:... */
-				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-					return fr_up(skb, reason_forward_super_packet);
-				if (!((skb->len <= v_ip_end_2) ||
-				      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT &&
-					     row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-					if (row_p_2->h_hop_peer.state == FR_HOP_LOCAL)
-						return fr_up(skb, reason_forward_local);
-					if (row_p_2->h_hop_peer.state == FR_HOP_UNREACHABLE)
-						return fr_up(skb, reason_forward_unreachable);
-					if (row_p_2->h_hop_peer.state == FR_HOP_BLACKHOLE)
-						return fr_up(skb, reason_forward_blackhole);
-					if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT)
-						return fr_up(skb, reason_forward_prohibit);
-					return fr_up(skb, reason_forward_no_route);
-				}
-				if ((skb->gso_size ? skb->gso_size + 48 :
-				     v_ip_end_2 - 14) > row_p_2->h_hop_peer.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				return prog_forward_write5(skb, data, v_ip_end_2, v_partial_5,
-							   row_p_2);
-			}
-
-			/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer... */
-			if (skb->gso_size != 0)
-				return fr_up(skb, reason_forward_super_packet);
-			v_payload_len_3 = v_udp_end_2 - 62;
-			v_partial_6 = fr_partial(skb);
-			if (!(((v_partial_6 == 0) || (v_partial_6 == 0x36003c)) ||
-			      (((v_partial_6 >> 16) >= 62) &&
-			       ((v_partial_6 & 0xffff) < ((62ULL + v_payload_len_3) - 1)))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_forward_udp_checksum);
-
-			/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer... */
-			if (unlikely(row_p_2->h_hop_peer.state != FR_HOP_DIRECT &&
-				     row_p_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-				if (row_p_2->h_hop_peer.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_p_2->h_hop_peer.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_p_2->h_hop_peer.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_p_2->h_hop_peer.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if (28ULL + v_payload_len_3 > row_p_2->h_hop_peer.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write6(skb, data, v_payload_len_3, v_partial_6,
-						   row_p_2);
-		}
-
-		/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
-		if ((fr_is_v4(row_p_2->m_other.addr)) != (fr_is_v4(row_p_2->m_peer.addr)))
-			return fr_up(skb, reason_forward_address_family);
-		if (!(fr_is_v4(row_p_2->m_peer.addr))) { /* ipv6 stays */
-			v_partial_7 = fr_partial(skb);
-			if (!(((v_partial_7 == 0) || (v_partial_7 == 0x36003c)) ||
-			      ((v_partial_7 >> 16) >= 62)))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_forward_udp_checksum);
-
-			/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
-			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (!((skb->len <= v_ip_end_2) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_p_2->h_hop_peer_2.state != FR_HOP_DIRECT &&
-				     row_p_2->h_hop_peer_2.state != FR_HOP_NEIGHBOUR)) {
-				if (row_p_2->h_hop_peer_2.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_p_2->h_hop_peer_2.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_p_2->h_hop_peer_2.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_p_2->h_hop_peer_2.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if ((skb->gso_size ? skb->gso_size + 48 :
-			     v_ip_end_2 - 14) > row_p_2->h_hop_peer_2.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write7(skb, data, v_ip_end_2, v_partial_7, row_p_2);
-		}
-
-		/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_forward_super_packet);
-		v_payload_len_4 = v_udp_end_2 - 62;
-		v_partial_8 = fr_partial(skb);
-		if (!(((v_partial_8 == 0) || (v_partial_8 == 0x36003c)) ||
-		      (((v_partial_8 >> 16) >= 62) &&
-		       ((v_partial_8 & 0xffff) < ((62ULL + v_payload_len_4) - 1)))))
-			return fr_up(skb, reason_forward_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_forward_udp_checksum);
-
-		/* {do: [{send: {from: "p.other", to: "p.peer"}}]}, */
-		if (unlikely(row_p_2->h_hop_peer_2.state != FR_HOP_DIRECT &&
-			     row_p_2->h_hop_peer_2.state != FR_HOP_NEIGHBOUR)) {
-			if (row_p_2->h_hop_peer_2.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_forward_local);
-			if (row_p_2->h_hop_peer_2.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_forward_unreachable);
-			if (row_p_2->h_hop_peer_2.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_forward_blackhole);
-			if (row_p_2->h_hop_peer_2.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_forward_prohibit);
-			return fr_up(skb, reason_forward_no_route);
-		}
-		if (28ULL + v_payload_len_4 > row_p_2->h_hop_peer_2.mtu)
-			return fr_up(skb, reason_forward_too_big);
-		return prog_forward_write8(skb, data, v_payload_len_4, v_partial_8, row_p_2);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_forward_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_forward_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_forward_not_ip);
 }

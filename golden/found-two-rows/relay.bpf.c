@@ -12,15 +12,52 @@
 #define FR_NEEDS_ROWS 16
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table known */
 struct key_known {
-	__u8 m_addr[16];
+	__u8 addr[16];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_known) == 16, "layout of key_known");
 
 struct val_known {
-	__u8 m_class;
+	__u8 class;
 	__u8 pad0[7];
 } __packed_aligned(8);
 
@@ -28,14 +65,14 @@ _Static_assert(sizeof(struct val_known) == 8, "layout of val_known");
 
 /* table busy */
 struct key_busy {
-	__u16 m_port;
+	__u16 port;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_busy) == 4, "layout of key_busy");
 
 struct val_busy {
-	__u32 m_until;
+	__u32 until;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -43,13 +80,13 @@ _Static_assert(sizeof(struct val_busy) == 8, "layout of val_busy");
 
 /* table seen */
 struct key_seen {
-	__u8 m_addr[16];
+	__u8 addr[16];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_seen) == 16, "layout of key_seen");
 
 struct val_seen {
-	__u8 m_known;
+	__u8 known;
 	__u8 pad0[7];
 } __packed_aligned(8);
 
@@ -125,7 +162,7 @@ enum {
 	reason_sort_not_ip,
 };
 
-static __always_inline int prog_sort_write1(struct __sk_buff *skb)
+static __always_inline int prog_sort_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -133,12 +170,189 @@ static __always_inline int prog_sort_write1(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_write2(struct __sk_buff *skb)
+static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_sort_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_sort_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_sort_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_sort_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_sort_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_sort_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_sort_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_sort_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_sort_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_sort_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	/* lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
+	struct val_known *k;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		found = find_known(&key, lease, 0, &k);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_sort_changing);
+		if (found == FR_MISSING)
+			k = NULL;
+	}
+	struct val_busy *b;
+	{
+		struct key_busy key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.port = be16(&udp->dst_port);
+		found = find_busy(&key, lease, 8, &b);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_sort_changing);
+		if (found == FR_MISSING)
+			b = NULL;
+	}
+
+	/* {when: "!k && !b", do: [{drop: "stranger"}]}, */
+	if (!fr_has(k) && !fr_has(b)) { /* rule */
+		return fr_drop(skb->len, reason_sort_stranger);
+	}
+
+	/* {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
+	{
+		struct key_seen key __attribute__((aligned(8))) = {};
+		struct val_seen val __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		val.known = fr_has(k);
+		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
+			return fr_up(skb, reason_sort_full_seen);
+	}
+	return prog_sort_ipv4_send(skb);
+}
+
+static __always_inline int prog_sort_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_sort_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_sort_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_sort_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_sort_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_sort_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_sort_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_sort_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	/* lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
+	struct val_known *k;
+	{
+		struct key_known key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.addr, ipv6->src, 0);
+		found = find_known(&key, lease, 0, &k);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_sort_changing);
+		if (found == FR_MISSING)
+			k = NULL;
+	}
+	struct val_busy *b;
+	{
+		struct key_busy key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.port = be16(&udp->dst_port);
+		found = find_busy(&key, lease, 8, &b);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_sort_changing);
+		if (found == FR_MISSING)
+			b = NULL;
+	}
+
+	/* {when: "!k && !b", do: [{drop: "stranger"}]}, */
+	if (!fr_has(k) && !fr_has(b)) { /* rule */
+		return fr_drop(skb->len, reason_sort_stranger);
+	}
+
+	/* {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
+	{
+		struct key_seen key __attribute__((aligned(8))) = {};
+		struct val_seen val __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.addr, ipv6->src, 0);
+		val.known = fr_has(k);
+		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
+			return fr_up(skb, reason_sort_full_seen);
+	}
+	return prog_sort_ipv6_send(skb);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
@@ -146,18 +360,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	struct val_known *row_k;
-	struct val_busy *row_b;
-	struct val_known *row_k_2;
-	struct val_busy *row_b_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: sort: { */
 	if (!fr_lease_valid(lease, now))
@@ -173,176 +381,13 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			return fr_up(skb, reason_sort_link_broadcast);
 		return fr_up(skb, reason_sort_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_sort_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_sort_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_sort_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_sort_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_sort_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_sort_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_sort_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_sort_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_sort_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_sort_multicast);
-			return fr_up(skb, reason_sort_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_sort_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_sort_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_sort_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_sort_udp_length);
-
-		/* lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
-		{
-			struct key_known key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_addr, ld32(data + 26));
-			found = find_known(&key, lease, 0, &row_k);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_sort_changing);
-			if (found == FR_MISSING)
-				row_k = NULL;
-		}
-		{
-			struct key_busy key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_port = be16(data + 36);
-			found = find_busy(&key, lease, 8, &row_b);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_sort_changing);
-			if (found == FR_MISSING)
-				row_b = NULL;
-		}
-
-		/* {when: "!k && !b", do: [{drop: "stranger"}]}, */
-		if (!fr_has(row_k) && !fr_has(row_b)) { /* rule */
-			return fr_drop(skb->len, reason_sort_stranger);
-		}
-
-		/* {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-			struct val_seen val __attribute__((aligned(8))) = {};
-
-			fr_put_v4(key.m_addr, ld32(data + 26));
-			val.m_known = fr_has(row_k);
-			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_sort_full_seen);
-		}
-		return prog_sort_write1(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_sort_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_sort_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_sort_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_sort_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_sort_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_sort_multicast);
-			return fr_up(skb, reason_sort_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_sort_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_sort_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_sort_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_sort_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_sort_udp_length);
-
-		/* lookup: {"k?": known: ["ip.src"], "b?": busy: ["udp.dst_port"]} */
-		{
-			struct key_known key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			found = find_known(&key, lease, 0, &row_k_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_sort_changing);
-			if (found == FR_MISSING)
-				row_k_2 = NULL;
-		}
-		{
-			struct key_busy key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_port = be16(data + 56);
-			found = find_busy(&key, lease, 8, &row_b_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_sort_changing);
-			if (found == FR_MISSING)
-				row_b_2 = NULL;
-		}
-
-		/* {when: "!k && !b", do: [{drop: "stranger"}]}, */
-		if (!fr_has(row_k_2) && !fr_has(row_b_2)) { /* rule */
-			return fr_drop(skb->len, reason_sort_stranger);
-		}
-
-		/* {do: [{learn: seen: {key: ["ip.src"], value: ["k"]}}, "pass"]}, */
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-			struct val_seen val __attribute__((aligned(8))) = {};
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			val.m_known = fr_has(row_k_2);
-			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_sort_full_seen);
-		}
-		return prog_sort_write2(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_sort_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_sort_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_sort_not_ip);
 }

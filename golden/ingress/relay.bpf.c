@@ -17,15 +17,63 @@
 const volatile __u8 set_self[16] = { 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
 				    0xff, 0xff, 0xc0, 0x00, 0x02, 0x01 };
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_tag {
+	__u8 kind;
+	__u8 flow[3];
+	__be16 checksum;
+	__be16 age;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
+struct hdr_note {
+	__u8 n;
+} __attribute__((packed));
+
 /* table ways */
 struct key_ways {
-	__u32 m_flow;
+	__u32 flow;
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_ways) == 4, "layout of key_ways");
 
 struct val_ways {
-	struct fr_next_hop m_hop;
+	struct fr_next_hop hop;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -33,14 +81,14 @@ _Static_assert(sizeof(struct val_ways) == 40, "layout of val_ways");
 
 /* table groups */
 struct key_groups {
-	struct fr_endpoint m_at;
+	struct fr_endpoint at;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_groups) == 20, "layout of key_groups");
 
 struct val_groups {
-	struct fr_next_hop m_hop;
+	struct fr_next_hop hop;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -120,21 +168,39 @@ enum {
 	reason_route_mapped_address, reason_route_ipv6_payload_length, reason_route_not_ip,
 };
 
-static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					     struct val_ways *row_way)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_route_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_route_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_route_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_route_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_route_prohibit;
+	default:
+		return reason_route_no_route;
+	}
+}
+
+static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						struct val_ways *way)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
-	int direct = row_way->m_hop.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+					 ipv4_ttl_protocol);
+	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -142,38 +208,123 @@ static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, 
 			return fr_drop(len, reason_route_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 22, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 22, 4);
 
-	if (direct) {
-		st64(data, ld64(row_way->m_hop.hop.dst));
-		st32(data + 8, ld32(row_way->m_hop.hop.src + 2));
-	}
-	st16(data + 22, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 22, 4);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	if (direct)
+		fr_link(data, &way->hop.hop);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 22, 4);
 
 	fr_count(reason_route_sent, len);
 	if (direct)
-		return bpf_redirect(row_way->m_hop.hop.ifindex, 0);
-	return fr_redirect_neigh(row_way->m_hop.hop.ifindex, AF_INET, row_way->m_hop.addr + 12);
+		return bpf_redirect(way->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET, way->hop.addr + 12);
 }
 
-static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					     struct val_ways *row_way_2)
+static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	/* ipv6: next_header hop_limit */
-	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1));
-	int direct = row_way_2->m_hop.hop.state == FR_HOP_DIRECT;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_tag *tag = data + 42;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_route_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_route_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_route_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_route_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_route_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_route_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_route_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_route_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_route_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_route_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_route_multicast);
+		return fr_up(skb, reason_route_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "tag"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_route_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_route_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_route_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_route_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_route_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_route_udp_length);
+	if (be16(&udp->dst_port) != 0x1770)
+		return fr_up(skb, reason_route_not_tag);
+
+	/* headers: tag: { */
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_route_truncated);
+	if (50ULL > udp_end)
+		return fr_up(skb, reason_route_truncated);
+
+	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
+	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
+		return fr_up(skb, reason_route_tag_checksum);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_route_super_packet);
+
+	/* lookup: way: ways: ["tag.flow"] */
+	struct val_ways *way;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
+		found = find_ways(&key, lease, 0, &way);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_route_changing :
+				     reason_route_no_ways);
+	}
+
+	/* do: [{send: via: "way.hop"}] */
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_route_hop_limit);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_route_partial_checksum);
+	if (unlikely(!fr_usable(&way->hop.hop)))
+		return fr_up(skb, prog_route_unusable(way->hop.hop.state));
+	if (ip_end - 14 > way->hop.hop.mtu)
+		return fr_up(skb, reason_route_too_big);
+	return prog_route_ipv4_send(skb, data, ip_end, way);
+}
+
+static __always_inline int prog_route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						struct val_ways *way)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	__u32 len = skb->len;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = way->hop.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -181,24 +332,99 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 			return fr_drop(len, reason_route_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 20, 2);
-	}
+	__s64 csum = fr_complete_begin(skb, 20, 2);
 
-	if (direct) {
-		st64(data, ld64(row_way_2->m_hop.hop.dst));
-		st32(data + 8, ld32(row_way_2->m_hop.hop.src + 2));
-	}
-	st16(data + 20, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 20, 2);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	if (direct)
+		fr_link(data, &way->hop.hop);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_route_sent, len);
 	if (direct)
-		return bpf_redirect(row_way_2->m_hop.hop.ifindex, 0);
-	return fr_redirect_neigh(row_way_2->m_hop.hop.ifindex, AF_INET6, row_way_2->m_hop.addr);
+		return bpf_redirect(way->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET6, way->hop.addr);
+}
+
+static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_tag *tag = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_route_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_route_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_route_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_route_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_route_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_route_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_route_multicast);
+		return fr_up(skb, reason_route_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "tag"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_route_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_route_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_route_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_route_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_route_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_route_udp_length);
+	if (be16(&udp->dst_port) != 0x1770)
+		return fr_up(skb, reason_route_not_tag);
+
+	/* headers: tag: { */
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_route_truncated);
+	if (70ULL > udp_end)
+		return fr_up(skb, reason_route_truncated);
+
+	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
+	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
+		return fr_up(skb, reason_route_tag_checksum);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_route_super_packet);
+
+	/* lookup: way: ways: ["tag.flow"] */
+	struct val_ways *way;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
+		found = find_ways(&key, lease, 0, &way);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_route_changing :
+				     reason_route_no_ways);
+	}
+
+	/* do: [{send: via: "way.hop"}] */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_route_hop_limit);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_route_partial_checksum);
+	if (unlikely(!fr_usable(&way->hop.hop)))
+		return fr_up(skb, prog_route_unusable(way->hop.hop.state));
+	if (ip_end - 14 > way->hop.hop.mtu)
+		return fr_up(skb, reason_route_too_big);
+	return prog_route_ipv6_send(skb, data, ip_end, way);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
@@ -206,16 +432,12 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	struct val_ways *row_way;
-	struct val_ways *row_way_2;
 
 	fr_pull(skb, 70);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* route: { */
 	if (!fr_lease_valid(lease, now))
@@ -231,203 +453,14 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			return fr_up(skb, reason_route_link_broadcast);
 		return fr_up(skb, reason_route_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_route_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_route_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_route_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_route_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_route_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_route_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_route_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_route_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_route_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_route_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_route_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_route_multicast);
-			return fr_up(skb, reason_route_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "tag"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_route_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_route_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_route_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_route_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_route_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_route_udp_length);
-
-		/* stack: ["eth", "ip", "udp", "tag"] */
-		if (be16(data + 36) != 0x1770)
-			return fr_up(skb, reason_route_not_tag);
-
-		/* headers: tag: { */
-		if (data + 50 > data_end)
-			return fr_up(skb, reason_route_truncated);
-		if (50ULL > v_udp_end)
-			return fr_up(skb, reason_route_truncated);
-
-		/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
-		if (!fr_sum_ok((__u64)ld32(data + 42) + ld32(data + 46)))
-			return fr_up(skb, reason_route_tag_checksum);
-
-		/* stack: ["eth", "ip", "udp", "tag"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_route_super_packet);
-
-		/* lookup: way: ways: ["tag.flow"] */
-		{
-			struct key_ways key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_flow = (be16(data + 43) << 8 | be8(data + 45));
-			found = find_ways(&key, lease, 0, &row_way);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_route_changing);
-			if (found == FR_MISSING)
-				row_way = NULL;
-		}
-		if (!row_way)
-			return fr_up(skb, reason_route_no_ways);
-
-		/* do: [{send: via: "way.hop"}] */
-		if (be8(data + 22) <= 1)
-			return fr_up(skb, reason_route_hop_limit);
-		if (!((skb->len <= v_ip_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-			return fr_up(skb, reason_route_partial_checksum);
-		if (unlikely(row_way->m_hop.hop.state != FR_HOP_DIRECT &&
-			     row_way->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
-			if (row_way->m_hop.hop.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_route_local);
-			if (row_way->m_hop.hop.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_route_unreachable);
-			if (row_way->m_hop.hop.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_route_blackhole);
-			if (row_way->m_hop.hop.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_route_prohibit);
-			return fr_up(skb, reason_route_no_route);
-		}
-		if (v_ip_end - 14 > row_way->m_hop.hop.mtu)
-			return fr_up(skb, reason_route_too_big);
-		return prog_route_write1(skb, data, v_ip_end, row_way);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_route_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_route_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_route_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_route_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_route_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_route_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_route_multicast);
-			return fr_up(skb, reason_route_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "tag"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_route_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_route_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_route_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_route_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_route_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_route_udp_length);
-
-		/* stack: ["eth", "ip", "udp", "tag"] */
-		if (be16(data + 56) != 0x1770)
-			return fr_up(skb, reason_route_not_tag);
-
-		/* headers: tag: { */
-		if (data + 70 > data_end)
-			return fr_up(skb, reason_route_truncated);
-		if (70ULL > v_udp_end_2)
-			return fr_up(skb, reason_route_truncated);
-
-		/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
-		if (!fr_sum_ok((__u64)ld32(data + 62) + ld32(data + 66)))
-			return fr_up(skb, reason_route_tag_checksum);
-
-		/* stack: ["eth", "ip", "udp", "tag"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_route_super_packet);
-
-		/* lookup: way: ways: ["tag.flow"] */
-		{
-			struct key_ways key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_flow = (be16(data + 63) << 8 | be8(data + 65));
-			found = find_ways(&key, lease, 0, &row_way_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_route_changing);
-			if (found == FR_MISSING)
-				row_way_2 = NULL;
-		}
-		if (!row_way_2)
-			return fr_up(skb, reason_route_no_ways);
-
-		/* do: [{send: via: "way.hop"}] */
-		if (be8(data + 21) <= 1)
-			return fr_up(skb, reason_route_hop_limit);
-		if (!((skb->len <= v_ip_end_2) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-			return fr_up(skb, reason_route_partial_checksum);
-		if (unlikely(row_way_2->m_hop.hop.state != FR_HOP_DIRECT &&
-			     row_way_2->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
-			if (row_way_2->m_hop.hop.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_route_local);
-			if (row_way_2->m_hop.hop.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_route_unreachable);
-			if (row_way_2->m_hop.hop.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_route_blackhole);
-			if (row_way_2->m_hop.hop.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_route_prohibit);
-			return fr_up(skb, reason_route_no_route);
-		}
-		if (v_ip_end_2 - 14 > row_way_2->m_hop.hop.mtu)
-			return fr_up(skb, reason_route_too_big);
-		return prog_route_write2(skb, data, v_ip_end_2, row_way_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_route_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_route_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_route_not_ip);
 }
 
@@ -452,59 +485,188 @@ enum {
 	reason_unwrap_unreachable, reason_unwrap_blackhole, reason_unwrap_prohibit,
 };
 
-static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
-					      __u64 v_payload_len, struct val_ways *row_way)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_unwrap_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_unwrap_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_unwrap_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_unwrap_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_unwrap_prohibit;
+	default:
+		return reason_unwrap_no_route;
+	}
+}
+
+static __always_inline int prog_unwrap_udp_note_send(struct __sk_buff *skb, void *data,
+						     __u64 payload_len, struct val_ways *way)
+{
+	struct hdr_ipv4 *ipv4 = data + 50;
+	struct hdr_note *note = data + 70;
+
 	__u32 len = skb->len;
-	__u16 x0 = ld16(data + 50); /* ipv4: version ihl dscp ecn */
-	__u16 x1 = bpf_htons(v_payload_len + 21); /* ipv4: total_length */
-	__u32 x2 = ld32(data + 54); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-	__u16 x3 = bpf_htons(((be8(data + 58) - 1) << 8) | be8(data + 59)); /* ipv4: ttl protocol */
-	__u64 x4 = ld64(data + 62); /* ipv4: src, ipv4: dst */
-	__u8 x5 = ld8(data + 70); /* note: n */
+	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 21);
+	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
+	__u8 note_n = ld8(&note->n);
 
 	/* inner.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u16 x6 = ld16(data + 52);
-	__u16 x7 = ld16(data + 58);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x6 + x7) + (__u64)x1 + x3);
-	int direct = row_way->m_hop.hop.state == FR_HOP_DIRECT;
+	__be16 inner_old_checksum = ld16(&ipv4->checksum);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(inner_old_checksum) -
+					    ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
+					    (__u64)ipv4_total_length + ipv4_ttl_protocol);
+	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 71, 35, v_payload_len, 0);
+	int err = fr_resize(skb, 71, 35, payload_len, 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_unwrap_fault) :
-			fr_up(skb, reason_unwrap_no_memory);
+		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 35 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_unwrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 21);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 21);
 
-	if (direct) {
-		st64(data, ld64(row_way->m_hop.hop.dst));
-		st32(data + 8, ld32(row_way->m_hop.hop.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st32(data + 18, x2);
-	st16(data + 22, x3);
-	st64(data + 26, x4);
-	st8(data + 34, x5);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 21);
-	}
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_note *new_note = data + 34;
+
+	if (direct)
+		fr_link(data, &way->hop.hop);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st64(new_ipv4->src, ipv4_src_ipv4_dst);
+	st8(&new_note->n, note_n);
+	st16(&new_ipv4->checksum, inner_checksum);
+	fr_complete_end(skb, csum, 14, 21);
 
 	fr_count(reason_unwrap_sent, len);
 	if (direct)
-		return bpf_redirect(row_way->m_hop.hop.ifindex, 0);
-	return fr_redirect_neigh(row_way->m_hop.hop.ifindex, AF_INET, row_way->m_hop.addr + 12);
+		return bpf_redirect(way->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET, way->hop.addr + 12);
+}
+
+static __always_inline int prog_unwrap_udp_note(struct __sk_buff *skb, void *data, void *data_end,
+						const struct fr_lease *lease, __u64 inner_end)
+{
+	struct hdr_note *note = data + 70;
+	struct hdr_tag *tag = data + 42;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 50;
+
+	/* headers: note: { */
+	if ((void *)(note + 1) > data_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if (71ULL > inner_end)
+		return fr_up(skb, reason_unwrap_truncated);
+
+	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_unwrap_super_packet);
+
+	/* lookup: way: ways: ["tag.flow"] */
+	struct val_ways *way;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
+		found = find_ways(&key, lease, 0, &way);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_unwrap_changing :
+				     reason_unwrap_no_ways);
+	}
+
+	/* do: [{pop: "tag"}, {pop: "udp"}, {pop: "outer"}, {send: via: "way.hop"}] */
+	if (be16(&udp->checksum) != 0)
+		return fr_up(skb, reason_unwrap_udp_has_checksum);
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_unwrap_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_unwrap_martian_source);
+	if (fr_multicast_v4(ld32(ipv4->dst)))
+		return fr_up(skb, reason_unwrap_multicast);
+	if (!fr_unicast_v4(ld32(ipv4->dst)))
+		return fr_up(skb, reason_unwrap_martian_destination);
+	__u64 payload_len = inner_end - 71;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 71 && (partial & 0xffff) < ((71ULL + payload_len) - 1))))
+		return fr_up(skb, reason_unwrap_partial_checksum);
+	if (unlikely(!fr_usable(&way->hop.hop)))
+		return fr_up(skb, prog_unwrap_unusable(way->hop.hop.state));
+	if (21ULL + payload_len > way->hop.hop.mtu)
+		return fr_up(skb, reason_unwrap_too_big);
+	return prog_unwrap_udp_note_send(skb, data, payload_len, way);
+}
+
+static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 outer_end)
+{
+	struct hdr_udp *udp = data + 34;
+	struct hdr_tag *tag = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 50;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if (42ULL > outer_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_unwrap_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return fr_up(skb, reason_unwrap_super_packet);
+	if (udp_end != outer_end)
+		return fr_up(skb, reason_unwrap_udp_length);
+
+	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
+	if (be16(&udp->dst_port) != 0x1770)
+		return fr_up(skb, reason_unwrap_not_tag);
+
+	/* headers: tag: { */
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if (50ULL > udp_end)
+		return fr_up(skb, reason_unwrap_truncated);
+
+	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
+	if (!fr_sum_ok((__u64)ld32(&tag->kind) + ld32(&tag->checksum)))
+		return fr_up(skb, reason_unwrap_tag_checksum);
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if (70ULL > udp_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_unwrap_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_unwrap_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_unwrap_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_unwrap_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_unwrap_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_unwrap_ipv4_total_length);
+	__u64 inner_end = 50ULL + be16(&ipv4->total_length);
+	if (inner_end > udp_end)
+		return fr_up(skb, reason_unwrap_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_unwrap_ipv4_checksum);
+	if (be8(&ipv4->protocol) != 253)
+		return fr_up(skb, reason_unwrap_not_note);
+
+	return prog_unwrap_udp_note(skb, data, data_end, lease, inner_end);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
@@ -512,16 +674,13 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_outer_end;
-	__u64 v_udp_end;
-	__u64 v_inner_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	struct val_ways *row_way;
 
 	fr_pull(skb, 71);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* unwrap: { */
 	if (!fr_lease_valid(lease, now))
@@ -537,152 +696,43 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 			return fr_up(skb, reason_unwrap_link_broadcast);
 		return fr_up(skb, reason_unwrap_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_unwrap_truncated);
 
 	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
-	if (be16(data + 12) != 0x800)
+	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_unwrap_not_outer);
-	if (data + 34 > data_end)
+	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(data + 14) >> 4) != 4)
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(data + 14) & 15) != 5)
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
 		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(data + 20) >> 7) != 0)
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(data + 20) >> 5) & 1) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if ((be16(data + 20) & 0x1fff) != 0)
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(data + 16) < 20)
+	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	v_outer_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-	if (v_outer_end > skb->len)
+	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
+	if (outer_end > skb->len)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-		       ld32(data + 26) + ld32(data + 30)))
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_unwrap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(data + 26)))
+	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_unwrap_martian_source);
-	if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-		if (fr_multicast_v4(ld32(data + 30)))
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_unwrap_multicast);
 		return fr_up(skb, reason_unwrap_martian_destination);
 	}
-
-	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
-	if (be8(data + 23) != 17)
+	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_unwrap_not_udp);
-	if (data + 42 > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (42ULL > v_outer_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (be16(data + 38) < 8)
-		return fr_up(skb, reason_unwrap_udp_length);
-	v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-	if (!((v_udp_end == v_outer_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_unwrap_super_packet);
-	if (v_udp_end != v_outer_end)
-		return fr_up(skb, reason_unwrap_udp_length);
 
-	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
-	if (be16(data + 36) != 0x1770)
-		return fr_up(skb, reason_unwrap_not_tag);
-
-	/* headers: tag: { */
-	if (data + 50 > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (50ULL > v_udp_end)
-		return fr_up(skb, reason_unwrap_truncated);
-
-	/* {name: "checksum", bits: 16, checksum: {covers: "header", verify: true}}, */
-	if (!fr_sum_ok((__u64)ld32(data + 42) + ld32(data + 46)))
-		return fr_up(skb, reason_unwrap_tag_checksum);
-	if (data + 70 > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (70ULL > v_udp_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(data + 50) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(data + 50) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(data + 56) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(data + 56) >> 5) & 1) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	if ((be16(data + 56) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(data + 52) < 20)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	v_inner_end = 50ULL + be16(data + 52); /* ipv4.total_length */
-	if (v_inner_end > v_udp_end)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 50) + ld32(data + 54) + ld32(data + 58) +
-		       ld32(data + 62) + ld32(data + 66)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-
-	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
-	if (be8(data + 59) != 253)
-		return fr_up(skb, reason_unwrap_not_note);
-
-	/* headers: note: { */
-	if (data + 71 > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (71ULL > v_inner_end)
-		return fr_up(skb, reason_unwrap_truncated);
-
-	/* stack: ["eth", {outer: ["ipv4"]}, "udp", "tag", {inner: "ipv4"}, "note"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_super_packet);
-
-	/* lookup: way: ways: ["tag.flow"] */
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.m_flow = (be16(data + 43) << 8 | be8(data + 45));
-		found = find_ways(&key, lease, 0, &row_way);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_unwrap_changing);
-		if (found == FR_MISSING)
-			row_way = NULL;
-	}
-	if (!row_way)
-		return fr_up(skb, reason_unwrap_no_ways);
-
-	/* do: [{pop: "tag"}, {pop: "udp"}, {pop: "outer"}, {send: via: "way.hop"}] */
-	if (be16(data + 40) != 0)
-		return fr_up(skb, reason_unwrap_udp_has_checksum);
-	if (be8(data + 58) <= 1)
-		return fr_up(skb, reason_unwrap_hop_limit);
-	if (!fr_unicast_v4(ld32(data + 62)))
-		return fr_up(skb, reason_unwrap_martian_source);
-	if (fr_multicast_v4(ld32(data + 66)))
-		return fr_up(skb, reason_unwrap_multicast);
-	if (!fr_unicast_v4(ld32(data + 66)))
-		return fr_up(skb, reason_unwrap_martian_destination);
-	v_payload_len = v_inner_end - 71;
-	v_partial = fr_partial(skb);
-	if (!((v_partial == 0) ||
-	      (((v_partial >> 16) >= 71) &&
-	       ((v_partial & 0xffff) < ((71ULL + v_payload_len) - 1)))))
-		return fr_up(skb, reason_unwrap_partial_checksum);
-	if (unlikely(row_way->m_hop.hop.state != FR_HOP_DIRECT &&
-		     row_way->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
-		if (row_way->m_hop.hop.state == FR_HOP_LOCAL)
-			return fr_up(skb, reason_unwrap_local);
-		if (row_way->m_hop.hop.state == FR_HOP_UNREACHABLE)
-			return fr_up(skb, reason_unwrap_unreachable);
-		if (row_way->m_hop.hop.state == FR_HOP_BLACKHOLE)
-			return fr_up(skb, reason_unwrap_blackhole);
-		if (row_way->m_hop.hop.state == FR_HOP_PROHIBIT)
-			return fr_up(skb, reason_unwrap_prohibit);
-		return fr_up(skb, reason_unwrap_no_route);
-	}
-	if (21ULL + v_payload_len > row_way->m_hop.hop.mtu)
-		return fr_up(skb, reason_unwrap_too_big);
-	return prog_unwrap_write1(skb, data, v_payload_len, row_way);
+	return prog_unwrap_udp(skb, data, data_end, lease, outer_end);
 }
 
 /*
@@ -708,41 +758,58 @@ enum {
 	reason_listen_not_ip,
 };
 
-static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					      __u64 v_partial, struct fr_hop *hop_1,
-					      struct bpf_fib_lookup *fib_1)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_listen_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_listen_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_listen_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_listen_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_listen_prohibit;
+	default:
+		return reason_listen_no_route;
+	}
+}
+
+static __always_inline int prog_listen_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 __u64 partial, struct fr_hop *hop_1,
+						 struct bpf_fib_lookup *fib_1)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x1 = ld32(data + 30); /* ipv4: src */
-	__u32 x2 = ld32(data + 26); /* ipv4: dst */
-	__u16 x3 = ld16(data + 36); /* udp: src_port */
-	__u16 x4 = ld16(data + 34); /* udp: dst_port */
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(ipv4->dst);
+	__be32 ipv4_dst = ld32(ipv4->src);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = ld16(&udp->src_port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u16 x5 = ld16(data + 38);
-	__u64 was0 = (__u64)x2 + x1 + x5 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x5 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) ||
-		(old0 && fr_is_segmented(skb, partial, 40));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
+		(udp_old_checksum && fr_is_segmented(skb, partial, 40));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
+						udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x6 = ld32(data + 18);
-	__u16 x7 = ld16(data + 22);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x6 + x7) + (__u64)x0 + 64);
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
+					 (__u64)ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -750,32 +817,28 @@ static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data,
 			return fr_drop(len, reason_listen_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 24);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 24);
 
-	if (direct) {
-		st64(data, ld64(hop_1->dst));
-		st32(data + 8, ld32(hop_1->src + 2));
-	}
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x0);
-	st32(data + 26, x1);
-	st32(data + 30, x2);
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, hop_1);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 24);
-	}
+	fr_complete_end(skb, csum, 18, 24);
 
 	fr_count(reason_listen_sent, len);
 	if (direct)
@@ -783,41 +846,41 @@ static __always_inline int prog_listen_write1(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					      __u64 v_partial_2, struct fr_hop *hop_2,
-					      struct bpf_fib_lookup *fib_2)
+static __always_inline int prog_listen_ipv4_rest_send(struct __sk_buff *skb, void *data,
+						      __u64 ip_end, __u64 partial,
+						      struct fr_hop *hop_2,
+						      struct bpf_fib_lookup *fib_2)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x1 = ldv32(set_self + 12); /* ipv4: src */
-	__u32 x2 = ld32(data + 26); /* ipv4: dst */
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ldv32(set_self + 12);
+	__be32 ipv4_dst = ld32(ipv4->src);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x3 = ld32(data + 30);
-	__u16 x4 = ld16(data + 38);
-	__u64 was0 = (__u64)x2 + x3 + x4 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x4 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) ||
-		(old0 && fr_is_segmented(skb, partial, 40));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ipv4_dst + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
+		(udp_old_checksum && fr_is_segmented(skb, partial, 40));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
+						udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x5 = ld32(data + 18);
-	__u16 x6 = ld16(data + 22);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x5 + x6 + x3) + (__u64)x0 + x1 +
-				 64);
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src + 64);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -825,30 +888,26 @@ static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data,
 			return fr_drop(len, reason_listen_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 24);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 24);
 
-	if (direct) {
-		st64(data, ld64(hop_2->dst));
-		st32(data + 8, ld32(hop_2->src + 2));
-	}
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x0);
-	st32(data + 26, x1);
-	st32(data + 30, x2);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, hop_2);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 24);
-	}
+	fr_complete_end(skb, csum, 18, 24);
 
 	fr_count(reason_listen_sent, len);
 	if (direct)
@@ -856,21 +915,22 @@ static __always_inline int prog_listen_write2(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int prog_listen_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					      struct val_groups *row_way)
+static __always_inline int prog_listen_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
+							__u64 ip_end, struct val_groups *way)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
-	int direct = row_way->m_hop.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+					 ipv4_ttl_protocol);
+	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -878,59 +938,206 @@ static __always_inline int prog_listen_write3(struct __sk_buff *skb, void *data,
 			return fr_drop(len, reason_listen_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 22, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 22, 4);
 
-	if (direct) {
-		st64(data, ld64(row_way->m_hop.hop.dst));
-		st32(data + 8, ld32(row_way->m_hop.hop.src + 2));
-	}
-	st16(data + 22, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 22, 4);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	if (direct)
+		fr_link(data, &way->hop.hop);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 22, 4);
 
 	fr_count(reason_listen_sent, len);
 	if (direct)
-		return bpf_redirect(row_way->m_hop.hop.ifindex, 0);
-	return fr_redirect_neigh(row_way->m_hop.hop.ifindex, AF_INET, row_way->m_hop.addr + 12);
+		return bpf_redirect(way->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET, way->hop.addr + 12);
 }
 
-static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					      __u64 v_partial_3, struct fr_hop *hop_3,
-					      struct bpf_fib_lookup *fib_3)
+static __always_inline int prog_listen_ipv4_rest(struct __sk_buff *skb, void *data,
+						 const struct fr_lease *lease, __u64 ip_end)
 {
-	__s64 csum;
+	struct fr_hop hop_2;
+	struct bpf_fib_lookup fib_2;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
+	if (be16(&udp->dst_port) == 2) { /* rule */
+		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000) != 1)
+			return fr_up(skb, reason_listen_address_family);
+		__u64 self[2];
+		st64((void *)self, ldv64(set_self));
+		st64((void *)self + 8, ldv64(set_self + 8));
+		if (!fr_unicast((void *)self))
+			return fr_up(skb, reason_listen_martian_source);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+			return fr_up(skb, reason_listen_partial_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_listen_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_listen_partial_checksum);
+		__builtin_memset(&fib_2, 0, sizeof(fib_2));
+		fib_2.family = AF_INET;
+		fib_2.src[0] = ldv32(set_self + 12);
+		fib_2.dst[0] = ld32(ipv4->src);
+		if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
+			     &hop_2))
+			return fr_up(skb, reason_listen_too_big);
+		if (unlikely(!fr_usable(&hop_2)))
+			return fr_up(skb, prog_listen_unusable(hop_2.state));
+		return prog_listen_ipv4_rest_send(skb, data, ip_end, partial, &hop_2, &fib_2);
+	}
+
+	/* {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
+	struct val_groups *way;
+	{
+		struct key_groups key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.at.addr, ld32(ipv4->dst));
+		key.at.port = be16(&udp->dst_port);
+		found = find_groups(&key, lease, 0, &way);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_listen_changing :
+				     reason_listen_no_groups);
+	}
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_listen_hop_limit);
+	if (fr_multicast_v4(ld32(ipv4->dst)))
+		return fr_up(skb, reason_listen_multicast);
+	if (!fr_unicast_v4(ld32(ipv4->dst)))
+		return fr_up(skb, reason_listen_martian_destination);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_listen_super_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_listen_partial_checksum);
+	if (unlikely(!fr_usable(&way->hop.hop)))
+		return fr_up(skb, prog_listen_unusable(way->hop.hop.state));
+	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > way->hop.hop.mtu)
+		return fr_up(skb, reason_listen_too_big);
+	return prog_listen_ipv4_rest_send_2(skb, data, ip_end, way);
+}
+
+static __always_inline int prog_listen_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease)
+{
+	struct fr_hop hop_1;
+	struct bpf_fib_lookup fib_1;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_listen_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_listen_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_listen_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_listen_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_listen_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_listen_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_listen_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_listen_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_listen_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_listen_martian_source);
+	if (fr_unicast_v4(ld32(ipv4->dst))) { /* a unicast destination */
+		if (skb->pkt_type != 0) { /* in a broadcast or multicast frame */
+			if (skb->pkt_type == 1)
+				return fr_up(skb, reason_listen_link_broadcast);
+			return fr_up(skb, reason_listen_link_multicast);
+		}
+	} else {
+		if (!fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_listen_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_listen_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_listen_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_listen_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_listen_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_listen_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_listen_udp_length);
+
+	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
+	if (be16(&udp->dst_port) == 1) { /* rule */
+		if (!fr_unicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_listen_martian_source);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+			return fr_up(skb, reason_listen_partial_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_listen_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_listen_partial_checksum);
+		__builtin_memset(&fib_1, 0, sizeof(fib_1));
+		fib_1.family = AF_INET;
+		fib_1.src[0] = ld32(ipv4->dst);
+		fib_1.dst[0] = ld32(ipv4->src);
+		if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
+			     &hop_1))
+			return fr_up(skb, reason_listen_too_big);
+		if (unlikely(!fr_usable(&hop_1)))
+			return fr_up(skb, prog_listen_unusable(hop_1.state));
+		return prog_listen_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
+	}
+
+	return prog_listen_ipv4_rest(skb, data, lease, ip_end);
+}
+
+static __always_inline int prog_listen_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						 __u64 partial, struct fr_hop *hop_3,
+						 struct bpf_fib_lookup *fib_3)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x1 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x2 = ld64(data + 38); /* ipv6: src */
-	__u64 x3 = ld64(data + 46);
-	__u64 x4 = ld64(data + 22); /* ipv6: dst */
-	__u64 x5 = ld64(data + 30);
-	__u16 x6 = ld16(data + 56); /* udp: src_port */
-	__u16 x7 = ld16(data + 54); /* udp: dst_port */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ld64(ipv6->dst);
+	__be64 ipv6_src_8 = ld64(ipv6->dst + 8);
+	__be64 ipv6_dst = ld64(ipv6->src);
+	__be64 ipv6_dst_8 = ld64(ipv6->src + 8);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = ld16(&udp->src_port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u16 x8 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x2) + fr_add64(x3) + x8 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x8 + 0x1100;
-	__u32 partial = v_partial_3;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) ||
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) +
+		fr_add64(ipv6_src) + fr_add64(ipv6_src_8) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
 		fr_is_segmented(skb, partial, 60);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
+						udp_new_pseudo);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -938,32 +1145,28 @@ static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data,
 			return fr_drop(len, reason_listen_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 48);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 48);
 
-	if (direct) {
-		st64(data, ld64(hop_3->dst));
-		st32(data + 8, ld32(hop_3->src + 2));
-	}
-	st32(data + 14, x0);
-	st16(data + 20, x1);
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	if (direct)
+		fr_link(data, hop_3);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 48);
-	}
+	fr_complete_end(skb, csum, 14, 48);
 
 	fr_count(reason_listen_sent, len);
 	if (direct)
@@ -971,38 +1174,41 @@ static __always_inline int prog_listen_write4(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(hop_3->ifindex, fib_3->family, fib_3->dst);
 }
 
-static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					      __u64 v_partial_4, struct fr_hop *hop_4,
-					      struct bpf_fib_lookup *fib_4)
+static __always_inline int prog_listen_ipv6_rest_send(struct __sk_buff *skb, void *data,
+						      __u64 ip_end, __u64 partial,
+						      struct fr_hop *hop_4,
+						      struct bpf_fib_lookup *fib_4)
 {
-	__s64 csum;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x1 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x2 = ldv64(set_self); /* ipv6: src */
-	__u64 x3 = ldv64(set_self + 8);
-	__u64 x4 = ld64(data + 22); /* ipv6: dst */
-	__u64 x5 = ld64(data + 30);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ldv64(set_self);
+	__be64 ipv6_src_8 = ldv64(set_self + 8);
+	__be64 ipv6_dst = ld64(ipv6->src);
+	__be64 ipv6_dst_8 = ld64(ipv6->src + 8);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x6 = ld64(data + 38);
-	__u64 x7 = ld64(data + 46);
-	__u16 x8 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x8 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x8 + 0x1100;
-	__u32 partial = v_partial_4;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) ||
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
 		fr_is_segmented(skb, partial, 60);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
+						udp_new_pseudo);
 	int direct = hop_4->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -1010,30 +1216,26 @@ static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data,
 			return fr_drop(len, reason_listen_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 48);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 48);
 
-	if (direct) {
-		st64(data, ld64(hop_4->dst));
-		st32(data + 8, ld32(hop_4->src + 2));
-	}
-	st32(data + 14, x0);
-	st16(data + 20, x1);
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	if (direct)
+		fr_link(data, hop_4);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_listen_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 48);
-	}
+	fr_complete_end(skb, csum, 14, 48);
 
 	fr_count(reason_listen_sent, len);
 	if (direct)
@@ -1041,17 +1243,18 @@ static __always_inline int prog_listen_write5(struct __sk_buff *skb, void *data,
 	return fr_redirect_neigh(hop_4->ifindex, fib_4->family, fib_4->dst);
 }
 
-static __always_inline int prog_listen_write6(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					      struct val_groups *row_way_2)
+static __always_inline int prog_listen_ipv6_rest_send_2(struct __sk_buff *skb, void *data,
+							__u64 ip_end, struct val_groups *way)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	/* ipv6: next_header hop_limit */
-	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1));
-	int direct = row_way_2->m_hop.hop.state == FR_HOP_DIRECT;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	__u32 len = skb->len;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = way->hop.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -1059,24 +1262,174 @@ static __always_inline int prog_listen_write6(struct __sk_buff *skb, void *data,
 			return fr_drop(len, reason_listen_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 20, 2);
-	}
+	__s64 csum = fr_complete_begin(skb, 20, 2);
 
-	if (direct) {
-		st64(data, ld64(row_way_2->m_hop.hop.dst));
-		st32(data + 8, ld32(row_way_2->m_hop.hop.src + 2));
-	}
-	st16(data + 20, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 20, 2);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	if (direct)
+		fr_link(data, &way->hop.hop);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_listen_sent, len);
 	if (direct)
-		return bpf_redirect(row_way_2->m_hop.hop.ifindex, 0);
-	return fr_redirect_neigh(row_way_2->m_hop.hop.ifindex, AF_INET6, row_way_2->m_hop.addr);
+		return bpf_redirect(way->hop.hop.ifindex, 0);
+	return fr_redirect_neigh(way->hop.hop.ifindex, AF_INET6, way->hop.addr);
+}
+
+static __always_inline int prog_listen_ipv6_rest(struct __sk_buff *skb, void *data,
+						 const struct fr_lease *lease, __u64 ip_end)
+{
+	struct fr_hop hop_4;
+	struct bpf_fib_lookup fib_4;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}}]}, */
+	if (be16(&udp->dst_port) == 2) { /* rule */
+		if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000) != 0)
+			return fr_up(skb, reason_listen_address_family);
+		__u64 self[2];
+		st64((void *)self, ldv64(set_self));
+		st64((void *)self + 8, ldv64(set_self + 8));
+		if (!fr_unicast((void *)self))
+			return fr_up(skb, reason_listen_martian_source);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+			return fr_up(skb, reason_listen_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_listen_udp_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_listen_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_listen_partial_checksum);
+		__builtin_memset(&fib_4, 0, sizeof(fib_4));
+		fib_4.family = AF_INET6;
+		fib_4.src[0] = ldv32(set_self);
+		fib_4.src[1] = ldv32(set_self + 4);
+		fib_4.src[2] = ldv32(set_self + 8);
+		fib_4.src[3] = ldv32(set_self + 12);
+		fib_4.dst[0] = ld32(ipv6->src);
+		fib_4.dst[1] = ld32(ipv6->src + 4);
+		fib_4.dst[2] = ld32(ipv6->src + 8);
+		fib_4.dst[3] = ld32(ipv6->src + 12);
+		if (fr_route(skb, &fib_4, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
+			     &hop_4))
+			return fr_up(skb, reason_listen_too_big);
+		if (unlikely(!fr_usable(&hop_4)))
+			return fr_up(skb, prog_listen_unusable(hop_4.state));
+		return prog_listen_ipv6_rest_send(skb, data, ip_end, partial, &hop_4, &fib_4);
+	}
+
+	/* {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
+	struct val_groups *way;
+	{
+		struct key_groups key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.at.addr, ipv6->dst, 0);
+		key.at.port = be16(&udp->dst_port);
+		found = find_groups(&key, lease, 0, &way);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_listen_changing :
+				     reason_listen_no_groups);
+	}
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_listen_hop_limit);
+	if (fr_multicast(ipv6->dst))
+		return fr_up(skb, reason_listen_multicast);
+	if (!fr_unicast(ipv6->dst))
+		return fr_up(skb, reason_listen_martian_destination);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_listen_super_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_listen_partial_checksum);
+	if (unlikely(!fr_usable(&way->hop.hop)))
+		return fr_up(skb, prog_listen_unusable(way->hop.hop.state));
+	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > way->hop.hop.mtu)
+		return fr_up(skb, reason_listen_too_big);
+	return prog_listen_ipv6_rest_send_2(skb, data, ip_end, way);
+}
+
+static __always_inline int prog_listen_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease)
+{
+	struct fr_hop hop_3;
+	struct bpf_fib_lookup fib_3;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_listen_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_listen_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_listen_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_listen_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_listen_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_listen_martian_source);
+	if (fr_unicast(ipv6->dst)) { /* a unicast destination */
+		if (skb->pkt_type != 0) { /* in a broadcast or multicast frame */
+			if (skb->pkt_type == 1)
+				return fr_up(skb, reason_listen_link_broadcast);
+			return fr_up(skb, reason_listen_link_multicast);
+		}
+	} else {
+		if (!fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_listen_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_listen_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_listen_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_listen_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_listen_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_listen_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_listen_udp_length);
+
+	/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
+	if (be16(&udp->dst_port) == 1) { /* rule */
+		if (!fr_unicast(ipv6->dst))
+			return fr_up(skb, reason_listen_martian_source);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+			return fr_up(skb, reason_listen_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_listen_udp_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_listen_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_listen_partial_checksum);
+		__builtin_memset(&fib_3, 0, sizeof(fib_3));
+		fib_3.family = AF_INET6;
+		fib_3.src[0] = ld32(ipv6->dst);
+		fib_3.src[1] = ld32(ipv6->dst + 4);
+		fib_3.src[2] = ld32(ipv6->dst + 8);
+		fib_3.src[3] = ld32(ipv6->dst + 12);
+		fib_3.dst[0] = ld32(ipv6->src);
+		fib_3.dst[1] = ld32(ipv6->src + 4);
+		fib_3.dst[2] = ld32(ipv6->src + 8);
+		fib_3.dst[3] = ld32(ipv6->src + 12);
+		if (fr_route(skb, &fib_3, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
+			     &hop_3))
+			return fr_up(skb, reason_listen_too_big);
+		if (unlikely(!fr_usable(&hop_3)))
+			return fr_up(skb, prog_listen_unusable(hop_3.state));
+		return prog_listen_ipv6_send(skb, data, ip_end, partial, &hop_3, &fib_3);
+	}
+
+	return prog_listen_ipv6_rest(skb, data, lease, ip_end);
 }
 
 SEC("tc") int prog_listen(struct __sk_buff *skb)
@@ -1084,30 +1437,12 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_partial;
-	__u64 v_self[2];
-	__u64 v_partial_2;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_partial_3;
-	__u64 v_self_2[2];
-	__u64 v_partial_4;
-	struct val_groups *row_way;
-	struct val_groups *row_way_2;
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
-	struct fr_hop hop_3;
-	struct bpf_fib_lookup fib_3;
-	struct fr_hop hop_4;
-	struct bpf_fib_lookup fib_4;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* listen: { */
 	if (!fr_lease_valid(lease, now))
@@ -1118,360 +1453,13 @@ SEC("tc") int prog_listen(struct __sk_buff *skb)
 		return fr_up(skb, reason_listen_vlan_tag);
 	if (skb->pkt_type == 3)
 		return fr_up(skb, reason_listen_other_host);
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_listen_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_listen_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_listen_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_listen_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_listen_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_listen_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_listen_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_listen_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_listen_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_listen_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_listen_martian_source);
-		if (fr_unicast_v4(ld32(data + 30))) { /* a unicast destination */
-			if (skb->pkt_type != 0) { /* in a broadcast or multicast frame */
-				if (skb->pkt_type == 1)
-					return fr_up(skb, reason_listen_link_broadcast);
-				return fr_up(skb, reason_listen_link_multicast);
-			}
-		} else {
-			if (!fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_listen_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_listen_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_listen_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_listen_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_listen_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_listen_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_listen_udp_length);
-
-		/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
-		if (be16(data + 36) == 1) { /* rule */
-			if (!fr_unicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_listen_martian_source);
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-			      ((v_partial >> 16) >= 42)))
-				return fr_up(skb, reason_listen_partial_checksum);
-			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_listen_super_packet);
-			if (!((skb->len <= v_ip_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-				return fr_up(skb, reason_listen_partial_checksum);
-			__builtin_memset(&fib_1, 0, sizeof(fib_1));
-			fib_1.family = AF_INET;
-			fib_1.src[0] = ld32(data + 30);
-			fib_1.dst[0] = ld32(data + 26);
-			if (fr_route(skb, &fib_1,
-				     (skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14), &hop_1))
-				return fr_up(skb, reason_listen_too_big);
-			if (unlikely(hop_1.state != FR_HOP_DIRECT &&
-				     hop_1.state != FR_HOP_NEIGHBOUR)) {
-				if (hop_1.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_listen_local);
-				if (hop_1.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_listen_unreachable);
-				if (hop_1.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_listen_blackhole);
-				if (hop_1.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_listen_prohibit);
-				return fr_up(skb, reason_listen_no_route);
-			}
-			return prog_listen_write1(skb, data, v_ip_end, v_partial, &hop_1, &fib_1);
-		}
-
-		/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}... */
-		if (be16(data + 36) == 2) { /* rule */
-			if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000) != 1)
-				return fr_up(skb, reason_listen_address_family);
-			st64((void *)v_self, ldv64(set_self));
-			st64((void *)v_self + 8, ldv64(set_self + 8));
-			if (!fr_unicast((void *)v_self))
-				return fr_up(skb, reason_listen_martian_source);
-			v_partial_2 = fr_partial(skb);
-			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-			      ((v_partial_2 >> 16) >= 42)))
-				return fr_up(skb, reason_listen_partial_checksum);
-			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_listen_super_packet);
-			if (!((skb->len <= v_ip_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-				return fr_up(skb, reason_listen_partial_checksum);
-			__builtin_memset(&fib_2, 0, sizeof(fib_2));
-			fib_2.family = AF_INET;
-			fib_2.src[0] = ldv32(set_self + 12);
-			fib_2.dst[0] = ld32(data + 26);
-			if (fr_route(skb, &fib_2,
-				     (skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14), &hop_2))
-				return fr_up(skb, reason_listen_too_big);
-			if (unlikely(hop_2.state != FR_HOP_DIRECT &&
-				     hop_2.state != FR_HOP_NEIGHBOUR)) {
-				if (hop_2.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_listen_local);
-				if (hop_2.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_listen_unreachable);
-				if (hop_2.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_listen_blackhole);
-				if (hop_2.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_listen_prohibit);
-				return fr_up(skb, reason_listen_no_route);
-			}
-			return prog_listen_write2(skb, data, v_ip_end, v_partial_2, &hop_2, &fib_2);
-		}
-
-		/* {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
-		{
-			struct key_groups key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_at.addr, ld32(data + 30));
-			key.m_at.port = be16(data + 36);
-			found = find_groups(&key, lease, 0, &row_way);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_listen_changing);
-			if (found == FR_MISSING)
-				row_way = NULL;
-		}
-		if (!row_way)
-			return fr_up(skb, reason_listen_no_groups);
-		if (be8(data + 22) <= 1)
-			return fr_up(skb, reason_listen_hop_limit);
-		if (fr_multicast_v4(ld32(data + 30)))
-			return fr_up(skb, reason_listen_multicast);
-		if (!fr_unicast_v4(ld32(data + 30)))
-			return fr_up(skb, reason_listen_martian_destination);
-		if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_listen_super_packet);
-		if (!((skb->len <= v_ip_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-			return fr_up(skb, reason_listen_partial_checksum);
-		if (unlikely(row_way->m_hop.hop.state != FR_HOP_DIRECT &&
-			     row_way->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
-			if (row_way->m_hop.hop.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_listen_local);
-			if (row_way->m_hop.hop.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_listen_unreachable);
-			if (row_way->m_hop.hop.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_listen_blackhole);
-			if (row_way->m_hop.hop.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_listen_prohibit);
-			return fr_up(skb, reason_listen_no_route);
-		}
-		if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_way->m_hop.hop.mtu)
-			return fr_up(skb, reason_listen_too_big);
-		return prog_listen_write3(skb, data, v_ip_end, row_way);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_listen_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_listen_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_listen_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_listen_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_listen_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_listen_martian_source);
-		if (fr_unicast(data + 38)) { /* a unicast destination */
-			if (skb->pkt_type != 0) { /* in a broadcast or multicast frame */
-				if (skb->pkt_type == 1)
-					return fr_up(skb, reason_listen_link_broadcast);
-				return fr_up(skb, reason_listen_link_multicast);
-			}
-		} else {
-			if (!fr_multicast(data + 38))
-				return fr_up(skb, reason_listen_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_listen_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_listen_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_listen_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_listen_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_listen_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_listen_udp_length);
-
-		/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
-		if (be16(data + 56) == 1) { /* rule */
-			if (!fr_unicast(data + 38))
-				return fr_up(skb, reason_listen_martian_source);
-			v_partial_3 = fr_partial(skb);
-			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) ||
-			      ((v_partial_3 >> 16) >= 62)))
-				return fr_up(skb, reason_listen_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_listen_udp_checksum);
-
-			/* {match: "udp.dst_port": 1, do: [{send: {from: "udp.dst", to: "udp.s... */
-			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_listen_super_packet);
-			if (!((skb->len <= v_ip_end_2) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-				return fr_up(skb, reason_listen_partial_checksum);
-			__builtin_memset(&fib_3, 0, sizeof(fib_3));
-			fib_3.family = AF_INET6;
-			fib_3.src[0] = ld32(data + 38);
-			fib_3.src[1] = ld32(data + 38 + 4);
-			fib_3.src[2] = ld32(data + 38 + 8);
-			fib_3.src[3] = ld32(data + 38 + 12);
-			fib_3.dst[0] = ld32(data + 22);
-			fib_3.dst[1] = ld32(data + 22 + 4);
-			fib_3.dst[2] = ld32(data + 22 + 8);
-			fib_3.dst[3] = ld32(data + 22 + 12);
-			if (fr_route(skb, &fib_3,
-				     (skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14),
-				     &hop_3))
-				return fr_up(skb, reason_listen_too_big);
-			if (unlikely(hop_3.state != FR_HOP_DIRECT &&
-				     hop_3.state != FR_HOP_NEIGHBOUR)) {
-				if (hop_3.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_listen_local);
-				if (hop_3.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_listen_unreachable);
-				if (hop_3.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_listen_blackhole);
-				if (hop_3.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_listen_prohibit);
-				return fr_up(skb, reason_listen_no_route);
-			}
-			return prog_listen_write4(skb, data, v_ip_end_2, v_partial_3, &hop_3,
-						  &fib_3);
-		}
-
-		/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "ip.src"}... */
-		if (be16(data + 56) == 2) { /* rule */
-			if ((ldv64(set_self) == 0 && ldv32(set_self + 8) == 0xffff0000) != 0)
-				return fr_up(skb, reason_listen_address_family);
-			st64((void *)v_self_2, ldv64(set_self));
-			st64((void *)v_self_2 + 8, ldv64(set_self + 8));
-			if (!fr_unicast((void *)v_self_2))
-				return fr_up(skb, reason_listen_martian_source);
-			v_partial_4 = fr_partial(skb);
-			if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) ||
-			      ((v_partial_4 >> 16) >= 62)))
-				return fr_up(skb, reason_listen_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_listen_udp_checksum);
-
-			/* {match: "udp.dst_port": 2, do: [{send: {from: "setting.self", to: "... */
-			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_listen_super_packet);
-			if (!((skb->len <= v_ip_end_2) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-				return fr_up(skb, reason_listen_partial_checksum);
-			__builtin_memset(&fib_4, 0, sizeof(fib_4));
-			fib_4.family = AF_INET6;
-			fib_4.src[0] = ldv32(set_self);
-			fib_4.src[1] = ldv32(set_self + 4);
-			fib_4.src[2] = ldv32(set_self + 8);
-			fib_4.src[3] = ldv32(set_self + 12);
-			fib_4.dst[0] = ld32(data + 22);
-			fib_4.dst[1] = ld32(data + 22 + 4);
-			fib_4.dst[2] = ld32(data + 22 + 8);
-			fib_4.dst[3] = ld32(data + 22 + 12);
-			if (fr_route(skb, &fib_4,
-				     (skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14),
-				     &hop_4))
-				return fr_up(skb, reason_listen_too_big);
-			if (unlikely(hop_4.state != FR_HOP_DIRECT &&
-				     hop_4.state != FR_HOP_NEIGHBOUR)) {
-				if (hop_4.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_listen_local);
-				if (hop_4.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_listen_unreachable);
-				if (hop_4.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_listen_blackhole);
-				if (hop_4.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_listen_prohibit);
-				return fr_up(skb, reason_listen_no_route);
-			}
-			return prog_listen_write5(skb, data, v_ip_end_2, v_partial_4, &hop_4,
-						  &fib_4);
-		}
-
-		/* {lookup: way: groups: ["udp.dst"], do: [{send: via: "way.hop"}]}, */
-		{
-			struct key_groups key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 38));
-			st64((void *)&key + 8, ld64(data + 38 + 8));
-			key.m_at.port = be16(data + 56);
-			found = find_groups(&key, lease, 0, &row_way_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_listen_changing);
-			if (found == FR_MISSING)
-				row_way_2 = NULL;
-		}
-		if (!row_way_2)
-			return fr_up(skb, reason_listen_no_groups);
-		if (be8(data + 21) <= 1)
-			return fr_up(skb, reason_listen_hop_limit);
-		if (fr_multicast(data + 38))
-			return fr_up(skb, reason_listen_multicast);
-		if (!fr_unicast(data + 38))
-			return fr_up(skb, reason_listen_martian_destination);
-		if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_listen_super_packet);
-		if (!((skb->len <= v_ip_end_2) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-			return fr_up(skb, reason_listen_partial_checksum);
-		if (unlikely(row_way_2->m_hop.hop.state != FR_HOP_DIRECT &&
-			     row_way_2->m_hop.hop.state != FR_HOP_NEIGHBOUR)) {
-			if (row_way_2->m_hop.hop.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_listen_local);
-			if (row_way_2->m_hop.hop.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_listen_unreachable);
-			if (row_way_2->m_hop.hop.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_listen_blackhole);
-			if (row_way_2->m_hop.hop.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_listen_prohibit);
-			return fr_up(skb, reason_listen_no_route);
-		}
-		if ((skb->gso_size ? skb->gso_size + 48 :
-		     v_ip_end_2 - 14) > row_way_2->m_hop.hop.mtu)
-			return fr_up(skb, reason_listen_too_big);
-		return prog_listen_write6(skb, data, v_ip_end_2, row_way_2);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_listen_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_listen_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_listen_not_ip);
 }

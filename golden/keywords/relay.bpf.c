@@ -21,6 +21,49 @@
 const volatile __u16 set_default = 7;
 const volatile __u8 set_func = 1;
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_int {
+	__u8 type;
+	__u8 range;
+	__be16 return_;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table map */
 struct key_map {
 	__u16 m_switch;
@@ -31,7 +74,7 @@ _Static_assert(sizeof(struct key_map) == 4, "layout of key_map");
 
 struct val_map {
 	__u32 m_static;
-	__u32 m_error;
+	__u32 error;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_map) == 8, "layout of val_map");
@@ -39,17 +82,17 @@ _Static_assert(sizeof(struct val_map) == 8, "layout of val_map");
 /* table void */
 struct key_void {
 	struct fr_endpoint m_goto;
-	__u16 m_var;
+	__u16 var;
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_void) == 20, "layout of key_void");
 
 struct val_void {
 	struct fr_endpoint m_long;
-	struct fr_endpoint m_close;
-	struct fr_hop h_hop_close;
-	__u32 h_slot;
-	__u32 h_gen;
+	struct fr_endpoint close;
+	struct fr_hop hop_close;
+	__u32 slot;
+	__u32 gen;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_void) == 64, "layout of val_void");
@@ -109,8 +152,7 @@ static __always_inline enum fr_found find_void(const struct key_void *key,
 	enum fr_found found = fr_find(&tbl_void, key, lease, place, (void **)row, copy_void,
 				      FR_CHANGES, NULL);
 
-	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING :
-		found;
+	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -135,45 +177,62 @@ enum {
 	reason_main_mapped_address, reason_main_ipv6_payload_length, reason_main_not_ip,
 };
 
-static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 v_ip_end, __u64 v_partial,
-					    struct val_void *row_double)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_main_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_main_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_main_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_main_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_main_prohibit;
+	default:
+		return reason_main_no_route;
+	}
+}
+
+static __always_inline int prog_main_ipv4_rest_send(struct __sk_buff *skb, void *data, __u64 now,
+						    __u64 ip_end, __u64 partial,
+						    struct val_void *v_double)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x1 = ld32(row_double->m_long.addr + 12); /* ipv4: src */
-	__u32 x2 = ld32(row_double->m_close.addr + 12); /* ipv4: dst */
-	__u16 x3 = bpf_htons(row_double->m_long.port); /* udp: src_port */
-	__u16 x4 = bpf_htons(row_double->m_close.port); /* udp: dst_port */
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(v_double->m_long.addr + 12);
+	__be32 ipv4_dst = ld32(v_double->close.addr + 12);
+	__be16 udp_src_port = bpf_htons(v_double->m_long.port);
+	__be16 udp_dst_port = bpf_htons(v_double->close.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x5 = ld32(data + 26);
-	__u32 x6 = ld32(data + 30);
-	__u16 x7 = ld16(data + 38);
-	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x7 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x8 = ld32(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x8 + was0) + (__u64)x3 + x4 +
-				 now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
+						(__u64)udp_src_port + udp_dst_port +
+						udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x9 = ld32(data + 18);
-	__u16 x10 = ld16(data + 22);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x9 + x10 + x5 + x6) + (__u64)x0 +
-				 x1 + x2 + 64);
-	int direct = row_double->h_hop_close.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) + old_ipv4_src +
+					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src +
+					  ipv4_dst + 64);
+	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_main_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -181,160 +240,289 @@ static __always_inline int prog_main_write1(struct __sk_buff *skb, void *data, _
 			return fr_drop(len, reason_main_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 24);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 24);
 
-	if (direct) {
-		st64(data, ld64(row_double->h_hop_close.dst));
-		st32(data + 8, ld32(row_double->h_hop_close.src + 2));
-	}
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x0);
-	st32(data + 26, x1);
-	st32(data + 30, x2);
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &v_double->hop_close);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 24);
-	}
+	fr_complete_end(skb, csum, 18, 24);
 
 	fr_count(reason_main_sent, len);
-	fr_use(row_double->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_double->h_hop_close.ifindex, 0);
-	return bpf_redirect_neigh(row_double->h_hop_close.ifindex, NULL, 0, 0);
+	fr_use(v_double->slot, 0, len, now);
+	return fr_send(&v_double->hop_close, direct);
 }
 
-static __always_inline int prog_main_write2(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 v_payload_len, __u64 v_partial_2,
-					    struct val_void *row_double)
+static __always_inline int prog_main_ipv4_rest_send_2(struct __sk_buff *skb, void *data, __u64 now,
+						      __u64 payload_len, __u64 partial,
+						      struct val_void *v_double)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_int *v_int = data + 42;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) |
-			     ((be8(data + 15) & 3) << 20));
-	__u16 x1 = bpf_htons(v_payload_len + 12); /* ipv6: payload_length */
-	__u64 x2 = ld64(row_double->m_long.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_double->m_long.addr + 8);
-	__u64 x4 = ld64(row_double->m_close.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_double->m_close.addr + 8);
-	__u16 x6 = bpf_htons(row_double->m_long.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_double->m_close.port); /* udp: dst_port */
-	__u32 x8 = ld32(data + 42); /* int: type range, int: return */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
+	__be64 ipv6_src = ld64(v_double->m_long.addr);
+	__be64 ipv6_src_8 = ld64(v_double->m_long.addr + 8);
+	__be64 ipv6_dst = ld64(v_double->close.addr);
+	__be64 ipv6_dst_8 = ld64(v_double->close.addr + 8);
+	__be16 udp_src_port = bpf_htons(v_double->m_long.port);
+	__be16 udp_dst_port = bpf_htons(v_double->close.port);
+	__be32 int_type_range_int_return = ld32(&v_int->type);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x9 = ld32(data + 26);
-	__u32 x10 = ld32(data + 30);
-	__u16 x11 = ld16(data + 38);
-	__u64 was0 = (__u64)x9 + x10 + x11 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x12 = ld32(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + was0) + (__u64)x6 +
-				 x7 + x1 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_double->h_hop_close.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + ipv6_payload_length +
+						 udp_new_pseudo);
+	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 46, 66, v_payload_len, FR_TO_IPV6);
+	int err = fr_resize(skb, 46, 66, payload_len, FR_TO_IPV6);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) :
-			fr_up(skb, reason_main_no_memory);
+		return fr_failed(skb, len, err, reason_main_fault, reason_main_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 66 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_main_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 52);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 52);
 
-	if (direct) {
-		st64(data, ld64(row_double->h_hop_close.dst));
-		st32(data + 8, ld32(row_double->h_hop_close.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x0);
-	st16(data + 18, x1);
-	st16(data + 20, bpf_htons(0x1140));
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 58, x1);
-	st32(data + 62, x8);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_int *new_int = data + 62;
+
+	if (direct)
+		fr_link(data, &v_double->hop_close);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st32(&new_int->type, int_type_range_int_return);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 52);
-	}
+	fr_complete_end(skb, csum, 14, 52);
 
 	fr_count(reason_main_sent, len);
-	fr_use(row_double->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_double->h_hop_close.ifindex, 0);
-	return bpf_redirect_neigh(row_double->h_hop_close.ifindex, NULL, 0, 0);
+	fr_use(v_double->slot, 0, len, now);
+	return fr_send(&v_double->hop_close, direct);
 }
 
-static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 v_ip_end_2, __u64 v_partial_3,
-					    struct val_void *row_double_2)
+static __always_inline int prog_main_ipv4_rest(struct __sk_buff *skb, void *data,
+					       const struct fr_lease *lease, __u64 now,
+					       __u64 ip_end, __u64 udp_end, struct val_map *package)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_int *v_int = data + 42;
+
+	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
+	struct val_void *v_double;
+	{
+		struct key_void key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.m_goto.addr, ld32(ipv4->src));
+		key.m_goto.port = be16(&udp->src_port);
+		key.var = be16(&v_int->return_);
+		found = find_void(&key, lease, 8, &v_double, now);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_main_changing :
+				     reason_main_no_void);
+	}
+
+	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
+	if (fr_has(package) && package->m_static > 1) { /* rule */
+		fr_shared_add(package->error, 1);
+		return fr_drop(skb->len, reason_main_float);
+	}
+
+	/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
+	if (fr_is_v4(v_double->m_long.addr) != fr_is_v4(v_double->close.addr))
+		return fr_up(skb, reason_main_address_family);
+	if (fr_is_v4(v_double->close.addr)) { /* ipv4 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 46))
+			return fr_up(skb, reason_main_partial_checksum);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_main_partial_checksum);
+		if (unlikely(!fr_usable(&v_double->hop_close)))
+			return fr_up(skb, prog_main_unusable(v_double->hop_close.state));
+		if (ip_end - 14 > v_double->hop_close.mtu)
+			return fr_up(skb, reason_main_too_big);
+		fr_named_add(0, 1);
+		return prog_main_ipv4_rest_send(skb, data, now, ip_end, partial, v_double);
+	}
+	__u64 payload_len = udp_end - 46;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	      ((partial_2 >> 16) >= 46 && (partial_2 & 0xffff) < ((46ULL + payload_len) - 1))))
+		return fr_up(skb, reason_main_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_main_udp_checksum);
+	if (unlikely(!fr_usable(&v_double->hop_close)))
+		return fr_up(skb, prog_main_unusable(v_double->hop_close.state));
+	if (52ULL + payload_len > v_double->hop_close.mtu)
+		return fr_up(skb, reason_main_too_big);
+	fr_named_add(0, 1);
+	return prog_main_ipv4_rest_send_2(skb, data, now, payload_len, partial_2, v_double);
+}
+
+static __always_inline int prog_main_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_int *v_int = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_main_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_main_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_main_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_main_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_main_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_main_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_main_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_main_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_main_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_main_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_main_multicast);
+		return fr_up(skb, reason_main_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "int"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_main_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_main_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_main_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_main_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_main_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_main_udp_length);
+
+	/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits: 8}, {n... */
+	if ((void *)(v_int + 1) > data_end)
+		return fr_up(skb, reason_main_truncated);
+	if (46ULL > udp_end)
+		return fr_up(skb, reason_main_truncated);
+	if (be8(&v_int->type) != 1)
+		return fr_up(skb, reason_main_int_type);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_main_super_packet);
+
+	/* when: "setting.func && int.range == setting.default" */
+	if (!(set_func && be8(&v_int->range) == set_default))
+		return fr_up(skb, reason_main_no_match);
+
+	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
+	struct val_map *package;
+	{
+		struct key_map key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.m_switch = be16(&v_int->return_);
+		found = find_map(&key, lease, 0, &package);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_main_changing);
+		if (found == FR_MISSING)
+			package = NULL;
+	}
+
+	return prog_main_ipv4_rest(skb, data, lease, now, ip_end, udp_end, package);
+}
+
+static __always_inline int prog_main_ipv6_rest_send(struct __sk_buff *skb, void *data, __u64 now,
+						    __u64 ip_end, __u64 partial,
+						    struct val_void *v_double)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x1 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x2 = ld64(row_double_2->m_long.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_double_2->m_long.addr + 8);
-	__u64 x4 = ld64(row_double_2->m_close.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_double_2->m_close.addr + 8);
-	__u16 x6 = bpf_htons(row_double_2->m_long.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_double_2->m_close.port); /* udp: dst_port */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ld64(v_double->m_long.addr);
+	__be64 ipv6_src_8 = ld64(v_double->m_long.addr + 8);
+	__be64 ipv6_dst = ld64(v_double->close.addr);
+	__be64 ipv6_dst_8 = ld64(v_double->close.addr + 8);
+	__be16 udp_src_port = bpf_htons(v_double->m_long.port);
+	__be16 udp_dst_port = bpf_htons(v_double->close.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x8 = ld64(data + 22);
-	__u64 x9 = ld64(data + 30);
-	__u64 x10 = ld64(data + 38);
-	__u64 x11 = ld64(data + 46);
-	__u16 x12 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x12 +
-		0x1100;
-	__u32 partial = v_partial_3;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x13 = ld32(data + 54);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + was0) + (__u64)x6 + x7 +
-				 now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_double_2->h_hop_close.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + udp_old_pseudo) +
+						(__u64)udp_src_port + udp_dst_port +
+						udp_new_pseudo);
+	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_main_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -342,125 +530,247 @@ static __always_inline int prog_main_write3(struct __sk_buff *skb, void *data, _
 			return fr_drop(len, reason_main_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 48);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 48);
 
-	if (direct) {
-		st64(data, ld64(row_double_2->h_hop_close.dst));
-		st32(data + 8, ld32(row_double_2->h_hop_close.src + 2));
-	}
-	st32(data + 14, x0);
-	st16(data + 20, x1);
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	if (direct)
+		fr_link(data, &v_double->hop_close);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 48);
-	}
+	fr_complete_end(skb, csum, 14, 48);
 
 	fr_count(reason_main_sent, len);
-	fr_use(row_double_2->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_double_2->h_hop_close.ifindex, 0);
-	return bpf_redirect_neigh(row_double_2->h_hop_close.ifindex, NULL, 0, 0);
+	fr_use(v_double->slot, 0, len, now);
+	return fr_send(&v_double->hop_close, direct);
 }
 
-static __always_inline int prog_main_write4(struct __sk_buff *skb, void *data, __u64 now,
-					    __u64 v_payload_len_2, __u64 v_partial_4,
-					    struct val_void *row_double_2)
+static __always_inline int prog_main_ipv6_rest_send_2(struct __sk_buff *skb, void *data, __u64 now,
+						      __u64 payload_len, __u64 partial,
+						      struct val_void *v_double)
 {
-	__s64 csum;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_int *v_int = data + 62;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv4: version ihl dscp ecn */
-	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) |
-			     ((be8(data + 15) >> 4) & 3));
-	__u16 x1 = bpf_htons(v_payload_len_2 + 32); /* ipv4: total_length */
-	__u32 x2 = ld32(row_double_2->m_long.addr + 12); /* ipv4: src */
-	__u32 x3 = ld32(row_double_2->m_close.addr + 12); /* ipv4: dst */
-	__u16 x4 = bpf_htons(row_double_2->m_long.port); /* udp: src_port */
-	__u16 x5 = bpf_htons(row_double_2->m_close.port); /* udp: dst_port */
-	__u16 x6 = bpf_htons(v_payload_len_2 + 12); /* udp: length */
-	__u32 x7 = ld32(data + 62); /* int: type range, int: return */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						      3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
+	__be32 ipv4_src = ld32(v_double->m_long.addr + 12);
+	__be32 ipv4_dst = ld32(v_double->close.addr + 12);
+	__be16 udp_src_port = bpf_htons(v_double->m_long.port);
+	__be16 udp_dst_port = bpf_htons(v_double->close.port);
+	__be16 udp_length = bpf_htons(payload_len + 12);
+	__be32 int_type_range_int_return = ld32(&v_int->type);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x8 = ld64(data + 22);
-	__u64 x9 = ld64(data + 30);
-	__u64 x10 = ld64(data + 38);
-	__u64 x11 = ld64(data + 46);
-	__u16 x12 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + x12 +
-		0x1100;
-	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = v_partial_4;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x13 = ld32(data + 54);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x4 +
-				 x5 + x6 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + udp_length + udp_new_pseudo);
 
 	/* ipv4.checksum */
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-	int direct = row_double_2->h_hop_close.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
+	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 66, 46, v_payload_len_2, FR_TO_IPV4);
+	int err = fr_resize(skb, 66, 46, payload_len, FR_TO_IPV4);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_main_fault) :
-			fr_up(skb, reason_main_no_memory);
+		return fr_failed(skb, len, err, reason_main_fault, reason_main_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 46 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_main_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 32);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 32);
 
-	if (direct) {
-		st64(data, ld64(row_double_2->h_hop_close.dst));
-		st32(data + 8, ld32(row_double_2->h_hop_close.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, bpf_htons(0x4011));
-	st32(data + 26, x2);
-	st32(data + 30, x3);
-	st16(data + 34, x4);
-	st16(data + 36, x5);
-	st16(data + 38, x6);
-	st32(data + 42, x7);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_int *new_int = data + 42;
+
+	if (direct)
+		fr_link(data, &v_double->hop_close);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st32(&new_int->type, int_type_range_int_return);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_main_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 32);
-	}
+	fr_complete_end(skb, csum, 14, 32);
 
 	fr_count(reason_main_sent, len);
-	fr_use(row_double_2->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_double_2->h_hop_close.ifindex, 0);
-	return bpf_redirect_neigh(row_double_2->h_hop_close.ifindex, NULL, 0, 0);
+	fr_use(v_double->slot, 0, len, now);
+	return fr_send(&v_double->hop_close, direct);
+}
+
+static __always_inline int prog_main_ipv6_rest(struct __sk_buff *skb, void *data,
+					       const struct fr_lease *lease, __u64 now,
+					       __u64 ip_end, __u64 udp_end, struct val_map *package)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_int *v_int = data + 62;
+
+	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
+	struct val_void *v_double;
+	{
+		struct key_void key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.m_goto.addr, ipv6->src, 0);
+		key.m_goto.port = be16(&udp->src_port);
+		key.var = be16(&v_int->return_);
+		found = find_void(&key, lease, 8, &v_double, now);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_main_changing :
+				     reason_main_no_void);
+	}
+
+	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
+	if (fr_has(package) && package->m_static > 1) { /* rule */
+		fr_shared_add(package->error, 1);
+		return fr_drop(skb->len, reason_main_float);
+	}
+
+	/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
+	if (fr_is_v4(v_double->m_long.addr) != fr_is_v4(v_double->close.addr))
+		return fr_up(skb, reason_main_address_family);
+	if (!fr_is_v4(v_double->close.addr)) { /* ipv6 stays */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 66))
+			return fr_up(skb, reason_main_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_main_udp_checksum);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_main_partial_checksum);
+		if (unlikely(!fr_usable(&v_double->hop_close)))
+			return fr_up(skb, prog_main_unusable(v_double->hop_close.state));
+		if (ip_end - 14 > v_double->hop_close.mtu)
+			return fr_up(skb, reason_main_too_big);
+		fr_named_add(0, 1);
+		return prog_main_ipv6_rest_send(skb, data, now, ip_end, partial, v_double);
+	}
+	__u64 payload_len = udp_end - 66;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	      ((partial_2 >> 16) >= 66 && (partial_2 & 0xffff) < ((66ULL + payload_len) - 1))))
+		return fr_up(skb, reason_main_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_main_udp_checksum);
+	if (unlikely(!fr_usable(&v_double->hop_close)))
+		return fr_up(skb, prog_main_unusable(v_double->hop_close.state));
+	if (32ULL + payload_len > v_double->hop_close.mtu)
+		return fr_up(skb, reason_main_too_big);
+	fr_named_add(0, 1);
+	return prog_main_ipv6_rest_send_2(skb, data, now, payload_len, partial_2, v_double);
+}
+
+static __always_inline int prog_main_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_int *v_int = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_main_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_main_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_main_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_main_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_main_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_main_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_main_multicast);
+		return fr_up(skb, reason_main_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "int"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_main_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_main_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_main_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_main_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_main_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_main_udp_length);
+
+	/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits: 8}, {n... */
+	if ((void *)(v_int + 1) > data_end)
+		return fr_up(skb, reason_main_truncated);
+	if (66ULL > udp_end)
+		return fr_up(skb, reason_main_truncated);
+	if (be8(&v_int->type) != 1)
+		return fr_up(skb, reason_main_int_type);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_main_super_packet);
+
+	/* when: "setting.func && int.range == setting.default" */
+	if (!(set_func && be8(&v_int->range) == set_default))
+		return fr_up(skb, reason_main_no_match);
+
+	/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.return"]} */
+	struct val_map *package;
+	{
+		struct key_map key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.m_switch = be16(&v_int->return_);
+		found = find_map(&key, lease, 0, &package);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_main_changing);
+		if (found == FR_MISSING)
+			package = NULL;
+	}
+
+	return prog_main_ipv6_rest(skb, data, lease, now, ip_end, udp_end, package);
 }
 
 SEC("tc") int prog_main(struct __sk_buff *skb)
@@ -468,24 +778,12 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_partial;
-	__u64 v_payload_len;
-	__u64 v_partial_2;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_partial_3;
-	__u64 v_payload_len_2;
-	__u64 v_partial_4;
-	struct val_map *row_package;
-	struct val_void *row_double;
-	struct val_map *row_package_2;
-	struct val_void *row_double_2;
 
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: main: { */
 	if (!fr_lease_valid(lease, now))
@@ -501,312 +799,13 @@ SEC("tc") int prog_main(struct __sk_buff *skb)
 			return fr_up(skb, reason_main_link_broadcast);
 		return fr_up(skb, reason_main_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_main_truncated);
 
 	/* stack: ["eth", "ip", "udp", "int"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_main_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_main_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_main_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_main_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_main_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_main_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_main_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_main_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_main_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_main_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_main_multicast);
-			return fr_up(skb, reason_main_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "int"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_main_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_main_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_main_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_main_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_main_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_main_udp_length);
-
-		/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits... */
-		if (data + 46 > data_end)
-			return fr_up(skb, reason_main_truncated);
-		if (46ULL > v_udp_end)
-			return fr_up(skb, reason_main_truncated);
-		if (be8(data + 42) != 1)
-			return fr_up(skb, reason_main_int_type);
-
-		/* stack: ["eth", "ip", "udp", "int"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_main_super_packet);
-
-		/* when: "setting.func && int.range == setting.default" */
-		if (!(set_func && (be8(data + 43) == set_default)))
-			return fr_up(skb, reason_main_no_match);
-
-		/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.re... */
-		{
-			struct key_map key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_switch = be16(data + 44);
-			found = find_map(&key, lease, 0, &row_package);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_main_changing);
-			if (found == FR_MISSING)
-				row_package = NULL;
-		}
-		{
-			struct key_void key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_goto.addr, ld32(data + 26));
-			key.m_goto.port = be16(data + 34);
-			key.m_var = be16(data + 44);
-			found = find_void(&key, lease, 8, &row_double, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_main_changing);
-			if (found == FR_MISSING)
-				row_double = NULL;
-		}
-		if (!row_double)
-			return fr_up(skb, reason_main_no_void);
-
-		/* {when: "package && package.static > 1", do: [{count: "package.error"}, {dro... */
-		if (fr_has(row_package) && (row_package->m_static > 1)) { /* rule */
-			fr_shared_add(row_package->m_error, 1);
-			return fr_drop(skb->len, reason_main_float);
-		}
-
-		/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
-		if ((fr_is_v4(row_double->m_long.addr)) != (fr_is_v4(row_double->m_close.addr)))
-			return fr_up(skb, reason_main_address_family);
-		if (fr_is_v4(row_double->m_close.addr)) { /* ipv4 stays */
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-			      ((v_partial >> 16) >= 46)))
-				return fr_up(skb, reason_main_partial_checksum);
-			if (!((skb->len <= v_ip_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-				return fr_up(skb, reason_main_partial_checksum);
-			if (unlikely(row_double->h_hop_close.state != FR_HOP_DIRECT &&
-				     row_double->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
-				if (row_double->h_hop_close.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_main_local);
-				if (row_double->h_hop_close.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_main_unreachable);
-				if (row_double->h_hop_close.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_main_blackhole);
-				if (row_double->h_hop_close.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_main_prohibit);
-				return fr_up(skb, reason_main_no_route);
-			}
-			if (v_ip_end - 14 > row_double->h_hop_close.mtu)
-				return fr_up(skb, reason_main_too_big);
-			fr_named_add(0, 1);
-			return prog_main_write1(skb, data, now, v_ip_end, v_partial, row_double);
-		}
-
-		/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
-		v_payload_len = v_udp_end - 46;
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-		      (((v_partial_2 >> 16) >= 46) &&
-		       ((v_partial_2 & 0xffff) < ((46ULL + v_payload_len) - 1)))))
-			return fr_up(skb, reason_main_partial_checksum);
-		if (be16(data + 40) == 0)
-			return fr_up(skb, reason_main_udp_checksum);
-
-		/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
-		if (unlikely(row_double->h_hop_close.state != FR_HOP_DIRECT &&
-			     row_double->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
-			if (row_double->h_hop_close.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_main_local);
-			if (row_double->h_hop_close.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_main_unreachable);
-			if (row_double->h_hop_close.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_main_blackhole);
-			if (row_double->h_hop_close.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_main_prohibit);
-			return fr_up(skb, reason_main_no_route);
-		}
-		if (52ULL + v_payload_len > row_double->h_hop_close.mtu)
-			return fr_up(skb, reason_main_too_big);
-		fr_named_add(0, 1);
-		return prog_main_write2(skb, data, now, v_payload_len, v_partial_2, row_double);
-	}
-
-	/* stack: ["eth", "ip", "udp", "int"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_main_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_main_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_main_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_main_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_main_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_main_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_main_multicast);
-			return fr_up(skb, reason_main_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "int"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_main_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_main_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_main_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_main_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_main_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_main_udp_length);
-
-		/* headers: int: fields: [{name: "type", bits: 8, is: 1}, {name: "range", bits... */
-		if (data + 66 > data_end)
-			return fr_up(skb, reason_main_truncated);
-		if (66ULL > v_udp_end_2)
-			return fr_up(skb, reason_main_truncated);
-		if (be8(data + 62) != 1)
-			return fr_up(skb, reason_main_int_type);
-
-		/* stack: ["eth", "ip", "udp", "int"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_main_super_packet);
-
-		/* when: "setting.func && int.range == setting.default" */
-		if (!(set_func && (be8(data + 63) == set_default)))
-			return fr_up(skb, reason_main_no_match);
-
-		/* lookup: {"package?": map: ["int.return"], double: void: ["udp.src", "int.re... */
-		{
-			struct key_map key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_switch = be16(data + 64);
-			found = find_map(&key, lease, 0, &row_package_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_main_changing);
-			if (found == FR_MISSING)
-				row_package_2 = NULL;
-		}
-		{
-			struct key_void key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_goto.port = be16(data + 54);
-			key.m_var = be16(data + 64);
-			found = find_void(&key, lease, 8, &row_double_2, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_main_changing);
-			if (found == FR_MISSING)
-				row_double_2 = NULL;
-		}
-		if (!row_double_2)
-			return fr_up(skb, reason_main_no_void);
-
-		/* {when: "package && package.static > 1", do: [{count: "package.error"}, {dro... */
-		if (fr_has(row_package_2) && (row_package_2->m_static > 1)) { /* rule */
-			fr_shared_add(row_package_2->m_error, 1);
-			return fr_drop(skb->len, reason_main_float);
-		}
-
-		/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
-		if ((fr_is_v4(row_double_2->m_long.addr)) != (fr_is_v4(row_double_2->m_close.addr)))
-			return fr_up(skb, reason_main_address_family);
-		if (!(fr_is_v4(row_double_2->m_close.addr))) { /* ipv6 stays */
-			v_partial_3 = fr_partial(skb);
-			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) ||
-			      ((v_partial_3 >> 16) >= 66)))
-				return fr_up(skb, reason_main_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_main_udp_checksum);
-
-			/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.c... */
-			if (!((skb->len <= v_ip_end_2) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-				return fr_up(skb, reason_main_partial_checksum);
-			if (unlikely(row_double_2->h_hop_close.state != FR_HOP_DIRECT &&
-				     row_double_2->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
-				if (row_double_2->h_hop_close.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_main_local);
-				if (row_double_2->h_hop_close.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_main_unreachable);
-				if (row_double_2->h_hop_close.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_main_blackhole);
-				if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_main_prohibit);
-				return fr_up(skb, reason_main_no_route);
-			}
-			if (v_ip_end_2 - 14 > row_double_2->h_hop_close.mtu)
-				return fr_up(skb, reason_main_too_big);
-			fr_named_add(0, 1);
-			return prog_main_write3(skb, data, now, v_ip_end_2, v_partial_3,
-						row_double_2);
-		}
-
-		/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
-		v_payload_len_2 = v_udp_end_2 - 66;
-		v_partial_4 = fr_partial(skb);
-		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) ||
-		      (((v_partial_4 >> 16) >= 66) &&
-		       ((v_partial_4 & 0xffff) < ((66ULL + v_payload_len_2) - 1)))))
-			return fr_up(skb, reason_main_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_main_udp_checksum);
-
-		/* {do: [{count: "import"}, {send: {from: "double.long", to: "double.close"}}]}, */
-		if (unlikely(row_double_2->h_hop_close.state != FR_HOP_DIRECT &&
-			     row_double_2->h_hop_close.state != FR_HOP_NEIGHBOUR)) {
-			if (row_double_2->h_hop_close.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_main_local);
-			if (row_double_2->h_hop_close.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_main_unreachable);
-			if (row_double_2->h_hop_close.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_main_blackhole);
-			if (row_double_2->h_hop_close.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_main_prohibit);
-			return fr_up(skb, reason_main_no_route);
-		}
-		if (32ULL + v_payload_len_2 > row_double_2->h_hop_close.mtu)
-			return fr_up(skb, reason_main_too_big);
-		fr_named_add(0, 1);
-		return prog_main_write4(skb, data, now, v_payload_len_2, v_partial_4, row_double_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "int"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_main_ipv4(skb, data, data_end, lease, now);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_main_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_main_not_ip);
 }

@@ -12,16 +12,57 @@
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_tag {
+	__be32 id;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table seen */
 struct key_seen {
-	__u32 m_id;
+	__u32 id;
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_seen) == 4, "layout of key_seen");
 
 struct val_seen {
-	struct fr_endpoint m_client;
-	__u16 m_port;
+	struct fr_endpoint client;
+	__u16 port;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -53,7 +94,7 @@ enum {
 	reason_inbound_ipv6_payload_length, reason_inbound_not_ip,
 };
 
-static __always_inline int prog_inbound_write1(struct __sk_buff *skb)
+static __always_inline int prog_inbound_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -61,12 +102,157 @@ static __always_inline int prog_inbound_write1(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_inbound_write2(struct __sk_buff *skb)
+static __always_inline int prog_inbound_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_tag *tag = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_inbound_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_inbound_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_inbound_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_inbound_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_inbound_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_inbound_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_inbound_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_inbound_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_inbound_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_inbound_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_inbound_multicast);
+		return fr_up(skb, reason_inbound_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "tag"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_inbound_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_inbound_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_inbound_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_inbound_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_inbound_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_inbound_udp_length);
+
+	/* headers: tag: fields: [{name: "id", bits: 32}] */
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_inbound_truncated);
+	if (46ULL > udp_end)
+		return fr_up(skb, reason_inbound_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_inbound_super_packet);
+
+	/* match: "udp.dst_port": 7000 */
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_inbound_no_match);
+
+	/* do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: ... */
+	{
+		struct key_seen key __attribute__((aligned(8))) = {};
+		struct val_seen val __attribute__((aligned(8))) = {};
+
+		key.id = be32(&tag->id);
+		fr_put_v4(val.client.addr, ld32(ipv4->src));
+		val.client.port = be16(&udp->src_port);
+		val.port = be16(&udp->dst_port);
+		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
+			return fr_up(skb, reason_inbound_full_seen);
+	}
+	fr_named_add(0, 1);
+	return prog_inbound_ipv4_send(skb);
+}
+
+static __always_inline int prog_inbound_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_inbound_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_inbound_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_tag *tag = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_inbound_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_inbound_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_inbound_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_inbound_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_inbound_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_inbound_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_inbound_multicast);
+		return fr_up(skb, reason_inbound_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "tag"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_inbound_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_inbound_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_inbound_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_inbound_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_inbound_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_inbound_udp_length);
+
+	/* headers: tag: fields: [{name: "id", bits: 32}] */
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_inbound_truncated);
+	if (66ULL > udp_end)
+		return fr_up(skb, reason_inbound_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_inbound_super_packet);
+
+	/* match: "udp.dst_port": 7000 */
+	if (be16(&udp->dst_port) != 0x1b58)
+		return fr_up(skb, reason_inbound_no_match);
+
+	/* do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, {count: ... */
+	{
+		struct key_seen key __attribute__((aligned(8))) = {};
+		struct val_seen val __attribute__((aligned(8))) = {};
+
+		key.id = be32(&tag->id);
+		fr_put_v6(val.client.addr, ipv6->src, 0);
+		val.client.port = be16(&udp->src_port);
+		val.port = be16(&udp->dst_port);
+		if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
+			return fr_up(skb, reason_inbound_full_seen);
+	}
+	fr_named_add(0, 1);
+	return prog_inbound_ipv6_send(skb);
 }
 
 SEC("tc") int prog_inbound(struct __sk_buff *skb)
@@ -74,14 +260,12 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
 
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: inbound: { */
 	if (!fr_lease_valid(lease, now))
@@ -97,151 +281,13 @@ SEC("tc") int prog_inbound(struct __sk_buff *skb)
 			return fr_up(skb, reason_inbound_link_broadcast);
 		return fr_up(skb, reason_inbound_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_inbound_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_inbound_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_inbound_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_inbound_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_inbound_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_inbound_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_inbound_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_inbound_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_inbound_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_inbound_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_inbound_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_inbound_multicast);
-			return fr_up(skb, reason_inbound_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "tag"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_inbound_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_inbound_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_inbound_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_inbound_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_inbound_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_inbound_udp_length);
-
-		/* headers: tag: fields: [{name: "id", bits: 32}] */
-		if (data + 46 > data_end)
-			return fr_up(skb, reason_inbound_truncated);
-		if (46ULL > v_udp_end)
-			return fr_up(skb, reason_inbound_truncated);
-
-		/* stack: ["eth", "ip", "udp", "tag"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_inbound_super_packet);
-
-		/* match: "udp.dst_port": 7000 */
-		if (be16(data + 36) != 0x1b58)
-			return fr_up(skb, reason_inbound_no_match);
-
-		/* do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, ... */
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-			struct val_seen val __attribute__((aligned(8))) = {};
-
-			key.m_id = be32(data + 42);
-			fr_put_v4(val.m_client.addr, ld32(data + 26));
-			val.m_client.port = be16(data + 34);
-			val.m_port = be16(data + 36);
-			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_inbound_full_seen);
-		}
-		fr_named_add(0, 1);
-		return prog_inbound_write1(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_inbound_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_inbound_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_inbound_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_inbound_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_inbound_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_inbound_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_inbound_multicast);
-			return fr_up(skb, reason_inbound_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "tag"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_inbound_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_inbound_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_inbound_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_inbound_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_inbound_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_inbound_udp_length);
-
-		/* headers: tag: fields: [{name: "id", bits: 32}] */
-		if (data + 66 > data_end)
-			return fr_up(skb, reason_inbound_truncated);
-		if (66ULL > v_udp_end_2)
-			return fr_up(skb, reason_inbound_truncated);
-
-		/* stack: ["eth", "ip", "udp", "tag"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_inbound_super_packet);
-
-		/* match: "udp.dst_port": 7000 */
-		if (be16(data + 56) != 0x1b58)
-			return fr_up(skb, reason_inbound_no_match);
-
-		/* do: [{learn: seen: {key: ["tag.id"], value: ["udp.src", "udp.dst_port"]}}, ... */
-		{
-			struct key_seen key __attribute__((aligned(8))) = {};
-			struct val_seen val __attribute__((aligned(8))) = {};
-
-			key.m_id = be32(data + 62);
-			st64((void *)&val, ld64(data + 22));
-			st64((void *)&val + 8, ld64(data + 22 + 8));
-			val.m_client.port = be16(data + 54);
-			val.m_port = be16(data + 56);
-			if (bpf_map_update_elem(&tbl_seen, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_inbound_full_seen);
-		}
-		fr_named_add(0, 1);
-		return prog_inbound_write2(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tag"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_inbound_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_inbound_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_inbound_not_ip);
 }

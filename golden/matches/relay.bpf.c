@@ -19,6 +19,43 @@ const volatile __u8 set_home[16] = { 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0
 				    0xff, 0xff, 0xc0, 0x00, 0x02, 0x01 };
 const volatile __u8 set_gateway[6] = { 0x02, 0x00, 0x00, 0x00, 0x00, 0x01 };
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /*
  * prog_filter: tc/ingress
  *	eth ipv4 udp
@@ -38,7 +75,7 @@ enum {
 	reason_filter_mapped_address, reason_filter_ipv6_payload_length, reason_filter_not_ip,
 };
 
-static __always_inline int prog_filter_write1(struct __sk_buff *skb)
+static __always_inline int prog_filter_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -46,12 +83,169 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_write2(struct __sk_buff *skb)
+static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_eth *eth = data;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_filter_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_filter_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_filter_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_filter_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_filter_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_filter_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_filter_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_filter_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_filter_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_filter_multicast);
+		return fr_up(skb, reason_filter_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_filter_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_filter_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_filter_udp_length);
+
+	/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
+	if (!((0 == 0 && 0 == 0 && 0xffff0000ULL == 0xffff0000ULL &&
+	       (ld32(ipv4->src) & 255) == 10) || (0 == 0xb80d0120ULL)))
+		return fr_up(skb, reason_filter_no_match);
+
+	/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "source... */
+	/* rule */
+	if ((be16(&udp->src_port) == 0x400 ||
+	     (be16(&udp->src_port) >= 0x7d0 && be16(&udp->src_port) <= 0xbb7)) &&
+	     (be8(&ipv4->dscp_ecn) & 3) <= 2) {
+		return fr_drop(skb->len, reason_filter_sources);
+	}
+
+	/* {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
+	/* rule */
+	if (set_strict &&
+	    !(ld32(eth->src) == ldv32(set_gateway) &&
+	      ld16(eth->src + 4) == ldv16(set_gateway + 4))) {
+		return fr_drop(skb->len, reason_filter_stranger);
+	}
+
+	/* {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home... */
+	/* rule */
+	if ((0 == ldv64(set_home) &&
+	     ((__u64)ld32(ipv4->dst) << 32 | 0xffff0000ULL) == ldv64(set_home + 8)) &&
+	     be16(&udp->dst_port) == set_port) {
+		fr_named_add(0, 1);
+		return prog_filter_ipv4_send(skb);
+	}
+
+	/* programs: filter: { */
+	return fr_up(skb, reason_filter_no_rule);
+}
+
+static __always_inline int prog_filter_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_filter_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_eth *eth = data;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_filter_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_filter_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_filter_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_filter_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_filter_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_filter_multicast);
+		return fr_up(skb, reason_filter_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_filter_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_filter_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_filter_udp_length);
+
+	/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
+	if (!((ld32(ipv6->src) == 0 && ld32(ipv6->src + 4) == 0 &&
+	       ld32(ipv6->src + 8) == 0xffff0000ULL && (ld32(ipv6->src + 12) & 255) == 10) ||
+	       (ld32(ipv6->src) == 0xb80d0120ULL)))
+		return fr_up(skb, reason_filter_no_match);
+
+	/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop: "source... */
+	/* rule */
+	if ((be16(&udp->src_port) == 0x400 ||
+	     (be16(&udp->src_port) >= 0x7d0 && be16(&udp->src_port) <= 0xbb7)) &&
+	     ((be8(ipv6->version_to_flow_label + 1) >> 4) & 3) <= 2) {
+		return fr_drop(skb->len, reason_filter_sources);
+	}
+
+	/* {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "stranger"}]}, */
+	/* rule */
+	if (set_strict &&
+	    !(ld32(eth->src) == ldv32(set_gateway) &&
+	      ld16(eth->src + 4) == ldv16(set_gateway + 4))) {
+		return fr_drop(skb->len, reason_filter_stranger);
+	}
+
+	/* {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{count: "home... */
+	/* rule */
+	if ((ld64(ipv6->dst) == ldv64(set_home) && ld64(ipv6->dst + 8) == ldv64(set_home + 8)) &&
+	    be16(&udp->dst_port) == set_port) {
+		fr_named_add(0, 1);
+		return prog_filter_ipv6_send(skb);
+	}
+
+	/* programs: filter: { */
+	return fr_up(skb, reason_filter_no_rule);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
@@ -59,14 +253,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: filter: { */
 	if (!fr_lease_valid(lease, now))
@@ -82,158 +274,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			return fr_up(skb, reason_filter_link_broadcast);
 		return fr_up(skb, reason_filter_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_filter_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_filter_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_filter_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_filter_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_filter_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_filter_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_filter_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_filter_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_filter_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_filter_multicast);
-			return fr_up(skb, reason_filter_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_filter_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_filter_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_filter_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_filter_udp_length);
-
-		/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
-		if (!((0 == 0 && 0 == 0 && 0xffff0000ULL == 0xffff0000ULL &&
-		       (ld32(data + 26) & 255) == 10) || (0 == 0xb80d0120ULL)))
-			return fr_up(skb, reason_filter_no_match);
-
-		/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop:... */
-		/* rule */
-		if (((be16(data + 34) == 0x400) ||
-		     ((be16(data + 34) >= 0x7d0) && (be16(data + 34) <= 0xbb7))) &&
-		     ((be8(data + 15) & 3) <= 2)) {
-			return fr_drop(skb->len, reason_filter_sources);
-		}
-
-		/* {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "strange... */
-		/* rule */
-		if (set_strict &&
-		    !(ld32(data + 6) == ldv32(set_gateway) &&
-		      ld16(data + 6 + 4) == ldv16(set_gateway + 4))) {
-			return fr_drop(skb->len, reason_filter_stranger);
-		}
-
-		/* {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{coun... */
-		/* rule */
-		if ((0 == ldv64(set_home) &&
-		     ((__u64)ld32(data + 30) << 32 | 0xffff0000ULL) == ldv64(set_home + 8)) &&
-		     (be16(data + 36) == set_port)) {
-			fr_named_add(0, 1);
-			return prog_filter_write1(skb);
-		}
-
-		/* programs: filter: { */
-		return fr_up(skb, reason_filter_no_rule);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_filter_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_filter_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_filter_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_filter_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_filter_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_filter_multicast);
-			return fr_up(skb, reason_filter_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_filter_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_filter_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_filter_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_filter_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_filter_udp_length);
-
-		/* match: "ip.src": "10.0.0.0/8" | "2001:db8::/32" */
-		if (!((ld32(data + 22) == 0 && ld32(data + 22 + 4) == 0 &&
-		       ld32(data + 22 + 8) == 0xffff0000ULL &&
-		       (ld32(data + 22 + 12) & 255) == 10) || (ld32(data + 22) == 0xb80d0120ULL)))
-			return fr_up(skb, reason_filter_no_match);
-
-		/* {match: {"udp.src_port": 1024 | >=2000 & <3000, "ip.ecn": !=3}, do: [{drop:... */
-		/* rule */
-		if (((be16(data + 54) == 0x400) ||
-		     ((be16(data + 54) >= 0x7d0) && (be16(data + 54) <= 0xbb7))) &&
-		     (((be8(data + 15) >> 4) & 3) <= 2)) {
-			return fr_drop(skb->len, reason_filter_sources);
-		}
-
-		/* {when: "setting.strict && eth.src != setting.gateway", do: [{drop: "strange... */
-		/* rule */
-		if (set_strict &&
-		    !(ld32(data + 6) == ldv32(set_gateway) &&
-		      ld16(data + 6 + 4) == ldv16(set_gateway + 4))) {
-			return fr_drop(skb->len, reason_filter_stranger);
-		}
-
-		/* {when: "ip.dst == setting.home && udp.dst_port == setting.port", do: [{coun... */
-		/* rule */
-		if ((ld64(data + 38) == ldv64(set_home) &&
-		     ld64(data + 38 + 8) == ldv64(set_home + 8)) && (be16(data + 56) == set_port)) {
-			fr_named_add(0, 1);
-			return prog_filter_write2(skb);
-		}
-
-		/* programs: filter: { */
-		return fr_up(skb, reason_filter_no_rule);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_filter_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_filter_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_filter_not_ip);
 }

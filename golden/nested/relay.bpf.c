@@ -13,16 +13,53 @@
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table services */
 struct key_services {
-	__u16 m_port;
+	__u16 port;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_services) == 4, "layout of key_services");
 
 struct val_services {
-	__u8 m_pool;
+	__u8 pool;
 	__u8 pad0[7];
 } __packed_aligned(8);
 
@@ -30,15 +67,15 @@ _Static_assert(sizeof(struct val_services) == 8, "layout of val_services");
 
 /* table backends */
 struct key_backends {
-	__u8 m_pool;
-	__u8 m_bucket;
+	__u8 pool;
+	__u8 bucket;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_backends) == 4, "layout of key_backends");
 
 struct val_backends {
-	struct fr_next_hop m_way;
+	struct fr_next_hop way;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -117,21 +154,39 @@ enum {
 	reason_balance_ipv6_payload_length, reason_balance_not_ip,
 };
 
-static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					       struct val_backends *row_b)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_balance_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_balance_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_balance_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_balance_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_balance_prohibit;
+	default:
+		return reason_balance_no_route;
+	}
+}
+
+static __always_inline int prog_balance_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  struct val_backends *b)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
-	int direct = row_b->m_way.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+					 ipv4_ttl_protocol);
+	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -139,42 +194,38 @@ static __always_inline int prog_balance_write1(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_balance_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 22, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 22, 4);
 
-	if (direct) {
-		st64(data, ld64(row_b->m_way.hop.dst));
-		st32(data + 8, ld32(row_b->m_way.hop.src + 2));
-	}
-	st16(data + 22, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 22, 4);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	if (direct)
+		fr_link(data, &b->way.hop);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 22, 4);
 
 	fr_count(reason_balance_sent, len);
 	if (direct)
-		return bpf_redirect(row_b->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_b->m_way.hop.ifindex, AF_INET, row_b->m_way.addr + 12);
+		return bpf_redirect(b->way.hop.ifindex, 0);
+	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET, b->way.addr + 12);
 }
 
-static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					       struct val_backends *row_b_2)
+static __always_inline int prog_balance_ipv4_rest_send(struct __sk_buff *skb, void *data,
+						       __u64 ip_end, struct val_backends *b)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
-	int direct = row_b_2->m_way.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+					 ipv4_ttl_protocol);
+	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -182,38 +233,168 @@ static __always_inline int prog_balance_write2(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_balance_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 22, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 22, 4);
 
-	if (direct) {
-		st64(data, ld64(row_b_2->m_way.hop.dst));
-		st32(data + 8, ld32(row_b_2->m_way.hop.src + 2));
-	}
-	st16(data + 22, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 22, 4);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	if (direct)
+		fr_link(data, &b->way.hop);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 22, 4);
 
 	fr_count(reason_balance_sent, len);
 	if (direct)
-		return bpf_redirect(row_b_2->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_b_2->m_way.hop.ifindex, AF_INET, row_b_2->m_way.addr + 12);
+		return bpf_redirect(b->way.hop.ifindex, 0);
+	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET, b->way.addr + 12);
 }
 
-static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					       struct val_backends *row_b_3)
+static __always_inline int prog_balance_ipv4_rest(struct __sk_buff *skb, void *data,
+						  const struct fr_lease *lease, __u64 ip_end,
+						  struct val_services *s)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	/* ipv6: next_header hop_limit */
-	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1));
-	int direct = row_b_3->m_way.hop.state == FR_HOP_DIRECT;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
+	struct val_backends *b;
+	{
+		struct key_backends key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.pool = s->pool;
+		key.bucket = be16(&udp->src_port) & 3;
+		found = find_backends(&key, lease, 48, &b);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_balance_changing :
+				     reason_balance_no_backends);
+	}
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_balance_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_balance_super_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_balance_partial_checksum);
+	if (unlikely(!fr_usable(&b->way.hop)))
+		return fr_up(skb, prog_balance_unusable(b->way.hop.state));
+	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
+		return fr_up(skb, reason_balance_too_big);
+	return prog_balance_ipv4_rest_send(skb, data, ip_end, b);
+}
+
+static __always_inline int prog_balance_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_balance_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_balance_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_balance_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_balance_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_balance_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_balance_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_balance_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_balance_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_balance_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_balance_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_balance_multicast);
+		return fr_up(skb, reason_balance_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_balance_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_balance_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_balance_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_balance_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_balance_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_balance_udp_length);
+
+	/* lookup: s: services: ["udp.dst_port"] */
+	struct val_services *s;
+	{
+		struct key_services key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.port = be16(&udp->dst_port);
+		found = find_services(&key, lease, 0, &s);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_balance_changing :
+				     reason_balance_no_services);
+	}
+
+	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
+	if (s->pool == 0) { /* rule */
+		return fr_drop(skb->len, reason_balance_no_pool);
+	}
+
+	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.wa... */
+	struct val_backends *b;
+	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) { /* rule */
+		{
+			struct key_backends key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			key.pool = s->pool;
+			key.bucket = 0;
+			found = find_backends(&key, lease, 8, &b);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_balance_changing);
+			if (found == FR_MISSING)
+				b = NULL;
+		}
+		if (fr_has(b)) { /* rule */
+			if (be8(&ipv4->ttl) <= 1)
+				return fr_up(skb, reason_balance_hop_limit);
+			if (!(skb->len <= ip_end || skb->gso_size == 0))
+				return fr_up(skb, reason_balance_super_packet);
+			if (!(skb->len <= ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+				return fr_up(skb, reason_balance_partial_checksum);
+			if (unlikely(!fr_usable(&b->way.hop)))
+				return fr_up(skb, prog_balance_unusable(b->way.hop.state));
+			if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
+				return fr_up(skb, reason_balance_too_big);
+			return prog_balance_ipv4_send(skb, data, ip_end, b);
+		}
+	}
+
+	return prog_balance_ipv4_rest(skb, data, lease, ip_end, s);
+}
+
+static __always_inline int prog_balance_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						  struct val_backends *b)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	__u32 len = skb->len;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = b->way.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -221,37 +402,33 @@ static __always_inline int prog_balance_write3(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_balance_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 20, 2);
-	}
+	__s64 csum = fr_complete_begin(skb, 20, 2);
 
-	if (direct) {
-		st64(data, ld64(row_b_3->m_way.hop.dst));
-		st32(data + 8, ld32(row_b_3->m_way.hop.src + 2));
-	}
-	st16(data + 20, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 20, 2);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	if (direct)
+		fr_link(data, &b->way.hop);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_balance_sent, len);
 	if (direct)
-		return bpf_redirect(row_b_3->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_b_3->m_way.hop.ifindex, AF_INET6, row_b_3->m_way.addr);
+		return bpf_redirect(b->way.hop.ifindex, 0);
+	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET6, b->way.addr);
 }
 
-static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					       struct val_backends *row_b_4)
+static __always_inline int prog_balance_ipv6_rest_send(struct __sk_buff *skb, void *data,
+						       __u64 ip_end, struct val_backends *b)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	/* ipv6: next_header hop_limit */
-	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1));
-	int direct = row_b_4->m_way.hop.state == FR_HOP_DIRECT;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	__u32 len = skb->len;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = b->way.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -259,24 +436,144 @@ static __always_inline int prog_balance_write4(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_balance_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 20, 2);
-	}
+	__s64 csum = fr_complete_begin(skb, 20, 2);
 
-	if (direct) {
-		st64(data, ld64(row_b_4->m_way.hop.dst));
-		st32(data + 8, ld32(row_b_4->m_way.hop.src + 2));
-	}
-	st16(data + 20, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 20, 2);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	if (direct)
+		fr_link(data, &b->way.hop);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_balance_sent, len);
 	if (direct)
-		return bpf_redirect(row_b_4->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_b_4->m_way.hop.ifindex, AF_INET6, row_b_4->m_way.addr);
+		return bpf_redirect(b->way.hop.ifindex, 0);
+	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET6, b->way.addr);
+}
+
+static __always_inline int prog_balance_ipv6_rest(struct __sk_buff *skb, void *data,
+						  const struct fr_lease *lease, __u64 ip_end,
+						  struct val_services *s)
+{
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
+	struct val_backends *b;
+	{
+		struct key_backends key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.pool = s->pool;
+		key.bucket = be16(&udp->src_port) & 3;
+		found = find_backends(&key, lease, 48, &b);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_balance_changing :
+				     reason_balance_no_backends);
+	}
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_balance_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_balance_super_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_balance_partial_checksum);
+	if (unlikely(!fr_usable(&b->way.hop)))
+		return fr_up(skb, prog_balance_unusable(b->way.hop.state));
+	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > b->way.hop.mtu)
+		return fr_up(skb, reason_balance_too_big);
+	return prog_balance_ipv6_rest_send(skb, data, ip_end, b);
+}
+
+static __always_inline int prog_balance_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_balance_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_balance_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_balance_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_balance_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_balance_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_balance_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_balance_multicast);
+		return fr_up(skb, reason_balance_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_balance_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_balance_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_balance_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_balance_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_balance_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_balance_udp_length);
+
+	/* lookup: s: services: ["udp.dst_port"] */
+	struct val_services *s;
+	{
+		struct key_services key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.port = be16(&udp->dst_port);
+		found = find_services(&key, lease, 0, &s);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_balance_changing :
+				     reason_balance_no_services);
+	}
+
+	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
+	if (s->pool == 0) { /* rule */
+		return fr_drop(skb->len, reason_balance_no_pool);
+	}
+
+	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.wa... */
+	struct val_backends *b;
+	if (((be16(ipv6->version_to_flow_label) >> 6) & 63) == 46) { /* rule */
+		{
+			struct key_backends key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			key.pool = s->pool;
+			key.bucket = 0;
+			found = find_backends(&key, lease, 8, &b);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_balance_changing);
+			if (found == FR_MISSING)
+				b = NULL;
+		}
+		if (fr_has(b)) { /* rule */
+			if (be8(&ipv6->hop_limit) <= 1)
+				return fr_up(skb, reason_balance_hop_limit);
+			if (!(skb->len <= ip_end || skb->gso_size == 0))
+				return fr_up(skb, reason_balance_super_packet);
+			if (!(skb->len <= ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+				return fr_up(skb, reason_balance_partial_checksum);
+			if (unlikely(!fr_usable(&b->way.hop)))
+				return fr_up(skb, prog_balance_unusable(b->way.hop.state));
+			if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > b->way.hop.mtu)
+				return fr_up(skb, reason_balance_too_big);
+			return prog_balance_ipv6_send(skb, data, ip_end, b);
+		}
+	}
+
+	return prog_balance_ipv6_rest(skb, data, lease, ip_end, s);
 }
 
 SEC("tc") int prog_balance(struct __sk_buff *skb)
@@ -284,20 +581,12 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	struct val_services *row_s;
-	struct val_backends *row_b;
-	struct val_backends *row_b_2;
-	struct val_services *row_s_2;
-	struct val_backends *row_b_3;
-	struct val_backends *row_b_4;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: balance: { */
 	if (!fr_lease_valid(lease, now))
@@ -313,290 +602,13 @@ SEC("tc") int prog_balance(struct __sk_buff *skb)
 			return fr_up(skb, reason_balance_link_broadcast);
 		return fr_up(skb, reason_balance_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_balance_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_balance_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_balance_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_balance_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_balance_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_balance_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_balance_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_balance_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_balance_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_balance_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_balance_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_balance_multicast);
-			return fr_up(skb, reason_balance_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_balance_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_balance_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_balance_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_balance_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_balance_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_balance_udp_length);
-
-		/* lookup: s: services: ["udp.dst_port"] */
-		{
-			struct key_services key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_port = be16(data + 36);
-			found = find_services(&key, lease, 0, &row_s);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_balance_changing);
-			if (found == FR_MISSING)
-				row_s = NULL;
-		}
-		if (!row_s)
-			return fr_up(skb, reason_balance_no_services);
-
-		/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
-		if (row_s->m_pool == 0) { /* rule */
-			return fr_drop(skb->len, reason_balance_no_pool);
-		}
-
-		/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: vi... */
-		if ((be8(data + 15) >> 2) == 46) { /* rule */
-			{
-				struct key_backends key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				key.m_pool = row_s->m_pool;
-				key.m_bucket = 0;
-				found = find_backends(&key, lease, 8, &row_b);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_balance_changing);
-				if (found == FR_MISSING)
-					row_b = NULL;
-			}
-			if (fr_has(row_b)) { /* rule */
-				if (be8(data + 22) <= 1)
-					return fr_up(skb, reason_balance_hop_limit);
-				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-					return fr_up(skb, reason_balance_super_packet);
-				if (!((skb->len <= v_ip_end) ||
-				      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-					return fr_up(skb, reason_balance_partial_checksum);
-				if (unlikely(row_b->m_way.hop.state != FR_HOP_DIRECT &&
-					     row_b->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-					if (row_b->m_way.hop.state == FR_HOP_LOCAL)
-						return fr_up(skb, reason_balance_local);
-					if (row_b->m_way.hop.state == FR_HOP_UNREACHABLE)
-						return fr_up(skb, reason_balance_unreachable);
-					if (row_b->m_way.hop.state == FR_HOP_BLACKHOLE)
-						return fr_up(skb, reason_balance_blackhole);
-					if (row_b->m_way.hop.state == FR_HOP_PROHIBIT)
-						return fr_up(skb, reason_balance_prohibit);
-					return fr_up(skb, reason_balance_no_route);
-				}
-				if ((skb->gso_size ? skb->gso_size + 28 :
-				     v_ip_end - 14) > row_b->m_way.hop.mtu)
-					return fr_up(skb, reason_balance_too_big);
-				return prog_balance_write1(skb, data, v_ip_end, row_b);
-			}
-		}
-
-		/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: ... */
-		{
-			struct key_backends key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_pool = row_s->m_pool;
-			key.m_bucket = be16(data + 34) & 3;
-			found = find_backends(&key, lease, 48, &row_b_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_balance_changing);
-			if (found == FR_MISSING)
-				row_b_2 = NULL;
-		}
-		if (!row_b_2)
-			return fr_up(skb, reason_balance_no_backends);
-		if (be8(data + 22) <= 1)
-			return fr_up(skb, reason_balance_hop_limit);
-		if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_balance_super_packet);
-		if (!((skb->len <= v_ip_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-			return fr_up(skb, reason_balance_partial_checksum);
-		if (unlikely(row_b_2->m_way.hop.state != FR_HOP_DIRECT &&
-			     row_b_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-			if (row_b_2->m_way.hop.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_balance_local);
-			if (row_b_2->m_way.hop.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_balance_unreachable);
-			if (row_b_2->m_way.hop.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_balance_blackhole);
-			if (row_b_2->m_way.hop.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_balance_prohibit);
-			return fr_up(skb, reason_balance_no_route);
-		}
-		if ((skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14) > row_b_2->m_way.hop.mtu)
-			return fr_up(skb, reason_balance_too_big);
-		return prog_balance_write2(skb, data, v_ip_end, row_b_2);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_balance_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_balance_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_balance_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_balance_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_balance_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_balance_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_balance_multicast);
-			return fr_up(skb, reason_balance_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_balance_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_balance_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_balance_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_balance_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_balance_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_balance_udp_length);
-
-		/* lookup: s: services: ["udp.dst_port"] */
-		{
-			struct key_services key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_port = be16(data + 56);
-			found = find_services(&key, lease, 0, &row_s_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_balance_changing);
-			if (found == FR_MISSING)
-				row_s_2 = NULL;
-		}
-		if (!row_s_2)
-			return fr_up(skb, reason_balance_no_services);
-
-		/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
-		if (row_s_2->m_pool == 0) { /* rule */
-			return fr_drop(skb->len, reason_balance_no_pool);
-		}
-
-		/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: vi... */
-		if (((be16(data + 14) >> 6) & 63) == 46) { /* rule */
-			{
-				struct key_backends key __attribute__((aligned(8))) = {};
-				enum fr_found found;
-
-				key.m_pool = row_s_2->m_pool;
-				key.m_bucket = 0;
-				found = find_backends(&key, lease, 8, &row_b_3);
-				if (unlikely(found == FR_CHANGING))
-					return fr_up(skb, reason_balance_changing);
-				if (found == FR_MISSING)
-					row_b_3 = NULL;
-			}
-			if (fr_has(row_b_3)) { /* rule */
-				if (be8(data + 21) <= 1)
-					return fr_up(skb, reason_balance_hop_limit);
-				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-					return fr_up(skb, reason_balance_super_packet);
-				if (!((skb->len <= v_ip_end_2) ||
-				      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-					return fr_up(skb, reason_balance_partial_checksum);
-				if (unlikely(row_b_3->m_way.hop.state != FR_HOP_DIRECT &&
-					     row_b_3->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-					if (row_b_3->m_way.hop.state == FR_HOP_LOCAL)
-						return fr_up(skb, reason_balance_local);
-					if (row_b_3->m_way.hop.state == FR_HOP_UNREACHABLE)
-						return fr_up(skb, reason_balance_unreachable);
-					if (row_b_3->m_way.hop.state == FR_HOP_BLACKHOLE)
-						return fr_up(skb, reason_balance_blackhole);
-					if (row_b_3->m_way.hop.state == FR_HOP_PROHIBIT)
-						return fr_up(skb, reason_balance_prohibit);
-					return fr_up(skb, reason_balance_no_route);
-				}
-				if ((skb->gso_size ? skb->gso_size + 48 :
-				     v_ip_end_2 - 14) > row_b_3->m_way.hop.mtu)
-					return fr_up(skb, reason_balance_too_big);
-				return prog_balance_write3(skb, data, v_ip_end_2, row_b_3);
-			}
-		}
-
-		/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: ... */
-		{
-			struct key_backends key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_pool = row_s_2->m_pool;
-			key.m_bucket = be16(data + 54) & 3;
-			found = find_backends(&key, lease, 48, &row_b_4);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_balance_changing);
-			if (found == FR_MISSING)
-				row_b_4 = NULL;
-		}
-		if (!row_b_4)
-			return fr_up(skb, reason_balance_no_backends);
-		if (be8(data + 21) <= 1)
-			return fr_up(skb, reason_balance_hop_limit);
-		if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_balance_super_packet);
-		if (!((skb->len <= v_ip_end_2) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-			return fr_up(skb, reason_balance_partial_checksum);
-		if (unlikely(row_b_4->m_way.hop.state != FR_HOP_DIRECT &&
-			     row_b_4->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-			if (row_b_4->m_way.hop.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_balance_local);
-			if (row_b_4->m_way.hop.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_balance_unreachable);
-			if (row_b_4->m_way.hop.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_balance_blackhole);
-			if (row_b_4->m_way.hop.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_balance_prohibit);
-			return fr_up(skb, reason_balance_no_route);
-		}
-		if ((skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14) > row_b_4->m_way.hop.mtu)
-			return fr_up(skb, reason_balance_too_big);
-		return prog_balance_write4(skb, data, v_ip_end_2, row_b_4);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_balance_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_balance_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_balance_not_ip);
 }

@@ -19,22 +19,64 @@
 #define FR_EVENTS 2
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_msg {
+	__be64 number;
+	__u8 stream_kind[8];
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* the key of a group, and a receiver's row: members */
 struct group_members {
-	struct fr_endpoint m_room;
+	struct fr_endpoint room;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct group_members) == 20, "layout of group_members");
 
 struct receiver_members {
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_remote;
-	__u32 m_next;
-	__u32 m_fresh;
-	__u32 m_streams;
-	struct fr_hop h_hop_remote;
-	__u32 h_receiver;
+	struct fr_endpoint local;
+	struct fr_endpoint remote;
+	__u32 next;
+	__u32 fresh;
+	__u32 streams;
+	struct fr_hop hop_remote;
+	__u32 receiver;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct receiver_members) == 72, "layout of receiver_members");
@@ -50,9 +92,9 @@ _Static_assert(sizeof(struct list_members) == 132, "layout of list_members");
 /* event moved */
 struct event_moved {
 	struct fr_event head;
-	__u64 m_from;
-	__u64 m_to;
-	__u64 m_number;
+	__u64 from;
+	__u64 to;
+	__u64 number;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct event_moved) == 40, "layout of event_moved");
@@ -114,6 +156,25 @@ enum {
 	reason_room_ipv6_payload_length, reason_room_udp_checksum, reason_room_not_ip,
 };
 
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_room_unusable(__u32 state)
+{
+	switch (state) {
+	case FR_HOP_NEIGHBOUR:
+		return reason_room_no_neighbour;
+	case FR_HOP_LOCAL:
+		return reason_room_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_room_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_room_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_room_prohibit;
+	default:
+		return reason_room_no_route;
+	}
+}
+
 /* What is the same for all receivers. */
 struct prog_room_same1 {
 	__u32 kind0;
@@ -123,7 +184,7 @@ struct prog_room_same1 {
 	__u64 clock;
 	__u32 kind2;
 	__u64 rest2;
-	__u64 v_ip_end;
+	__u64 ip_end;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -135,71 +196,73 @@ struct prog_room_fan1 {
 };
 
 static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct __sk_buff *skb,
-					    void *front, __u64 v_stream,
-					    struct receiver_members *row_r)
+					    void *front, __u64 stream, struct receiver_members *r)
 {
-	__u64 v_next;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_msg *saved_msg = front + 42;
 
 	void *data;
 
 	/* {set: {"msg.number": "alloc(r.next)", "msg.stream": "low(stream, 62)"}}, */
-	v_next = fr_draw(row_r->m_next, 1);
+	__u64 next = fr_draw(r->next, 1);
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r->m_local.port) +
-				   bpf_htons(row_r->m_remote.port) +
-				   fr_add64(bpf_cpu_to_be64(v_next)) +
-				   fr_add64(bpf_cpu_to_be64(((v_stream & 0x3fffffffffffffffULL) <<
-				   2) | (be8(front + 57) & 3))));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_add64(bpf_cpu_to_be64(next)) +
+						 fr_add64(bpf_cpu_to_be64(((stream &
+						 0x3fffffffffffffffULL) << 2) |
+						 (be8(saved_msg->stream_kind + 7) & 3))));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) +
-				 ld32(row_r->m_remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 58 > (void *)(long)skb->data_end))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
 
-	st64(data, ld64(row_r->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
-	st16(data + 18, bpf_htons(0)); /* ipv4: id */
-	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
-	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
-	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
-	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
-	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
-	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
-	st64(data + 42, bpf_cpu_to_be64(v_next)); /* msg: number */
-	/* msg: stream kind */
-	st64(data + 50,
-	     bpf_cpu_to_be64(((v_stream & 0x3fffffffffffffffULL) << 2) | (be8(front + 57) & 3)));
-	st16(data + 40, sum0);
-	st16(data + 24, sum1);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_msg *new_msg = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(&new_msg->number, bpf_cpu_to_be64(next));
+	st64(new_msg->stream_kind,
+	     bpf_cpu_to_be64(((stream & 0x3fffffffffffffffULL) << 2) |
+			     (be8(saved_msg->stream_kind + 7) & 3)));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 40);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0)))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_room_refused_by_device);
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
 	same->copies0++;
-	fr_copied(row_r->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 
 	/* {emit: moved: {from: "msg.stream", to: "stream", number: "msg.number"}}, */
 	struct event_moved *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_moved), 0);
 	if (event0) {
-		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
-		event0->m_from = (be64(front + 50) >> 2);
-		event0->m_to = v_stream;
-		event0->m_number = be64(front + 42);
+		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
+		event0->from = (be64(saved_msg->stream_kind) >> 2);
+		event0->to = stream;
+		event0->number = be64(&saved_msg->number);
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
 	} else {
 		fr_lose(1);
@@ -208,58 +271,60 @@ static __always_inline long prog_room_copy1(struct prog_room_same1 *same, struct
 }
 
 static __always_inline long prog_room_copy2(struct prog_room_same1 *same, struct __sk_buff *skb,
-					    void *front, struct receiver_members *row_r)
+					    void *front, struct receiver_members *r)
 {
-	__u64 v_next_2;
+	struct hdr_msg *saved_msg = front + 42;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	void *data;
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	v_next_2 = fr_draw(row_r->m_next, 0x3e8);
+	__u64 next_2 = fr_draw(r->next, 0x3e8);
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
-	__u16 sum0;
-	if (same->kind2 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest2 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest2 + now0 + (__u64)bpf_htons(row_r->m_local.port) +
-				   bpf_htons(row_r->m_remote.port) +
-				   fr_add64(bpf_cpu_to_be64(v_next_2)));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum_2;
+	if (same->kind2 == FR_SUM_PENDING)
+		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
+	else
+		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
+						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->remote.port) +
+						   fr_add64(bpf_cpu_to_be64(next_2)));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_checksum_2 = 0;
 
 	/* ip.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) +
-				 ld32(row_r->m_remote.addr + 12));
+	__be16 ip_checksum_2 = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					   ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 58 > (void *)(long)skb->data_end))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
 
-	st64(data, ld64(row_r->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
-	st64(data + 50, ld64(front + 50));
-	st16(data + 18, bpf_htons(0)); /* ipv4: id */
-	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
-	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
-	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
-	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
-	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
-	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
-	st64(data + 42, bpf_cpu_to_be64(v_next_2)); /* msg: number */
-	st16(data + 40, sum0);
-	st16(data + 24, sum1);
+	struct hdr_msg *new_msg = data + 42;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	fr_link(data, &r->hop_remote);
+	st64(new_msg->stream_kind, ld64(saved_msg->stream_kind));
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(&new_msg->number, bpf_cpu_to_be64(next_2));
+	st16(&new_udp->checksum, udp_checksum_2);
+	st16(&new_ipv4->checksum, ip_checksum_2);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 40);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0)))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_room_refused_by_device);
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
 	same->copies0++;
-	fr_copied(row_r->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
@@ -268,107 +333,83 @@ static __noinline long prog_room_turn1(__u32 i, struct prog_room_fan1 *fan)
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_room_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end = same->v_ip_end;
-	__u64 v_fresh;
-	__u64 v_streams;
-	__u64 v_stream;
-	struct receiver_members *row_r = receiver_of_members(fan->list, i);
+	__u64 ip_end = same->ip_end;
+	struct receiver_members *r = receiver_of_members(fan->list, i);
+	struct hdr_msg *saved_msg = front + 42;
 
-	if (!row_r)
+	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {match: "msg.kind": 0, do: [ */
-	if ((be8(front + 57) & 3) == 0) { /* rule */
+	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) { /* rule */
 		/* {send: {from: "r.local", to: "r.remote"}}, */
-		if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr)))
-			return fr_decline(row_r->h_receiver, skb->len, reason_room_address_family);
-		if (!(fr_is_v4(row_r->m_remote.addr)))
-			return fr_decline(row_r->h_receiver, skb->len, reason_room_address_family);
-		if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-			if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_room_no_neighbour);
-			if (row_r->h_hop_remote.state == FR_HOP_LOCAL)
-				return fr_decline(row_r->h_receiver, skb->len, reason_room_local);
-			if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_room_unreachable);
-			if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_room_blackhole);
-			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_room_prohibit);
-			return fr_decline(row_r->h_receiver, skb->len, reason_room_no_route);
-		}
-		if (v_ip_end - 14 > row_r->h_hop_remote.mtu)
-			return fr_decline(row_r->h_receiver, skb->len, reason_room_too_big);
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_room_address_family);
+		if (!fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_room_address_family);
+		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+			return fr_decline(r->receiver, skb->len,
+					  prog_room_unusable(r->hop_remote.state));
+		if (ip_end - 14 > r->hop_remote.mtu)
+			return fr_decline(r->receiver, skb->len, reason_room_too_big);
 
 		/* {let: stream: "translate(r.streams, msg.stream, alloc(r.fresh, 4))"}, */
+		__u64 fresh;
+		__u64 streams;
 		{
-			struct fr_translation_key key = { .key = (be64(front + 50) >> 2),
-							 .space = row_r->m_streams };
+			struct fr_translation_key key = {
+							 .key = (be64(saved_msg->stream_kind) >> 2),
+							 .space = r->streams };
 			struct fr_translation *translation = NULL;
 			int how = fr_translation(&key, &translation);
 
 			if (how == FR_TRANSLATING)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_room_translating);
+				return fr_decline(r->receiver, skb->len, reason_room_translating);
 			if (how == FR_TRANSLATIONS_FULL || !translation)
-				return fr_decline(row_r->h_receiver, skb->len,
+				return fr_decline(r->receiver, skb->len,
 						  reason_room_translations_full);
 			if (how == FR_TRANSLATE) {
-				v_fresh = fr_draw(row_r->m_fresh, 4);
-				fr_translated(translation, v_fresh);
+				fresh = fr_draw(r->fresh, 4);
+				fr_translated(translation, fresh);
 			}
-			v_streams = translation->value;
+			streams = translation->value;
 		}
-		v_stream = v_streams;
-
-		/* {send: {from: "r.local", to: "r.remote"}}, */
-		return prog_room_copy1(same, skb, front, v_stream, row_r);
+		__u64 stream = streams;
+		return prog_room_copy1(same, skb, front, stream, r);
 	}
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_room_address_family);
-	if (!(fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_room_address_family);
-	if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r->h_receiver, skb->len, reason_room_no_neighbour);
-		if (row_r->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r->h_receiver, skb->len, reason_room_local);
-		if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_room_unreachable);
-		if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_room_blackhole);
-		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r->h_receiver, skb->len, reason_room_prohibit);
-		return fr_decline(row_r->h_receiver, skb->len, reason_room_no_route);
-	}
-	if (v_ip_end - 14 > row_r->h_hop_remote.mtu)
-		return fr_decline(row_r->h_receiver, skb->len, reason_room_too_big);
-	return prog_room_copy2(same, skb, front, row_r);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_room_address_family);
+	if (!fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_room_address_family);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len, prog_room_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_room_too_big);
+	return prog_room_copy2(same, skb, front, r);
 }
 
-static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
+static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_members key __attribute__((aligned(8))) = {};
 	struct list_members *list;
 
-	fr_put_v4(key.m_room.addr, ld32(data + 30));
-	key.m_room.port = be16(data + 36);
+	fr_put_v4(key.room.addr, ld32(ipv4->dst));
+	key.room.port = be16(&udp->dst_port);
 	list = list_of_members(&key);
 	if (!list)
 		return fr_up(skb, reason_room_no_members);
 
-	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_room_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -376,40 +417,45 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 	if (!front)
 		return fr_up(skb, reason_room_no_memory);
 	struct prog_room_same1 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_msg *saved_msg = front + 42;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(front + 40) ?
-		fr_sum_kind(skb, 40, ld16(front + 40),
-			    fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) +
-				    0x1100)) : FR_SUM_ABSENT;
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_room_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) -
-		((__u64)ld32(front + 26) + ld32(front + 30)) :
-		FR_ZERO + (__u16)~ld16(front + 40) -
-		((__u64)ld32(front + 34) + fr_add64(ld64(front + 42)) + fr_add64(ld64(front + 50)) +
-		 ld32(front + 26) + ld32(front + 30));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(&saved_msg->number)) +
+		 fr_add64(ld64(saved_msg->stream_kind)) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) -
-		((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) +
-		(__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
+		 64;
 	same->quiet = 0;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind2 = ld16(front + 40) ?
-		fr_sum_kind(skb, 40, ld16(front + 40),
-			    fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) +
-				    0x1100)) : FR_SUM_ABSENT;
+	same->kind2 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
 		return fr_up(skb, reason_room_no_memory);
-	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) -
-		((__u64)ld32(front + 26) + ld32(front + 30)) :
-		FR_ZERO + (__u16)~ld16(front + 40) -
-		((__u64)ld32(front + 34) + fr_add64(ld64(front + 42)) + ld32(front + 26) +
-		 ld32(front + 30));
-	same->v_ip_end = v_ip_end;
+	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(&saved_msg->number)) +
+		 ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+	same->ip_end = ip_end;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -440,6 +486,72 @@ static __always_inline int prog_room_fan1(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int prog_room_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_msg *msg = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_room_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_room_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_room_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_room_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_room_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_room_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_room_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_room_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_room_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_room_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_room_multicast);
+		return fr_up(skb, reason_room_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "msg"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_room_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_room_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_room_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_room_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_room_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_room_udp_length);
+
+	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
+	if ((void *)(msg + 1) > data_end)
+		return fr_up(skb, reason_room_truncated);
+	if (58ULL > udp_end)
+		return fr_up(skb, reason_room_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_room_super_packet);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 58))
+		return fr_up(skb, reason_room_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_room_partial_checksum);
+	return prog_room_fan1(skb, data, ip_end);
+}
+
 /* What is the same for all receivers. */
 struct prog_room_same2 {
 	__u32 kind0;
@@ -448,7 +560,7 @@ struct prog_room_same2 {
 	__u64 clock;
 	__u32 kind1;
 	__u64 rest1;
-	__u64 v_ip_end_2;
+	__u64 ip_end;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -460,70 +572,72 @@ struct prog_room_fan2 {
 };
 
 static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct __sk_buff *skb,
-					    void *front, __u64 v_stream_2,
-					    struct receiver_members *row_r_2)
+					    void *front, __u64 stream, struct receiver_members *r)
 {
-	__u64 v_next_3;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_msg *saved_msg = front + 62;
 
 	void *data;
 
 	/* {set: {"msg.number": "alloc(r.next)", "msg.stream": "low(stream, 62)"}}, */
-	v_next_3 = fr_draw(row_r_2->m_next, 1);
+	__u64 next = fr_draw(r->next, 1);
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) +
-		fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) +
-		fr_add64(ld64(row_r_2->m_remote.addr + 8));
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r_2->m_local.port) +
-				   bpf_htons(row_r_2->m_remote.port) +
-				   fr_add64(bpf_cpu_to_be64(v_next_3)) +
-				   fr_add64(bpf_cpu_to_be64(((v_stream_2 & 0x3fffffffffffffffULL) <<
-				   2) | (be8(front + 77) & 3))));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 fr_add64(bpf_cpu_to_be64(next)) +
+						 fr_add64(bpf_cpu_to_be64(((stream &
+						 0x3fffffffffffffffULL) << 2) |
+						 (be8(saved_msg->stream_kind + 7) & 3))));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 78 > (void *)(long)skb->data_end))
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
 
-	st64(data, ld64(row_r_2->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r_2->h_hop_remote.src + 2));
-	/* ipv6: version dscp ecn flow_label */
-	st32(data + 14,
-	     bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) |
-		       (((be8(front + 15) >> 4) & 3) << 20)));
-	st16(data + 20, bpf_htons((be8(front + 20) << 8) | 64)); /* ipv6: next_header hop_limit */
-	st64(data + 22, ld64(row_r_2->m_local.addr)); /* ipv6: src */
-	st64(data + 30, ld64(row_r_2->m_local.addr + 8));
-	st64(data + 38, ld64(row_r_2->m_remote.addr)); /* ipv6: dst */
-	st64(data + 46, ld64(row_r_2->m_remote.addr + 8));
-	st16(data + 54, bpf_htons(row_r_2->m_local.port)); /* udp: src_port */
-	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
-	st64(data + 62, bpf_cpu_to_be64(v_next_3)); /* msg: number */
-	/* msg: stream kind */
-	st64(data + 70,
-	     bpf_cpu_to_be64(((v_stream_2 & 0x3fffffffffffffffULL) << 2) | (be8(front + 77) & 3)));
-	st16(data + 60, sum0);
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_msg *new_msg = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(&new_msg->number, bpf_cpu_to_be64(next));
+	st64(new_msg->stream_kind,
+	     bpf_cpu_to_be64(((stream & 0x3fffffffffffffffULL) << 2) |
+			     (be8(saved_msg->stream_kind + 7) & 3)));
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 64);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r_2->h_hop_remote.ifindex, 0)))
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_room_refused_by_device);
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
 	same->copies0++;
-	fr_copied(row_r_2->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 
 	/* {emit: moved: {from: "msg.stream", to: "stream", number: "msg.number"}}, */
 	struct event_moved *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_moved), 0);
 	if (event0) {
-		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
-		event0->m_from = (be64(front + 70) >> 2);
-		event0->m_to = v_stream_2;
-		event0->m_number = be64(front + 62);
+		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
+		event0->from = (be64(saved_msg->stream_kind) >> 2);
+		event0->to = stream;
+		event0->number = be64(&saved_msg->number);
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
 	} else {
 		fr_lose(1);
@@ -532,57 +646,59 @@ static __always_inline long prog_room_copy3(struct prog_room_same2 *same, struct
 }
 
 static __always_inline long prog_room_copy4(struct prog_room_same2 *same, struct __sk_buff *skb,
-					    void *front, struct receiver_members *row_r_2)
+					    void *front, struct receiver_members *r)
 {
-	__u64 v_next_4;
+	struct hdr_msg *saved_msg = front + 62;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	void *data;
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	v_next_4 = fr_draw(row_r_2->m_next, 0x3e8);
+	__u64 next_2 = fr_draw(r->next, 0x3e8);
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) +
-		fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) +
-		fr_add64(ld64(row_r_2->m_remote.addr + 8));
-	__u16 sum0;
-	if (same->kind1 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest1 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest1 + now0 + (__u64)bpf_htons(row_r_2->m_local.port) +
-				   bpf_htons(row_r_2->m_remote.port) +
-				   fr_add64(bpf_cpu_to_be64(v_next_4)));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo_2 = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum_2;
+	if (same->kind1 == FR_SUM_PENDING)
+		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
+	else
+		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
+						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->remote.port) +
+						   fr_add64(bpf_cpu_to_be64(next_2)));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 78 > (void *)(long)skb->data_end))
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_room_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
 
-	st64(data, ld64(row_r_2->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r_2->h_hop_remote.src + 2));
-	st64(data + 70, ld64(front + 70));
-	/* ipv6: version dscp ecn flow_label */
-	st32(data + 14,
-	     bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) |
-		       (((be8(front + 15) >> 4) & 3) << 20)));
-	st16(data + 20, bpf_htons((be8(front + 20) << 8) | 64)); /* ipv6: next_header hop_limit */
-	st64(data + 22, ld64(row_r_2->m_local.addr)); /* ipv6: src */
-	st64(data + 30, ld64(row_r_2->m_local.addr + 8));
-	st64(data + 38, ld64(row_r_2->m_remote.addr)); /* ipv6: dst */
-	st64(data + 46, ld64(row_r_2->m_remote.addr + 8));
-	st16(data + 54, bpf_htons(row_r_2->m_local.port)); /* udp: src_port */
-	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
-	st64(data + 62, bpf_cpu_to_be64(v_next_4)); /* msg: number */
-	st16(data + 60, sum0);
+	struct hdr_msg *new_msg = data + 62;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	fr_link(data, &r->hop_remote);
+	st64(new_msg->stream_kind, ld64(saved_msg->stream_kind));
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st64(&new_msg->number, bpf_cpu_to_be64(next_2));
+	st16(&new_udp->checksum, udp_checksum_2);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 64);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r_2->h_hop_remote.ifindex, 0)))
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_room_refused_by_device);
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_room_refused_by_device);
 	same->copies0++;
-	fr_copied(row_r_2->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
@@ -591,118 +707,88 @@ static __noinline long prog_room_turn2(__u32 i, struct prog_room_fan2 *fan)
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_room_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end_2 = same->v_ip_end_2;
-	__u64 v_fresh_2;
-	__u64 v_streams_2;
-	__u64 v_stream_2;
-	struct receiver_members *row_r_2 = receiver_of_members(fan->list, i);
+	__u64 ip_end = same->ip_end;
+	struct receiver_members *r = receiver_of_members(fan->list, i);
+	struct hdr_msg *saved_msg = front + 62;
+	struct hdr_udp *saved_udp = front + 54;
 
-	if (!row_r_2)
+	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {match: "msg.kind": 0, do: [ */
-	if ((be8(front + 77) & 3) == 0) { /* rule */
+	if ((be8(saved_msg->stream_kind + 7) & 3) == 0) { /* rule */
 		/* {send: {from: "r.local", to: "r.remote"}}, */
-		if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr)))
-			return fr_decline(row_r_2->h_receiver, skb->len,
-					  reason_room_address_family);
-		if (fr_is_v4(row_r_2->m_remote.addr))
-			return fr_decline(row_r_2->h_receiver, skb->len,
-					  reason_room_address_family);
-		if (be16(front + 60) == 0)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_room_udp_checksum);
-
-		/* {send: {from: "r.local", to: "r.remote"}}, */
-		if (unlikely(row_r_2->h_hop_remote.state != FR_HOP_DIRECT)) {
-			if (row_r_2->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-				return fr_decline(row_r_2->h_receiver, skb->len,
-						  reason_room_no_neighbour);
-			if (row_r_2->h_hop_remote.state == FR_HOP_LOCAL)
-				return fr_decline(row_r_2->h_receiver, skb->len, reason_room_local);
-			if (row_r_2->h_hop_remote.state == FR_HOP_UNREACHABLE)
-				return fr_decline(row_r_2->h_receiver, skb->len,
-						  reason_room_unreachable);
-			if (row_r_2->h_hop_remote.state == FR_HOP_BLACKHOLE)
-				return fr_decline(row_r_2->h_receiver, skb->len,
-						  reason_room_blackhole);
-			if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT)
-				return fr_decline(row_r_2->h_receiver, skb->len,
-						  reason_room_prohibit);
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_room_no_route);
-		}
-		if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_room_too_big);
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_room_address_family);
+		if (fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_room_address_family);
+		if (be16(&saved_udp->checksum) == 0)
+			return fr_decline(r->receiver, skb->len, reason_room_udp_checksum);
+		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+			return fr_decline(r->receiver, skb->len,
+					  prog_room_unusable(r->hop_remote.state));
+		if (ip_end - 14 > r->hop_remote.mtu)
+			return fr_decline(r->receiver, skb->len, reason_room_too_big);
 
 		/* {let: stream: "translate(r.streams, msg.stream, alloc(r.fresh, 4))"}, */
+		__u64 fresh;
+		__u64 streams;
 		{
-			struct fr_translation_key key = { .key = (be64(front + 70) >> 2),
-							 .space = row_r_2->m_streams };
+			struct fr_translation_key key = {
+							 .key = (be64(saved_msg->stream_kind) >> 2),
+							 .space = r->streams };
 			struct fr_translation *translation = NULL;
 			int how = fr_translation(&key, &translation);
 
 			if (how == FR_TRANSLATING)
-				return fr_decline(row_r_2->h_receiver, skb->len,
-						  reason_room_translating);
+				return fr_decline(r->receiver, skb->len, reason_room_translating);
 			if (how == FR_TRANSLATIONS_FULL || !translation)
-				return fr_decline(row_r_2->h_receiver, skb->len,
+				return fr_decline(r->receiver, skb->len,
 						  reason_room_translations_full);
 			if (how == FR_TRANSLATE) {
-				v_fresh_2 = fr_draw(row_r_2->m_fresh, 4);
-				fr_translated(translation, v_fresh_2);
+				fresh = fr_draw(r->fresh, 4);
+				fr_translated(translation, fresh);
 			}
-			v_streams_2 = translation->value;
+			streams = translation->value;
 		}
-		v_stream_2 = v_streams_2;
-
-		/* {send: {from: "r.local", to: "r.remote"}}, */
-		return prog_room_copy3(same, skb, front, v_stream_2, row_r_2);
+		__u64 stream = streams;
+		return prog_room_copy3(same, skb, front, stream, r);
 	}
 
 	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr)))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_room_address_family);
-	if (fr_is_v4(row_r_2->m_remote.addr))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_room_address_family);
-	if (be16(front + 60) == 0)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_room_udp_checksum);
-
-	/* {do: [{set: "msg.number": "alloc(r.next, 1000)"}, {send: {from: "r.local", to: "r.r... */
-	if (unlikely(row_r_2->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r_2->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_room_no_neighbour);
-		if (row_r_2->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_room_local);
-		if (row_r_2->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_room_unreachable);
-		if (row_r_2->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_room_blackhole);
-		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_room_prohibit);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_room_no_route);
-	}
-	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_room_too_big);
-	return prog_room_copy4(same, skb, front, row_r_2);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_room_address_family);
+	if (fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_room_address_family);
+	if (be16(&saved_udp->checksum) == 0)
+		return fr_decline(r->receiver, skb->len, reason_room_udp_checksum);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len, prog_room_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_room_too_big);
+	return prog_room_copy4(same, skb, front, r);
 }
 
-static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
+static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_members key __attribute__((aligned(8))) = {};
 	struct list_members *list;
 
-	st64((void *)&key, ld64(data + 38));
-	st64((void *)&key + 8, ld64(data + 38 + 8));
-	key.m_room.port = be16(data + 56);
+	fr_put_v6(key.room.addr, ipv6->dst, 0);
+	key.room.port = be16(&udp->dst_port);
 	list = list_of_members(&key);
 	if (!list)
 		return fr_up(skb, reason_room_no_members);
 
-	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_room_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -710,40 +796,47 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 	if (!front)
 		return fr_up(skb, reason_room_no_memory);
 	struct prog_room_same2 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_msg *saved_msg = front + 62;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60),
-				  fr_fold((__u64)fr_add64(ld64(front + 22)) +
-					  fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) +
-					  fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_room_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) -
-		((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		 fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) :
-		 FR_ZERO + (__u16)~ld16(front + 60) -
-		 ((__u64)ld32(front + 54) + fr_add64(ld64(front + 62)) +
-		  fr_add64(ld64(front + 70)) + fr_add64(ld64(front + 22)) +
-		  fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) +
-		  fr_add64(ld64(front + 46)));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(&saved_msg->number)) +
+		  fr_add64(ld64(saved_msg->stream_kind)) + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind1 = fr_sum_kind(skb, 60, ld16(front + 60),
-				  fr_fold((__u64)fr_add64(ld64(front + 22)) +
-					  fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) +
-					  fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
+	same->kind1 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind1 == FR_SUM_FAULT)
 		return fr_up(skb, reason_room_no_memory);
-	same->rest1 = same->kind1 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) -
-		((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		 fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) :
-		 FR_ZERO + (__u16)~ld16(front + 60) -
-		 ((__u64)ld32(front + 54) + fr_add64(ld64(front + 62)) +
-		  fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		  fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
-	same->v_ip_end_2 = v_ip_end_2;
+	same->rest1 = same->kind1 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(&saved_msg->number)) +
+		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->ip_end = ip_end;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -774,21 +867,74 @@ static __always_inline int prog_room_fan2(struct __sk_buff *skb, void *data, __u
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int prog_room_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_msg *msg = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_room_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_room_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_room_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_room_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_room_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_room_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_room_multicast);
+		return fr_up(skb, reason_room_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "msg"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_room_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_room_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_room_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_room_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_room_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_room_udp_length);
+
+	/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 62}, {nam... */
+	if ((void *)(msg + 1) > data_end)
+		return fr_up(skb, reason_room_truncated);
+	if (78ULL > udp_end)
+		return fr_up(skb, reason_room_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_room_super_packet);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 78))
+		return fr_up(skb, reason_room_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_room_partial_checksum);
+	return prog_room_fan2(skb, data, ip_end);
+}
+
 SEC("tc") int prog_room(struct __sk_buff *skb)
 {
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 78);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: room: { */
 	if (!fr_lease_valid(lease, now))
@@ -804,131 +950,13 @@ SEC("tc") int prog_room(struct __sk_buff *skb)
 			return fr_up(skb, reason_room_link_broadcast);
 		return fr_up(skb, reason_room_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_room_truncated);
 
 	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_room_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_room_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_room_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_room_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_room_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_room_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_room_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_room_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_room_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_room_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_room_multicast);
-			return fr_up(skb, reason_room_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "msg"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_room_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_room_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_room_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_room_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_room_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_room_udp_length);
-
-		/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 6... */
-		if (data + 58 > data_end)
-			return fr_up(skb, reason_room_truncated);
-		if (58ULL > v_udp_end)
-			return fr_up(skb, reason_room_truncated);
-
-		/* stack: ["eth", "ip", "udp", "msg"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_room_super_packet);
-
-		/* do: [{fan_out: { */
-		v_partial = fr_partial(skb);
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 58)))
-			return fr_up(skb, reason_room_partial_checksum);
-		if (!((skb->len <= v_ip_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-			return fr_up(skb, reason_room_partial_checksum);
-		return prog_room_fan1(skb, data, v_ip_end);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_room_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_room_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_room_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_room_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_room_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_room_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_room_multicast);
-			return fr_up(skb, reason_room_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "msg"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_room_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_room_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_room_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_room_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_room_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_room_udp_length);
-
-		/* headers: msg: fields: [{name: "number", bits: 64}, {name: "stream", bits: 6... */
-		if (data + 78 > data_end)
-			return fr_up(skb, reason_room_truncated);
-		if (78ULL > v_udp_end_2)
-			return fr_up(skb, reason_room_truncated);
-
-		/* stack: ["eth", "ip", "udp", "msg"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_room_super_packet);
-
-		/* do: [{fan_out: { */
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-		      ((v_partial_2 >> 16) >= 78)))
-			return fr_up(skb, reason_room_partial_checksum);
-		if (!((skb->len <= v_ip_end_2) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-			return fr_up(skb, reason_room_partial_checksum);
-		return prog_room_fan2(skb, data, v_ip_end_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "msg"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_room_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_room_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_room_not_ip);
 }

@@ -14,15 +14,63 @@
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_tun {
+	__u8 n;
+} __attribute__((packed));
+
+struct hdr_flow {
+	__be16 id;
+	__u8 kind;
+	__be16 sum;
+	__u8 rest;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table ways */
 struct key_ways {
-	__u8 m_dst[16];
+	__u8 dst[16];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_ways) == 16, "layout of key_ways");
 
 struct val_ways {
-	struct fr_next_hop m_way;
+	struct fr_next_hop way;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -30,16 +78,16 @@ _Static_assert(sizeof(struct val_ways) == 40, "layout of val_ways");
 
 /* table peers */
 struct key_peers {
-	__u16 m_id;
+	__u16 id;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_peers) == 4, "layout of key_peers");
 
 struct val_peers {
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_remote;
-	struct fr_hop h_hop_remote;
+	struct fr_endpoint local;
+	struct fr_endpoint remote;
+	struct fr_hop hop_remote;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_peers) == 56, "layout of val_peers");
@@ -124,91 +172,241 @@ enum {
 	reason_decapsulate_blackhole, reason_decapsulate_prohibit,
 };
 
-static __always_inline int prog_decapsulate_write1(struct __sk_buff *skb, void *data,
-						   __u64 v_tun_options_end, void *p_tun_options_end,
-						   __u64 v_payload_len, __u64 v_partial,
-						   struct val_ways *row_w)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_decapsulate_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_decapsulate_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_decapsulate_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_decapsulate_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_decapsulate_prohibit;
+	default:
+		return reason_decapsulate_no_route;
+	}
+}
+
+static __always_inline int prog_decapsulate_udp_udp_send(struct __sk_buff *skb, void *data,
+							 __u64 tun_options_end,
+							 void *at_tun_options_end,
+							 __u64 payload_len, __u64 partial,
+							 struct val_ways *w)
+{
+	struct hdr_ipv4 *ipv4 = at_tun_options_end;
+	struct hdr_tun *tun = data + 42;
+	struct hdr_udp *udp = at_tun_options_end + 20;
+
 	__u32 len = skb->len;
-	__u16 x0 = ld16(p_tun_options_end); /* ipv4: version ihl dscp ecn */
-	__u16 x1 = bpf_htons(v_payload_len + 28); /* ipv4: total_length */
-	__u32 x2 = ld32(p_tun_options_end + 4); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-	/* ipv4: ttl protocol */
-	__u16 x3 = bpf_htons(((be8(p_tun_options_end + 8) - 1) << 8) | be8(p_tun_options_end + 9));
-	__u64 x4 = ld64(p_tun_options_end + 12); /* ipv4: src, ipv4: dst */
-	__u16 x5 = bpf_htons(be8(data + 42)); /* udp: src_port */
-	__u16 x6 = ld16(p_tun_options_end + 22); /* udp: dst_port */
-	__u16 x7 = bpf_htons(v_payload_len + 8); /* udp: length */
+	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
+	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
+	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
+	__be16 udp_src_port = bpf_htons(be8(&tun->n));
+	__be16 udp_dst_port = ld16(&udp->dst_port);
+	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* inside.checksum */
-	__u16 old0 = ld16(p_tun_options_end + 26);
-	__u32 x8 = ld32(p_tun_options_end + 12);
-	__u32 x9 = ld32(p_tun_options_end + 16);
-	__u16 x10 = ld16(p_tun_options_end + 24);
-	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
-	__u64 now0 = (__u64)x8 + x9 + x7 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, (v_tun_options_end + 26), old0, fr_fold(was0));
-	__u16 x11 = ld16(p_tun_options_end + 20);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + was0) + (__u64)x5 +
-				 x7 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 inside_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 inside_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 inside_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	int inside_partial = fr_is_partial(partial, (tun_options_end + 26), inside_old_checksum,
+					   fr_fold(inside_old_pseudo));
+	__be16 inside_checksum = fr_checksum_not_0(fr_sum_of(inside_old_checksum) -
+						   ((__u64)ld16(&udp->src_port) + old_udp_length +
+						    inside_old_pseudo) + (__u64)udp_src_port +
+						    udp_length + inside_new_pseudo);
+	if (!inside_old_checksum) /* no checksum came, none leaves */
+		inside_checksum = 0;
 
 	/* inner.checksum */
-	__u16 old1 = ld16(p_tun_options_end + 10);
-	__u16 x12 = ld16(p_tun_options_end + 2);
-	__u16 x13 = ld16(p_tun_options_end + 8);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x12 + x13) + (__u64)x1 + x3);
-	int direct = row_w->m_way.hop.state == FR_HOP_DIRECT;
+	__be16 inner_old_checksum = ld16(&ipv4->checksum);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(inner_old_checksum) -
+					    ((__u64)ld16(&ipv4->total_length) + ld16(&ipv4->ttl)) +
+					    (__u64)ipv4_total_length + ipv4_ttl_protocol);
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, (v_tun_options_end + 28), 42, v_payload_len, 0);
+	int err = fr_resize(skb, (tun_options_end + 28), 42, payload_len, 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_decapsulate_fault) :
-			fr_up(skb, reason_decapsulate_no_memory);
+		return fr_failed(skb, len, err, reason_decapsulate_fault,
+				 reason_decapsulate_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_decapsulate_fault);
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if ((14 - (__s32)v_tun_options_end) & 1)
+		if ((14 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, 14, 28);
 	}
 
-	if (direct) {
-		st64(data, ld64(row_w->m_way.hop.dst));
-		st32(data + 8, ld32(row_w->m_way.hop.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st32(data + 18, x2);
-	st16(data + 22, x3);
-	st64(data + 26, x4);
-	st16(data + 34, x5);
-	st16(data + 36, x6);
-	st16(data + 38, x7);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &w->way.hop);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st64(new_ipv4->src, ipv4_src_ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(inside_partial, inside_old_checksum, inside_checksum, inside_new_pseudo -
+			  inside_old_pseudo));
+	st16(&new_ipv4->checksum, inner_checksum);
+	if (fr_finish(skb, 40, inside_partial, inside_old_checksum, inside_checksum,
+		      inside_new_pseudo - inside_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_decapsulate_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 28);
-	}
+	fr_complete_end(skb, csum, 14, 28);
 
 	fr_count(reason_decapsulate_sent, len);
 	if (direct)
-		return bpf_redirect(row_w->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_w->m_way.hop.ifindex, AF_INET, row_w->m_way.addr + 12);
+		return bpf_redirect(w->way.hop.ifindex, 0);
+	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
+}
+
+static __always_inline int prog_decapsulate_udp_udp(struct __sk_buff *skb, void *data,
+						    void *data_end, const struct fr_lease *lease,
+						    __u64 tun_options_end, void *at_tun_options_end,
+						    __u64 inner_end)
+{
+	struct hdr_udp *udp = at_tun_options_end + 20;
+	struct hdr_ipv4 *ipv4 = at_tun_options_end;
+	struct hdr_udp *udp_2 = data + 34;
+
+	udp = at_tun_options_end + 20;
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	if ((tun_options_end + 28) > inner_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_decapsulate_udp_length);
+	__u64 inside_end = tun_options_end + 20 + be16(&udp->length);
+	if (!(inside_end == inner_end || skb->gso_size == 0))
+		return fr_up(skb, reason_decapsulate_super_packet);
+	if (inside_end != inner_end)
+		return fr_up(skb, reason_decapsulate_udp_length);
+
+	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_decapsulate_super_packet);
+
+	/* lookup: w: ways: ["inner.dst"] */
+	struct val_ways *w;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.dst, ld32(ipv4->dst));
+		found = find_ways(&key, lease, 0, &w);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_decapsulate_changing :
+				     reason_decapsulate_no_ways);
+	}
+
+	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {set: "inside.src_port": "tun.n"},... */
+	if (be16(&udp_2->checksum) != 0)
+		return fr_up(skb, reason_decapsulate_udp_has_checksum);
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_decapsulate_hop_limit);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_decapsulate_martian_source);
+	if (fr_multicast_v4(ld32(ipv4->dst)))
+		return fr_up(skb, reason_decapsulate_multicast);
+	if (!fr_unicast_v4(ld32(ipv4->dst)))
+		return fr_up(skb, reason_decapsulate_martian_destination);
+	__u64 payload_len = inside_end - (tun_options_end + 28);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      partial == (((tun_options_end + 20) << 16) | (tun_options_end + 26)) ||
+	      ((partial >> 16) >= (tun_options_end + 28) &&
+	       (partial & 0xffff) < ((tun_options_end + 28 + payload_len) - 1))))
+		return fr_up(skb, reason_decapsulate_partial_checksum);
+	if (unlikely(!fr_usable(&w->way.hop)))
+		return fr_up(skb, prog_decapsulate_unusable(w->way.hop.state));
+	if (28ULL + payload_len > w->way.hop.mtu)
+		return fr_up(skb, reason_decapsulate_too_big);
+	return prog_decapsulate_udp_udp_send(skb, data, tun_options_end, at_tun_options_end,
+					     payload_len, partial, w);
+}
+
+static __always_inline int prog_decapsulate_udp(struct __sk_buff *skb, void *data, void *data_end,
+						const struct fr_lease *lease, __u64 outer_end)
+{
+	void *at_tun_options_end;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_tun *tun = data + 42;
+	struct hdr_ipv4 *ipv4;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	if (42ULL > outer_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_decapsulate_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return fr_up(skb, reason_decapsulate_super_packet);
+	if (udp_end != outer_end)
+		return fr_up(skb, reason_decapsulate_udp_length);
+
+	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	__u64 tun_options_size = be8(&tun->n);
+	if (tun_options_size > 15)
+		return fr_up(skb, reason_decapsulate_tun_options);
+	__u64 tun_options_end = fr_forget(skb, 43ULL + tun_options_size);
+	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
+	if (at_tun_options_end > data_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	if (tun_options_end > udp_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	ipv4 = at_tun_options_end;
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	if ((tun_options_end + 20) > udp_end)
+		return fr_up(skb, reason_decapsulate_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_decapsulate_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_decapsulate_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_decapsulate_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_decapsulate_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_decapsulate_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_decapsulate_ipv4_total_length);
+	__u64 inner_end = tun_options_end + be16(&ipv4->total_length);
+	if (inner_end > udp_end)
+		return fr_up(skb, reason_decapsulate_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_decapsulate_ipv4_checksum);
+
+	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_decapsulate_not_inside);
+
+	return prog_decapsulate_udp_udp(skb, data, data_end, lease, tun_options_end,
+					at_tun_options_end, inner_end);
 }
 
 SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
@@ -216,20 +414,13 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_outer_end;
-	__u64 v_udp_end;
-	__u64 v_tun_options_size;
-	__u64 v_tun_options_end;
-	void *p_tun_options_end;
-	__u64 v_inner_end;
-	__u64 v_inside_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	struct val_ways *row_w;
 
 	fr_pull(skb, 86);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* decapsulate: { */
 	if (!fr_lease_valid(lease, now))
@@ -245,161 +436,43 @@ SEC("tc") int prog_decapsulate(struct __sk_buff *skb)
 			return fr_up(skb, reason_decapsulate_link_broadcast);
 		return fr_up(skb, reason_decapsulate_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_decapsulate_truncated);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
-	if (be16(data + 12) != 0x800)
+	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_decapsulate_not_outer);
-	if (data + 34 > data_end)
+	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_decapsulate_truncated);
-	if ((be8(data + 14) >> 4) != 4)
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_decapsulate_ipv4_version);
-	if ((be8(data + 14) & 15) != 5)
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
 		return fr_up(skb, reason_decapsulate_ip_options);
-	if ((be8(data + 20) >> 7) != 0)
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_decapsulate_ipv4_reserved);
-	if (((be8(data + 20) >> 5) & 1) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
 		return fr_up(skb, reason_decapsulate_fragment);
-	if ((be16(data + 20) & 0x1fff) != 0)
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_decapsulate_fragment);
-	if (be16(data + 16) < 20)
+	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_decapsulate_ipv4_total_length);
-	v_outer_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-	if (v_outer_end > skb->len)
+	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
+	if (outer_end > skb->len)
 		return fr_up(skb, reason_decapsulate_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-		       ld32(data + 26) + ld32(data + 30)))
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_decapsulate_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(data + 26)))
+	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_decapsulate_martian_source);
-	if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-		if (fr_multicast_v4(ld32(data + 30)))
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_decapsulate_multicast);
 		return fr_up(skb, reason_decapsulate_martian_destination);
 	}
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
-	if (be8(data + 23) != 17)
+	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_decapsulate_not_udp);
-	if (data + 42 > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (42ULL > v_outer_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (be16(data + 38) < 8)
-		return fr_up(skb, reason_decapsulate_udp_length);
-	v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-	if (!((v_udp_end == v_outer_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_decapsulate_super_packet);
-	if (v_udp_end != v_outer_end)
-		return fr_up(skb, reason_decapsulate_udp_length);
 
-	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-	if (data + 43 > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (43ULL > v_udp_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	v_tun_options_size = be8(data + 42); /* tun.n */
-	if (v_tun_options_size > 15)
-		return fr_up(skb, reason_decapsulate_tun_options);
-	v_tun_options_end = fr_forget(skb, 43ULL + v_tun_options_size);
-	p_tun_options_end = fr_pin(data + fr_bound(v_tun_options_end, 0x3f));
-	if (p_tun_options_end > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (v_tun_options_end > v_udp_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (p_tun_options_end + 20 > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if ((v_tun_options_end + 20) > v_udp_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if ((be8(p_tun_options_end) >> 4) != 4)
-		return fr_up(skb, reason_decapsulate_ipv4_version);
-	if ((be8(p_tun_options_end) & 15) != 5)
-		return fr_up(skb, reason_decapsulate_ip_options);
-	if ((be8(p_tun_options_end + 6) >> 7) != 0)
-		return fr_up(skb, reason_decapsulate_ipv4_reserved);
-	if (((be8(p_tun_options_end + 6) >> 5) & 1) != 0)
-		return fr_up(skb, reason_decapsulate_fragment);
-	if ((be16(p_tun_options_end + 6) & 0x1fff) != 0)
-		return fr_up(skb, reason_decapsulate_fragment);
-	if (be16(p_tun_options_end + 2) < 20)
-		return fr_up(skb, reason_decapsulate_ipv4_total_length);
-	v_inner_end = v_tun_options_end + be16(p_tun_options_end + 2); /* ipv4.total_length */
-	if (v_inner_end > v_udp_end)
-		return fr_up(skb, reason_decapsulate_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(p_tun_options_end) + ld32(p_tun_options_end + 4) +
-		       ld32(p_tun_options_end + 8) + ld32(p_tun_options_end + 12) +
-		       ld32(p_tun_options_end + 16)))
-		return fr_up(skb, reason_decapsulate_ipv4_checksum);
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
-	if (be8(p_tun_options_end + 9) != 17)
-		return fr_up(skb, reason_decapsulate_not_inside);
-	if (p_tun_options_end + 28 > data_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if ((v_tun_options_end + 28) > v_inner_end)
-		return fr_up(skb, reason_decapsulate_truncated);
-	if (be16(p_tun_options_end + 24) < 8)
-		return fr_up(skb, reason_decapsulate_udp_length);
-	v_inside_end = (v_tun_options_end + 20) + be16(p_tun_options_end + 24); /* udp.length */
-	if (!((v_inside_end == v_inner_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_decapsulate_super_packet);
-	if (v_inside_end != v_inner_end)
-		return fr_up(skb, reason_decapsulate_udp_length);
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}, {inside: "udp"}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_decapsulate_super_packet);
-
-	/* lookup: w: ways: ["inner.dst"] */
-	{
-		struct key_ways key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v4(key.m_dst, ld32(p_tun_options_end + 16));
-		found = find_ways(&key, lease, 0, &row_w);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_decapsulate_changing);
-		if (found == FR_MISSING)
-			row_w = NULL;
-	}
-	if (!row_w)
-		return fr_up(skb, reason_decapsulate_no_ways);
-
-	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {set: "inside.src_port": "tun.n"},... */
-	if (be16(data + 40) != 0)
-		return fr_up(skb, reason_decapsulate_udp_has_checksum);
-	if (be8(p_tun_options_end + 8) <= 1)
-		return fr_up(skb, reason_decapsulate_hop_limit);
-	if (!fr_unicast_v4(ld32(p_tun_options_end + 12)))
-		return fr_up(skb, reason_decapsulate_martian_source);
-	if (fr_multicast_v4(ld32(p_tun_options_end + 16)))
-		return fr_up(skb, reason_decapsulate_multicast);
-	if (!fr_unicast_v4(ld32(p_tun_options_end + 16)))
-		return fr_up(skb, reason_decapsulate_martian_destination);
-	v_payload_len = v_inside_end - (v_tun_options_end + 28);
-	v_partial = fr_partial(skb);
-	if (!(((v_partial == 0) ||
-	       (v_partial == (((v_tun_options_end + 20) << 16) | (v_tun_options_end + 26)))) ||
-	       (((v_partial >> 16) >= (v_tun_options_end + 28)) &&
-		((v_partial & 0xffff) < (((v_tun_options_end + 28) + v_payload_len) - 1)))))
-		return fr_up(skb, reason_decapsulate_partial_checksum);
-	if (unlikely(row_w->m_way.hop.state != FR_HOP_DIRECT &&
-		     row_w->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-		if (row_w->m_way.hop.state == FR_HOP_LOCAL)
-			return fr_up(skb, reason_decapsulate_local);
-		if (row_w->m_way.hop.state == FR_HOP_UNREACHABLE)
-			return fr_up(skb, reason_decapsulate_unreachable);
-		if (row_w->m_way.hop.state == FR_HOP_BLACKHOLE)
-			return fr_up(skb, reason_decapsulate_blackhole);
-		if (row_w->m_way.hop.state == FR_HOP_PROHIBIT)
-			return fr_up(skb, reason_decapsulate_prohibit);
-		return fr_up(skb, reason_decapsulate_no_route);
-	}
-	if (28ULL + v_payload_len > row_w->m_way.hop.mtu)
-		return fr_up(skb, reason_decapsulate_too_big);
-	return prog_decapsulate_write1(skb, data, v_tun_options_end, p_tun_options_end,
-				       v_payload_len, v_partial, row_w);
+	return prog_decapsulate_udp(skb, data, data_end, lease, outer_end);
 }
 
 /*
@@ -424,466 +497,742 @@ enum {
 	reason_strip_ipv6_payload_length, reason_strip_not_ip,
 };
 
-static __always_inline int prog_strip_write1(struct __sk_buff *skb, void *data,
-					     __u64 v_tun_options_end, void *p_tun_options_end,
-					     __u64 v_payload_len, __u64 v_partial,
-					     struct val_peers *row_p)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_strip_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_strip_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_strip_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_strip_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_strip_prohibit;
+	default:
+		return reason_strip_no_route;
+	}
+}
+
+static __always_inline int prog_strip_ipv4_rest_send(struct __sk_buff *skb, void *data,
+						     __u64 tun_options_end,
+						     void *at_tun_options_end, __u64 payload_len,
+						     __u64 partial, struct val_peers *p)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_flow *flow = at_tun_options_end;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
-	__u16 x1 = bpf_htons(v_payload_len + 34); /* ipv4: total_length */
-	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x3 = ld32(row_p->m_local.addr + 12); /* ipv4: src */
-	__u32 x4 = ld32(row_p->m_remote.addr + 12); /* ipv4: dst */
-	__u16 x5 = bpf_htons(row_p->m_local.port); /* udp: src_port */
-	__u16 x6 = bpf_htons(row_p->m_remote.port); /* udp: dst_port */
-	__u16 x7 = bpf_htons(v_payload_len + 14); /* udp: length */
-	__u16 x8 = ld16(p_tun_options_end); /* flow: id */
-	__u8 x9 = ld8(p_tun_options_end + 5); /* flow: rest */
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 34);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(p->local.addr + 12);
+	__be32 ipv4_dst = ld32(p->remote.addr + 12);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->remote.port);
+	__be16 udp_length = bpf_htons(payload_len + 14);
+	__be16 flow_id = ld16(&flow->id);
+	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
-	__u16 old0 = ld16(p_tun_options_end + 3);
-	__u8 x10 = ld8(p_tun_options_end + 2);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x10) + 9);
+	__be16 flow_old_checksum = ld16(&flow->sum);
+	__u8 old_flow_kind = ld8(&flow->kind);
+	__be16 flow_sum = fr_checksum(fr_sum_of(flow_old_checksum) - (old_flow_kind) + 9);
 
 	/* udp.checksum */
-	__u16 old1 = ld16(data + 40);
-	__u64 x11 = x8;
-	if (((v_tun_options_end - 34) & 1) != 0)
-		x11 <<= 8;
-	__u64 x12 = x10;
-	if ((((v_tun_options_end + 2) - 34) & 1) != 0)
-		x12 <<= 8;
-	__u16 x14 = ld16(p_tun_options_end + 3);
-	__u64 x13 = x14;
-	if ((((v_tun_options_end + 3) - 34) & 1) != 0)
-		x13 <<= 8;
-	__u64 x15 = x9;
-	if ((((v_tun_options_end + 5) - 34) & 1) != 0)
-		x15 <<= 8;
-	__u64 x16 = fr_sum64(skb, 42, v_tun_options_end - 42);
-	__u32 x17 = ld32(data + 26);
-	__u32 x18 = ld32(data + 30);
-	__u16 x19 = ld16(data + 38);
-	__u64 was1 = (__u64)x17 + x18 + x19 + 0x1100;
-	__u64 now1 = (__u64)x3 + x4 + x7 + 0x1100;
-	__u32 partial = v_partial;
-	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
-	__u32 x20 = ld32(data + 34);
-	__u16 body1 = fr_fold(FR_ZERO + (__u16)~old1 -
-			      ((__u64)x20 + x19 + x11 + x12 + x13 + x15 + x16 + was1));
-	if (((((v_tun_options_end + 6) - 34) ^ 14) & 1) != 0)
-		body1 = __builtin_bswap16(body1);
-	__u16 sum1 = fr_checksum(body1 + (__u64)x5 + x6 + x7 + x8 + ((__u64)sum0 << 8) +
-				 ((__u64)x9 << 8) + now1 + 9);
-	if (!sum1)
-		sum1 = 0xFFFF;
-	if (!old1) /* no checksum came, none leaves */
-		sum1 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 odd_sum = flow_id;
+	if (((tun_options_end - 34) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 odd_sum_2 = old_flow_kind;
+	if ((((tun_options_end + 2) - 34) & 1) != 0)
+		odd_sum_2 <<= 8;
+	__u64 odd_sum_3 = ld16(&flow->sum);
+	if ((((tun_options_end + 3) - 34) & 1) != 0)
+		odd_sum_3 <<= 8;
+	__u64 odd_sum_4 = flow_rest;
+	if ((((tun_options_end + 5) - 34) & 1) != 0)
+		odd_sum_4 <<= 8;
+	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
+				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
+				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
+				     udp_old_pseudo));
+	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
+						udp_length + flow_id + ((__u64)flow_sum << 8) +
+						((__u64)flow_rest << 8) + udp_new_pseudo + 9);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old2 = ld16(data + 24);
-	__u32 x21 = ld32(data + 16);
-	__u32 x22 = ld32(data + 20);
-	__u16 sum2 = fr_checksum(FR_ZERO + (__u16)~old2 - ((__u64)x21 + x22 + x17 + x18) +
-				 (__u64)x1 + x2 + x3 + x4 + 64);
-	int direct = row_p->h_hop_remote.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + (__u64)ipv4_total_length +
+					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, (v_tun_options_end + 6), 48, v_payload_len,
-			    (pending1 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, (tun_options_end + 6), 48, payload_len, udp_partial ? FR_PAYLOAD :
+			    0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_strip_fault) :
-			fr_up(skb, reason_strip_no_memory);
+		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 48 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_strip_fault);
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!pending1 && (42 - (__s32)v_tun_options_end) & 1)
+		if (!udp_partial && (42 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, 14, 34);
 	}
 
-	if (direct) {
-		st64(data, ld64(row_p->h_hop_remote.dst));
-		st32(data + 8, ld32(row_p->h_hop_remote.src + 2));
-	}
-	st32(data + 12, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x2);
-	st32(data + 26, x3);
-	st32(data + 30, x4);
-	st16(data + 34, x5);
-	st16(data + 36, x6);
-	st16(data + 38, x7);
-	st16(data + 42, x8);
-	st8(data + 44, 9);
-	st8(data + 47, x9);
-	st16(data + 45, sum0);
-	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) :
-	     sum1);
-	st16(data + 24, sum2);
-	if (unlikely(pending1) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_flow *new_flow = data + 42;
+
+	if (direct)
+		fr_link(data, &p->hop_remote);
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_flow->id, flow_id);
+	st8(&new_flow->kind, 9);
+	st8(&new_flow->rest, flow_rest);
+	st16(&new_flow->sum, flow_sum);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 34);
-	}
+	fr_complete_end(skb, csum, 14, 34);
 
 	fr_count(reason_strip_sent, len);
-	if (direct)
-		return bpf_redirect(row_p->h_hop_remote.ifindex, 0);
-	return bpf_redirect_neigh(row_p->h_hop_remote.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int prog_strip_write2(struct __sk_buff *skb, void *data,
-					     __u64 v_tun_options_end, void *p_tun_options_end,
-					     __u64 v_payload_len_2, __u64 v_partial_2,
-					     struct val_peers *row_p)
+static __always_inline int prog_strip_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
+						       __u64 tun_options_end,
+						       void *at_tun_options_end, __u64 payload_len,
+						       __u64 partial, struct val_peers *p)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_flow *flow = at_tun_options_end;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) |
-			     ((be8(data + 15) & 3) << 20));
-	__u16 x1 = bpf_htons(v_payload_len_2 + 14); /* ipv6: payload_length */
-	__u64 x2 = ld64(row_p->m_local.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_p->m_local.addr + 8);
-	__u64 x4 = ld64(row_p->m_remote.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_p->m_remote.addr + 8);
-	__u16 x6 = bpf_htons(row_p->m_local.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_p->m_remote.port); /* udp: dst_port */
-	__u16 x8 = ld16(p_tun_options_end); /* flow: id */
-	__u8 x9 = ld8(p_tun_options_end + 5); /* flow: rest */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 14);
+	__be64 ipv6_src = ld64(p->local.addr);
+	__be64 ipv6_src_8 = ld64(p->local.addr + 8);
+	__be64 ipv6_dst = ld64(p->remote.addr);
+	__be64 ipv6_dst_8 = ld64(p->remote.addr + 8);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->remote.port);
+	__be16 flow_id = ld16(&flow->id);
+	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
-	__u16 old0 = ld16(p_tun_options_end + 3);
-	__u8 x10 = ld8(p_tun_options_end + 2);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x10) + 9);
+	__be16 flow_old_checksum = ld16(&flow->sum);
+	__u8 old_flow_kind = ld8(&flow->kind);
+	__be16 flow_sum = fr_checksum(fr_sum_of(flow_old_checksum) - (old_flow_kind) + 9);
 
 	/* udp.checksum */
-	__u16 old1 = ld16(data + 40);
-	__u64 x11 = x8;
-	if (((v_tun_options_end - 34) & 1) != 0)
-		x11 <<= 8;
-	__u64 x12 = x10;
-	if ((((v_tun_options_end + 2) - 34) & 1) != 0)
-		x12 <<= 8;
-	__u16 x14 = ld16(p_tun_options_end + 3);
-	__u64 x13 = x14;
-	if ((((v_tun_options_end + 3) - 34) & 1) != 0)
-		x13 <<= 8;
-	__u64 x15 = x9;
-	if ((((v_tun_options_end + 5) - 34) & 1) != 0)
-		x15 <<= 8;
-	__u64 x16 = fr_sum64(skb, 42, v_tun_options_end - 42);
-	__u32 x17 = ld32(data + 26);
-	__u32 x18 = ld32(data + 30);
-	__u16 x19 = ld16(data + 38);
-	__u64 was1 = (__u64)x17 + x18 + x19 + 0x1100;
-	__u64 now1 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending1 = fr_is_partial(partial, 40, old1, fr_fold(was1));
-	__u32 x20 = ld32(data + 34);
-	__u16 body1 = fr_fold(FR_ZERO + (__u16)~old1 -
-			      ((__u64)x20 + x19 + x11 + x12 + x13 + x15 + x16 + was1));
-	if (((((v_tun_options_end + 6) - 34) ^ 14) & 1) != 0)
-		body1 = __builtin_bswap16(body1);
-	__u16 sum1 = fr_checksum(body1 + (__u64)x6 + x7 + x1 + x8 + ((__u64)sum0 << 8) +
-				 ((__u64)x9 << 8) + now1 + 9);
-	if (!sum1)
-		sum1 = 0xFFFF;
-	int direct = row_p->h_hop_remote.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 odd_sum = flow_id;
+	if (((tun_options_end - 34) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 odd_sum_2 = old_flow_kind;
+	if ((((tun_options_end + 2) - 34) & 1) != 0)
+		odd_sum_2 <<= 8;
+	__u64 odd_sum_3 = ld16(&flow->sum);
+	if ((((tun_options_end + 3) - 34) & 1) != 0)
+		odd_sum_3 <<= 8;
+	__u64 odd_sum_4 = flow_rest;
+	if ((((tun_options_end + 5) - 34) & 1) != 0)
+		odd_sum_4 <<= 8;
+	__u64 region_sum = fr_sum64(skb, 42, tun_options_end - 42);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
+				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
+				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
+				     udp_old_pseudo));
+	if (((((tun_options_end + 6) - 34) ^ 14) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
+						ipv6_payload_length + flow_id +
+						((__u64)flow_sum << 8) + ((__u64)flow_rest << 8) +
+						udp_new_pseudo + 9);
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, (v_tun_options_end + 6), 68, v_payload_len_2, FR_TO_IPV6 |
-			    (pending1 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, (tun_options_end + 6), 68, payload_len, FR_TO_IPV6 |
+			    (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_strip_fault) :
-			fr_up(skb, reason_strip_no_memory);
+		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 68 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_strip_fault);
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!pending1 && (42 - (__s32)v_tun_options_end) & 1)
+		if (!udp_partial && (42 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, 14, 54);
 	}
 
-	if (direct) {
-		st64(data, ld64(row_p->h_hop_remote.dst));
-		st32(data + 8, ld32(row_p->h_hop_remote.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x0);
-	st16(data + 18, x1);
-	st16(data + 20, bpf_htons(0x1140));
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 58, x1);
-	st16(data + 62, x8);
-	st8(data + 64, 9);
-	st8(data + 67, x9);
-	st16(data + 65, sum0);
-	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) :
-	     sum1);
-	if (unlikely(pending1) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_flow *new_flow = data + 62;
+
+	if (direct)
+		fr_link(data, &p->hop_remote);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_flow->id, flow_id);
+	st8(&new_flow->kind, 9);
+	st8(&new_flow->rest, flow_rest);
+	st16(&new_flow->sum, flow_sum);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 54);
-	}
+	fr_complete_end(skb, csum, 14, 54);
 
 	fr_count(reason_strip_sent, len);
-	if (direct)
-		return bpf_redirect(row_p->h_hop_remote.ifindex, 0);
-	return bpf_redirect_neigh(row_p->h_hop_remote.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int prog_strip_write3(struct __sk_buff *skb, void *data,
-					     __u64 v_tun_options_end_2, void *p_tun_options_end_2,
-					     __u64 v_payload_len_3, __u64 v_partial_3,
-					     struct val_peers *row_p_2)
+static __always_inline int prog_strip_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+						const struct fr_lease *lease, __u64 udp_end,
+						__u64 tun_options_end)
 {
-	__s64 csum;
+	void *at_tun_options_end;
+	struct hdr_flow *flow;
+	struct hdr_udp *udp = data + 34;
+
+	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
+	if (at_tun_options_end > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if (tun_options_end > udp_end)
+		return fr_up(skb, reason_strip_truncated);
+
+	/* flow: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}, {name: "sum", bits:... */
+	flow = at_tun_options_end;
+	if ((void *)(flow + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if ((tun_options_end + 6) > udp_end)
+		return fr_up(skb, reason_strip_truncated);
+
+	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_strip_super_packet);
+
+	/* lookup: p: peers: ["flow.id"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.id = be16(&flow->id);
+		found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_strip_changing :
+				     reason_strip_no_peers);
+	}
+
+	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
+	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
+		return fr_up(skb, reason_strip_address_family);
+	if (fr_is_v4(p->remote.addr)) { /* ipv4 stays */
+		__u64 payload_len = udp_end - (tun_options_end + 6);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 ||
+		      ((partial >> 16) >= (tun_options_end + 6) &&
+		       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
+			return fr_up(skb, reason_strip_partial_checksum);
+		if (unlikely(!fr_usable(&p->hop_remote)))
+			return fr_up(skb, prog_strip_unusable(p->hop_remote.state));
+		if (34ULL + payload_len > p->hop_remote.mtu)
+			return fr_up(skb, reason_strip_too_big);
+		return prog_strip_ipv4_rest_send(skb, data, tun_options_end, at_tun_options_end,
+						 payload_len, partial, p);
+	}
+	__u64 payload_len_2 = udp_end - (tun_options_end + 6);
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	      ((partial_2 >> 16) >= (tun_options_end + 6) &&
+	       (partial_2 & 0xffff) < ((tun_options_end + 6 + payload_len_2) - 1))))
+		return fr_up(skb, reason_strip_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_strip_udp_checksum);
+	if (unlikely(!fr_usable(&p->hop_remote)))
+		return fr_up(skb, prog_strip_unusable(p->hop_remote.state));
+	if (54ULL + payload_len_2 > p->hop_remote.mtu)
+		return fr_up(skb, reason_strip_too_big);
+	return prog_strip_ipv4_rest_send_2(skb, data, tun_options_end, at_tun_options_end,
+					   payload_len_2, partial_2, p);
+}
+
+static __always_inline int prog_strip_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_tun *tun = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_strip_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_strip_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_strip_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_strip_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_strip_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_strip_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_strip_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_strip_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_strip_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_strip_multicast);
+		return fr_up(skb, reason_strip_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_strip_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_strip_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_strip_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_strip_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_strip_udp_length);
+
+	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_strip_truncated);
+	__u64 tun_options_size = be8(&tun->n);
+	if (tun_options_size > 15)
+		return fr_up(skb, reason_strip_tun_options);
+	__u64 tun_options_end = fr_forget(skb, 43ULL + tun_options_size);
+
+	return prog_strip_ipv4_rest(skb, data, data_end, lease, udp_end, tun_options_end);
+}
+
+static __always_inline int prog_strip_ipv6_flow_send(struct __sk_buff *skb, void *data,
+						     __u64 tun_options_end,
+						     void *at_tun_options_end, __u64 payload_len,
+						     __u64 partial, struct val_peers *p)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_flow *flow = at_tun_options_end;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	__u16 x0 = ld16(data + 12); /* eth: type */
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x1 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x2 = bpf_htons(v_payload_len_3 + 14); /* ipv6: payload_length */
-	__u16 x3 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x4 = ld64(row_p_2->m_local.addr); /* ipv6: src */
-	__u64 x5 = ld64(row_p_2->m_local.addr + 8);
-	__u64 x6 = ld64(row_p_2->m_remote.addr); /* ipv6: dst */
-	__u64 x7 = ld64(row_p_2->m_remote.addr + 8);
-	__u16 x8 = bpf_htons(row_p_2->m_local.port); /* udp: src_port */
-	__u16 x9 = bpf_htons(row_p_2->m_remote.port); /* udp: dst_port */
-	__u16 x10 = ld16(p_tun_options_end_2); /* flow: id */
-	__u8 x11 = ld8(p_tun_options_end_2 + 5); /* flow: rest */
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 14);
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ld64(p->local.addr);
+	__be64 ipv6_src_8 = ld64(p->local.addr + 8);
+	__be64 ipv6_dst = ld64(p->remote.addr);
+	__be64 ipv6_dst_8 = ld64(p->remote.addr + 8);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->remote.port);
+	__be16 flow_id = ld16(&flow->id);
+	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
-	__u16 old0 = ld16(p_tun_options_end_2 + 3);
-	__u8 x12 = ld8(p_tun_options_end_2 + 2);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x12) + 9);
+	__be16 flow_old_checksum = ld16(&flow->sum);
+	__u8 old_flow_kind = ld8(&flow->kind);
+	__be16 flow_sum = fr_checksum(fr_sum_of(flow_old_checksum) - (old_flow_kind) + 9);
 
 	/* udp.checksum */
-	__u16 old1 = ld16(data + 60);
-	__u64 x13 = x10;
-	if (((v_tun_options_end_2 - 54) & 1) != 0)
-		x13 <<= 8;
-	__u64 x14 = x12;
-	if ((((v_tun_options_end_2 + 2) - 54) & 1) != 0)
-		x14 <<= 8;
-	__u16 x16 = ld16(p_tun_options_end_2 + 3);
-	__u64 x15 = x16;
-	if ((((v_tun_options_end_2 + 3) - 54) & 1) != 0)
-		x15 <<= 8;
-	__u64 x17 = x11;
-	if ((((v_tun_options_end_2 + 5) - 54) & 1) != 0)
-		x17 <<= 8;
-	__u64 x18 = fr_sum64(skb, 62, v_tun_options_end_2 - 62);
-	__u64 x19 = ld64(data + 22);
-	__u64 x20 = ld64(data + 30);
-	__u64 x21 = ld64(data + 38);
-	__u64 x22 = ld64(data + 46);
-	__u16 x23 = ld16(data + 58);
-	__u64 was1 = (__u64)fr_add64(x19) + fr_add64(x20) + fr_add64(x21) + fr_add64(x22) + x23 +
-		0x1100;
-	__u64 now1 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	__u32 partial = v_partial_3;
-	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
-	__u32 x24 = ld32(data + 54);
-	__u16 body1 = fr_fold(FR_ZERO + (__u16)~old1 -
-			      ((__u64)x24 + x23 + x13 + x14 + x15 + x17 + x18 + was1));
-	if (((((v_tun_options_end_2 + 6) - 54) ^ 14) & 1) != 0)
-		body1 = __builtin_bswap16(body1);
-	__u16 sum1 = fr_checksum(body1 + (__u64)x8 + x9 + x2 + x10 + ((__u64)sum0 << 8) +
-				 ((__u64)x11 << 8) + now1 + 9);
-	if (!sum1)
-		sum1 = 0xFFFF;
-	int direct = row_p_2->h_hop_remote.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 odd_sum = flow_id;
+	if (((tun_options_end - 54) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 odd_sum_2 = old_flow_kind;
+	if ((((tun_options_end + 2) - 54) & 1) != 0)
+		odd_sum_2 <<= 8;
+	__u64 odd_sum_3 = ld16(&flow->sum);
+	if ((((tun_options_end + 3) - 54) & 1) != 0)
+		odd_sum_3 <<= 8;
+	__u64 odd_sum_4 = flow_rest;
+	if ((((tun_options_end + 5) - 54) & 1) != 0)
+		odd_sum_4 <<= 8;
+	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
+				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
+				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
+				     udp_old_pseudo));
+	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
+						ipv6_payload_length + flow_id +
+						((__u64)flow_sum << 8) + ((__u64)flow_rest << 8) +
+						udp_new_pseudo + 9);
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, (v_tun_options_end_2 + 6), 68, v_payload_len_3,
-			    (pending1 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, (tun_options_end + 6), 68, payload_len, udp_partial ? FR_PAYLOAD :
+			    0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_strip_fault) :
-			fr_up(skb, reason_strip_no_memory);
+		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 68 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_strip_fault);
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!pending1 && (62 - (__s32)v_tun_options_end_2) & 1)
+		if (!udp_partial && (62 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, 14, 54);
 	}
 
-	if (direct) {
-		st64(data, ld64(row_p_2->h_hop_remote.dst));
-		st32(data + 8, ld32(row_p_2->h_hop_remote.src + 2));
-	}
-	st16(data + 12, x0);
-	st32(data + 14, x1);
-	st16(data + 18, x2);
-	st16(data + 20, x3);
-	st64(data + 22, x4);
-	st64(data + 30, x5);
-	st64(data + 38, x6);
-	st64(data + 46, x7);
-	st16(data + 54, x8);
-	st16(data + 56, x9);
-	st16(data + 58, x2);
-	st16(data + 62, x10);
-	st8(data + 64, 9);
-	st8(data + 67, x11);
-	st16(data + 65, sum0);
-	st16(data + 60, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) :
-	     sum1);
-	if (unlikely(pending1) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_flow *new_flow = data + 62;
+
+	if (direct)
+		fr_link(data, &p->hop_remote);
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_flow->id, flow_id);
+	st8(&new_flow->kind, 9);
+	st8(&new_flow->rest, flow_rest);
+	st16(&new_flow->sum, flow_sum);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 54);
-	}
+	fr_complete_end(skb, csum, 14, 54);
 
 	fr_count(reason_strip_sent, len);
-	if (direct)
-		return bpf_redirect(row_p_2->h_hop_remote.ifindex, 0);
-	return bpf_redirect_neigh(row_p_2->h_hop_remote.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_remote, direct);
 }
 
-static __always_inline int prog_strip_write4(struct __sk_buff *skb, void *data,
-					     __u64 v_tun_options_end_2, void *p_tun_options_end_2,
-					     __u64 v_payload_len_4, __u64 v_partial_4,
-					     struct val_peers *row_p_2)
+static __always_inline int prog_strip_ipv6_flow_send_2(struct __sk_buff *skb, void *data,
+						       __u64 tun_options_end,
+						       void *at_tun_options_end, __u64 payload_len,
+						       __u64 partial, struct val_peers *p)
 {
-	__s64 csum;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_flow *flow = at_tun_options_end;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv4: version ihl dscp ecn */
-	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) |
-			     ((be8(data + 15) >> 4) & 3));
-	__u16 x1 = bpf_htons(v_payload_len_4 + 34); /* ipv4: total_length */
-	__u32 x2 = ld32(row_p_2->m_local.addr + 12); /* ipv4: src */
-	__u32 x3 = ld32(row_p_2->m_remote.addr + 12); /* ipv4: dst */
-	__u16 x4 = bpf_htons(row_p_2->m_local.port); /* udp: src_port */
-	__u16 x5 = bpf_htons(row_p_2->m_remote.port); /* udp: dst_port */
-	__u16 x6 = bpf_htons(v_payload_len_4 + 14); /* udp: length */
-	__u16 x7 = ld16(p_tun_options_end_2); /* flow: id */
-	__u8 x8 = ld8(p_tun_options_end_2 + 5); /* flow: rest */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						      3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + 34);
+	__be32 ipv4_src = ld32(p->local.addr + 12);
+	__be32 ipv4_dst = ld32(p->remote.addr + 12);
+	__be16 udp_src_port = bpf_htons(p->local.port);
+	__be16 udp_dst_port = bpf_htons(p->remote.port);
+	__be16 udp_length = bpf_htons(payload_len + 14);
+	__be16 flow_id = ld16(&flow->id);
+	__u8 flow_rest = ld8(&flow->rest);
 
 	/* flow.sum */
-	__u16 old0 = ld16(p_tun_options_end_2 + 3);
-	__u8 x9 = ld8(p_tun_options_end_2 + 2);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x9) + 9);
+	__be16 flow_old_checksum = ld16(&flow->sum);
+	__u8 old_flow_kind = ld8(&flow->kind);
+	__be16 flow_sum = fr_checksum(fr_sum_of(flow_old_checksum) - (old_flow_kind) + 9);
 
 	/* udp.checksum */
-	__u16 old1 = ld16(data + 60);
-	__u64 x10 = x7;
-	if (((v_tun_options_end_2 - 54) & 1) != 0)
-		x10 <<= 8;
-	__u64 x11 = x9;
-	if ((((v_tun_options_end_2 + 2) - 54) & 1) != 0)
-		x11 <<= 8;
-	__u16 x13 = ld16(p_tun_options_end_2 + 3);
-	__u64 x12 = x13;
-	if ((((v_tun_options_end_2 + 3) - 54) & 1) != 0)
-		x12 <<= 8;
-	__u64 x14 = x8;
-	if ((((v_tun_options_end_2 + 5) - 54) & 1) != 0)
-		x14 <<= 8;
-	__u64 x15 = fr_sum64(skb, 62, v_tun_options_end_2 - 62);
-	__u64 x16 = ld64(data + 22);
-	__u64 x17 = ld64(data + 30);
-	__u64 x18 = ld64(data + 38);
-	__u64 x19 = ld64(data + 46);
-	__u16 x20 = ld16(data + 58);
-	__u64 was1 = (__u64)fr_add64(x16) + fr_add64(x17) + fr_add64(x18) + fr_add64(x19) + x20 +
-		0x1100;
-	__u64 now1 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = v_partial_4;
-	int pending1 = fr_is_partial(partial, 60, old1, fr_fold(was1));
-	__u32 x21 = ld32(data + 54);
-	__u16 body1 = fr_fold(FR_ZERO + (__u16)~old1 -
-			      ((__u64)x21 + x20 + x10 + x11 + x12 + x14 + x15 + was1));
-	if (((((v_tun_options_end_2 + 6) - 54) ^ 14) & 1) != 0)
-		body1 = __builtin_bswap16(body1);
-	__u16 sum1 = fr_checksum(body1 + (__u64)x4 + x5 + x6 + x7 + ((__u64)sum0 << 8) +
-				 ((__u64)x8 << 8) + now1 + 9);
-	if (!sum1)
-		sum1 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 odd_sum = flow_id;
+	if (((tun_options_end - 54) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 odd_sum_2 = old_flow_kind;
+	if ((((tun_options_end + 2) - 54) & 1) != 0)
+		odd_sum_2 <<= 8;
+	__u64 odd_sum_3 = ld16(&flow->sum);
+	if ((((tun_options_end + 3) - 54) & 1) != 0)
+		odd_sum_3 <<= 8;
+	__u64 odd_sum_4 = flow_rest;
+	if ((((tun_options_end + 5) - 54) & 1) != 0)
+		odd_sum_4 <<= 8;
+	__u64 region_sum = fr_sum64(skb, 62, tun_options_end - 62);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
+				    ((__u64)ld32(&udp->src_port) + old_udp_length + odd_sum +
+				     odd_sum_2 + odd_sum_3 + odd_sum_4 + region_sum +
+				     udp_old_pseudo));
+	if (((((tun_options_end + 6) - 54) ^ 14) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)udp_src_port + udp_dst_port +
+						udp_length + flow_id + ((__u64)flow_sum << 8) +
+						((__u64)flow_rest << 8) + udp_new_pseudo + 9);
 
 	/* ipv4.checksum */
-	__u16 sum2 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-	int direct = row_p_2->h_hop_remote.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
+	int direct = p->hop_remote.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, (v_tun_options_end_2 + 6), 48, v_payload_len_4, FR_TO_IPV4 |
-			    (pending1 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, (tun_options_end + 6), 48, payload_len, FR_TO_IPV4 |
+			    (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_strip_fault) :
-			fr_up(skb, reason_strip_no_memory);
+		return fr_failed(skb, len, err, reason_strip_fault, reason_strip_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 48 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_strip_fault);
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		if (!pending1 && (62 - (__s32)v_tun_options_end_2) & 1)
+		if (!udp_partial && (62 - (__s32)tun_options_end) & 1)
 			csum = fr_complete_shifted(csum);
 		csum = fr_complete_without(skb, csum, 14, 34);
 	}
 
-	if (direct) {
-		st64(data, ld64(row_p_2->h_hop_remote.dst));
-		st32(data + 8, ld32(row_p_2->h_hop_remote.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, bpf_htons(0x4011));
-	st32(data + 26, x2);
-	st32(data + 30, x3);
-	st16(data + 34, x4);
-	st16(data + 36, x5);
-	st16(data + 38, x6);
-	st16(data + 42, x7);
-	st8(data + 44, 9);
-	st8(data + 47, x8);
-	st16(data + 45, sum0);
-	st16(data + 40, pending1 ? (fr_facts ? fr_fold(FR_ZERO + old1 + now1 - was1) : old1) :
-	     sum1);
-	st16(data + 24, sum2);
-	if (unlikely(pending1) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old1 << 16 | sum1, FR_ZERO + now1 - was1,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_flow *new_flow = data + 42;
+
+	if (direct)
+		fr_link(data, &p->hop_remote);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_flow->id, flow_id);
+	st8(&new_flow->kind, 9);
+	st8(&new_flow->rest, flow_rest);
+	st16(&new_flow->sum, flow_sum);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_strip_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 34);
-	}
+	fr_complete_end(skb, csum, 14, 34);
 
 	fr_count(reason_strip_sent, len);
-	if (direct)
-		return bpf_redirect(row_p_2->h_hop_remote.ifindex, 0);
-	return bpf_redirect_neigh(row_p_2->h_hop_remote.ifindex, NULL, 0, 0);
+	return fr_send(&p->hop_remote, direct);
+}
+
+static __always_inline int prog_strip_ipv6_flow(struct __sk_buff *skb, void *data, void *data_end,
+						const struct fr_lease *lease, __u64 udp_end,
+						__u64 tun_options_end, void *at_tun_options_end)
+{
+	struct hdr_flow *flow = at_tun_options_end;
+	struct hdr_udp *udp = data + 54;
+
+	/* flow: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}, {name: "sum", bits:... */
+	flow = at_tun_options_end;
+	if ((void *)(flow + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if ((tun_options_end + 6) > udp_end)
+		return fr_up(skb, reason_strip_truncated);
+
+	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_strip_super_packet);
+
+	/* lookup: p: peers: ["flow.id"] */
+	struct val_peers *p;
+	{
+		struct key_peers key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.id = be16(&flow->id);
+		found = find_peers(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_strip_changing :
+				     reason_strip_no_peers);
+	}
+
+	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
+	if (fr_is_v4(p->local.addr) != fr_is_v4(p->remote.addr))
+		return fr_up(skb, reason_strip_address_family);
+	if (!fr_is_v4(p->remote.addr)) { /* ipv6 stays */
+		__u64 payload_len = udp_end - (tun_options_end + 6);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c ||
+		      ((partial >> 16) >= (tun_options_end + 6) &&
+		       (partial & 0xffff) < ((tun_options_end + 6 + payload_len) - 1))))
+			return fr_up(skb, reason_strip_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_strip_udp_checksum);
+		if (unlikely(!fr_usable(&p->hop_remote)))
+			return fr_up(skb, prog_strip_unusable(p->hop_remote.state));
+		if (54ULL + payload_len > p->hop_remote.mtu)
+			return fr_up(skb, reason_strip_too_big);
+		return prog_strip_ipv6_flow_send(skb, data, tun_options_end, at_tun_options_end,
+						 payload_len, partial, p);
+	}
+	__u64 payload_len_2 = udp_end - (tun_options_end + 6);
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	      ((partial_2 >> 16) >= (tun_options_end + 6) &&
+	       (partial_2 & 0xffff) < ((tun_options_end + 6 + payload_len_2) - 1))))
+		return fr_up(skb, reason_strip_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_strip_udp_checksum);
+	if (unlikely(!fr_usable(&p->hop_remote)))
+		return fr_up(skb, prog_strip_unusable(p->hop_remote.state));
+	if (34ULL + payload_len_2 > p->hop_remote.mtu)
+		return fr_up(skb, reason_strip_too_big);
+	return prog_strip_ipv6_flow_send_2(skb, data, tun_options_end, at_tun_options_end,
+					   payload_len_2, partial_2, p);
+}
+
+static __always_inline int prog_strip_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease)
+{
+	void *at_tun_options_end;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_tun *tun = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_strip_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_strip_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_strip_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_strip_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_strip_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_strip_multicast);
+		return fr_up(skb, reason_strip_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_strip_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_strip_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_strip_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_strip_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_strip_udp_length);
+
+	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if (63ULL > udp_end)
+		return fr_up(skb, reason_strip_truncated);
+	__u64 tun_options_size = be8(&tun->n);
+	if (tun_options_size > 15)
+		return fr_up(skb, reason_strip_tun_options);
+	__u64 tun_options_end = fr_forget(skb, 63ULL + tun_options_size);
+	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x7f));
+	if (at_tun_options_end > data_end)
+		return fr_up(skb, reason_strip_truncated);
+	if (tun_options_end > udp_end)
+		return fr_up(skb, reason_strip_truncated);
+
+	return prog_strip_ipv6_flow(skb, data, data_end, lease, udp_end, tun_options_end,
+				    at_tun_options_end);
 }
 
 SEC("tc") int prog_strip(struct __sk_buff *skb)
@@ -891,30 +1240,12 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_tun_options_size;
-	__u64 v_tun_options_end;
-	void *p_tun_options_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_payload_len_2;
-	__u64 v_partial_2;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_tun_options_size_2;
-	__u64 v_tun_options_end_2;
-	void *p_tun_options_end_2;
-	__u64 v_payload_len_3;
-	__u64 v_partial_3;
-	__u64 v_payload_len_4;
-	__u64 v_partial_4;
-	struct val_peers *row_p;
-	struct val_peers *row_p_2;
 
 	fr_pull(skb, 84);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* strip: { */
 	if (!fr_lease_valid(lease, now))
@@ -930,294 +1261,14 @@ SEC("tc") int prog_strip(struct __sk_buff *skb)
 			return fr_up(skb, reason_strip_link_broadcast);
 		return fr_up(skb, reason_strip_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_strip_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_strip_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_strip_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_strip_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_strip_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_strip_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_strip_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_strip_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_strip_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_strip_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_strip_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_strip_multicast);
-			return fr_up(skb, reason_strip_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "tun", "flow"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_strip_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_strip_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_strip_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_strip_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_strip_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_strip_udp_length);
-
-		/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-		if (data + 43 > data_end)
-			return fr_up(skb, reason_strip_truncated);
-		if (43ULL > v_udp_end)
-			return fr_up(skb, reason_strip_truncated);
-		v_tun_options_size = be8(data + 42); /* tun.n */
-		if (v_tun_options_size > 15)
-			return fr_up(skb, reason_strip_tun_options);
-		v_tun_options_end = fr_forget(skb, 43ULL + v_tun_options_size);
-		p_tun_options_end = fr_pin(data + fr_bound(v_tun_options_end, 0x3f));
-		if (p_tun_options_end > data_end)
-			return fr_up(skb, reason_strip_truncated);
-		if (v_tun_options_end > v_udp_end)
-			return fr_up(skb, reason_strip_truncated);
-
-		/* flow: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}, {name: "sum... */
-		if (p_tun_options_end + 6 > data_end)
-			return fr_up(skb, reason_strip_truncated);
-		if ((v_tun_options_end + 6) > v_udp_end)
-			return fr_up(skb, reason_strip_truncated);
-
-		/* stack: ["eth", "ip", "udp", "tun", "flow"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_strip_super_packet);
-
-		/* lookup: p: peers: ["flow.id"] */
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_id = be16(p_tun_options_end);
-			found = find_peers(&key, lease, 0, &row_p);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_strip_changing);
-			if (found == FR_MISSING)
-				row_p = NULL;
-		}
-		if (!row_p)
-			return fr_up(skb, reason_strip_no_peers);
-
-		/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.r... */
-		if ((fr_is_v4(row_p->m_local.addr)) != (fr_is_v4(row_p->m_remote.addr)))
-			return fr_up(skb, reason_strip_address_family);
-		if (fr_is_v4(row_p->m_remote.addr)) { /* ipv4 stays */
-			v_payload_len = v_udp_end - (v_tun_options_end + 6);
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-			      (((v_partial >> 16) >= (v_tun_options_end + 6)) &&
-			       ((v_partial & 0xffff) < (((v_tun_options_end + 6) + v_payload_len) -
-							1)))))
-				return fr_up(skb, reason_strip_partial_checksum);
-			if (unlikely(row_p->h_hop_remote.state != FR_HOP_DIRECT &&
-				     row_p->h_hop_remote.state != FR_HOP_NEIGHBOUR)) {
-				if (row_p->h_hop_remote.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_strip_local);
-				if (row_p->h_hop_remote.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_strip_unreachable);
-				if (row_p->h_hop_remote.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_strip_blackhole);
-				if (row_p->h_hop_remote.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_strip_prohibit);
-				return fr_up(skb, reason_strip_no_route);
-			}
-			if (34ULL + v_payload_len > row_p->h_hop_remote.mtu)
-				return fr_up(skb, reason_strip_too_big);
-			return prog_strip_write1(skb, data, v_tun_options_end, p_tun_options_end,
-						 v_payload_len, v_partial, row_p);
-		}
-
-		/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.r... */
-		v_payload_len_2 = v_udp_end - (v_tun_options_end + 6);
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-		      (((v_partial_2 >> 16) >= (v_tun_options_end + 6)) &&
-		       ((v_partial_2 & 0xffff) < (((v_tun_options_end + 6) + v_payload_len_2) -
-						  1)))))
-			return fr_up(skb, reason_strip_partial_checksum);
-		if (be16(data + 40) == 0)
-			return fr_up(skb, reason_strip_udp_checksum);
-
-		/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.r... */
-		if (unlikely(row_p->h_hop_remote.state != FR_HOP_DIRECT &&
-			     row_p->h_hop_remote.state != FR_HOP_NEIGHBOUR)) {
-			if (row_p->h_hop_remote.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_strip_local);
-			if (row_p->h_hop_remote.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_strip_unreachable);
-			if (row_p->h_hop_remote.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_strip_blackhole);
-			if (row_p->h_hop_remote.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_strip_prohibit);
-			return fr_up(skb, reason_strip_no_route);
-		}
-		if (54ULL + v_payload_len_2 > row_p->h_hop_remote.mtu)
-			return fr_up(skb, reason_strip_too_big);
-		return prog_strip_write2(skb, data, v_tun_options_end, p_tun_options_end,
-					 v_payload_len_2, v_partial_2, row_p);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_strip_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_strip_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_strip_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_strip_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_strip_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_strip_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_strip_multicast);
-			return fr_up(skb, reason_strip_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "tun", "flow"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_strip_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_strip_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_strip_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_strip_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_strip_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_strip_udp_length);
-
-		/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-		if (data + 63 > data_end)
-			return fr_up(skb, reason_strip_truncated);
-		if (63ULL > v_udp_end_2)
-			return fr_up(skb, reason_strip_truncated);
-		v_tun_options_size_2 = be8(data + 62); /* tun.n */
-		if (v_tun_options_size_2 > 15)
-			return fr_up(skb, reason_strip_tun_options);
-		v_tun_options_end_2 = fr_forget(skb, 63ULL + v_tun_options_size_2);
-		p_tun_options_end_2 = fr_pin(data + fr_bound(v_tun_options_end_2, 0x7f));
-		if (p_tun_options_end_2 > data_end)
-			return fr_up(skb, reason_strip_truncated);
-		if (v_tun_options_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_strip_truncated);
-
-		/* flow: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}, {name: "sum... */
-		if (p_tun_options_end_2 + 6 > data_end)
-			return fr_up(skb, reason_strip_truncated);
-		if ((v_tun_options_end_2 + 6) > v_udp_end_2)
-			return fr_up(skb, reason_strip_truncated);
-
-		/* stack: ["eth", "ip", "udp", "tun", "flow"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_strip_super_packet);
-
-		/* lookup: p: peers: ["flow.id"] */
-		{
-			struct key_peers key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_id = be16(p_tun_options_end_2);
-			found = find_peers(&key, lease, 0, &row_p_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_strip_changing);
-			if (found == FR_MISSING)
-				row_p_2 = NULL;
-		}
-		if (!row_p_2)
-			return fr_up(skb, reason_strip_no_peers);
-
-		/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.r... */
-		if ((fr_is_v4(row_p_2->m_local.addr)) != (fr_is_v4(row_p_2->m_remote.addr)))
-			return fr_up(skb, reason_strip_address_family);
-		if (!(fr_is_v4(row_p_2->m_remote.addr))) { /* ipv6 stays */
-			v_payload_len_3 = v_udp_end_2 - (v_tun_options_end_2 + 6);
-			v_partial_3 = fr_partial(skb);
-			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) ||
-			      (((v_partial_3 >> 16) >= (v_tun_options_end_2 + 6)) &&
-			       ((v_partial_3 & 0xffff) <
-				(((v_tun_options_end_2 + 6) + v_payload_len_3) - 1)))))
-				return fr_up(skb, reason_strip_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_strip_udp_checksum);
-
-			/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", ... */
-			if (unlikely(row_p_2->h_hop_remote.state != FR_HOP_DIRECT &&
-				     row_p_2->h_hop_remote.state != FR_HOP_NEIGHBOUR)) {
-				if (row_p_2->h_hop_remote.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_strip_local);
-				if (row_p_2->h_hop_remote.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_strip_unreachable);
-				if (row_p_2->h_hop_remote.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_strip_blackhole);
-				if (row_p_2->h_hop_remote.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_strip_prohibit);
-				return fr_up(skb, reason_strip_no_route);
-			}
-			if (54ULL + v_payload_len_3 > row_p_2->h_hop_remote.mtu)
-				return fr_up(skb, reason_strip_too_big);
-			return prog_strip_write3(skb, data, v_tun_options_end_2,
-						 p_tun_options_end_2, v_payload_len_3, v_partial_3,
-						 row_p_2);
-		}
-
-		/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.r... */
-		v_payload_len_4 = v_udp_end_2 - (v_tun_options_end_2 + 6);
-		v_partial_4 = fr_partial(skb);
-		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) ||
-		      (((v_partial_4 >> 16) >= (v_tun_options_end_2 + 6)) &&
-		       ((v_partial_4 & 0xffff) < (((v_tun_options_end_2 + 6) + v_payload_len_4) -
-						  1)))))
-			return fr_up(skb, reason_strip_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_strip_udp_checksum);
-
-		/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.r... */
-		if (unlikely(row_p_2->h_hop_remote.state != FR_HOP_DIRECT &&
-			     row_p_2->h_hop_remote.state != FR_HOP_NEIGHBOUR)) {
-			if (row_p_2->h_hop_remote.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_strip_local);
-			if (row_p_2->h_hop_remote.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_strip_unreachable);
-			if (row_p_2->h_hop_remote.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_strip_blackhole);
-			if (row_p_2->h_hop_remote.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_strip_prohibit);
-			return fr_up(skb, reason_strip_no_route);
-		}
-		if (34ULL + v_payload_len_4 > row_p_2->h_hop_remote.mtu)
-			return fr_up(skb, reason_strip_too_big);
-		return prog_strip_write4(skb, data, v_tun_options_end_2, p_tun_options_end_2,
-					 v_payload_len_4, v_partial_4, row_p_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tun", "flow"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_strip_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_strip_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_strip_not_ip);
 }
 
@@ -1241,145 +1292,358 @@ enum {
 	reason_last_udp_checksum, reason_last_not_ip,
 };
 
-static __always_inline int prog_last_write1(struct __sk_buff *skb, void *data,
-					    __u64 v_tun_options_size, __u64 v_tun_options_end,
-					    __u64 v_more_options_end, __u64 v_payload_len,
-					    __u64 v_partial)
+static __always_inline int prog_last_ipv4_rest_send(struct __sk_buff *skb, void *data,
+						    __u64 tun_options_size, __u64 tun_options_end,
+						    __u64 more_options_end, __u64 payload_len,
+						    __u64 partial)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_tun *tun = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(v_payload_len + (v_tun_options_end - 14)); /* ipv4: total_length */
-	__u16 x1 = bpf_htons(v_payload_len + (v_tun_options_end - 34)); /* udp: length */
+	__be16 ipv4_total_length = bpf_htons(payload_len + (tun_options_end - 14));
+	__be16 udp_length = bpf_htons(payload_len + (tun_options_end - 34));
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u64 x2 = fr_sum64(skb, 43, v_tun_options_size);
-	__u64 x3 = fr_sum(skb, v_tun_options_end, v_more_options_end - v_tun_options_end);
-	__u64 x4 = x3;
-	if (((v_tun_options_end - 34) & 1) != 0)
-		x4 <<= 8;
-	__u64 x5 = fr_sum64(skb, 43, v_tun_options_size);
-	__u32 x6 = ld32(data + 26);
-	__u32 x7 = ld32(data + 30);
-	__u16 x8 = ld16(data + 38);
-	__u64 was0 = (__u64)x6 + x7 + x8 + 0x1100;
-	__u64 now0 = (__u64)x6 + x7 + x1 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x9 = ld32(data + 34);
-	__u8 x10 = ld8(data + 42);
-	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 -
-			      ((__u64)x9 + x8 + ((__u64)x2 << 8) + x10 + x4 + was0));
-	if ((((v_more_options_end - 34) ^ (v_tun_options_end - 34)) & 1) != 0)
-		body0 = __builtin_bswap16(body0);
-	__u16 sum0 = fr_checksum(body0 + (__u64)x9 + x1 + ((__u64)x5 << 8) + x10 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 region_sum = fr_sum64(skb, 43, tun_options_size);
+	__u64 region_sum_2 = fr_sum(skb, tun_options_end, more_options_end - tun_options_end);
+	__u64 odd_sum = region_sum_2;
+	if (((tun_options_end - 34) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 region_sum_3 = fr_sum64(skb, 43, tun_options_size);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__u8 old_tun_n = ld8(&tun->n);
+	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
+				    ((__u64)old_udp_src_port + old_udp_length +
+				     ((__u64)region_sum << 8) + old_tun_n + odd_sum +
+				     udp_old_pseudo));
+	if ((((more_options_end - 34) ^ (tun_options_end - 34)) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port + udp_length +
+						((__u64)region_sum_3 << 8) + old_tun_n +
+						udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u16 x11 = ld16(data + 16);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - (x11) + x0);
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->total_length)) +
+					 ipv4_total_length);
 
-	int err = fr_resize(skb, v_more_options_end, v_tun_options_end, v_payload_len, FR_PAYLOAD);
+	int err = fr_resize(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_last_fault) :
-			fr_up(skb, reason_last_no_memory);
+		return fr_failed(skb, len, err, reason_last_fault, reason_last_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_last_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 16, 26);
-	}
+	__s64 csum = fr_complete_begin(skb, 16, 26);
 
-	st16(data + 16, x0);
-	st16(data + 38, x1);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_udp->length, udp_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_last_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 16, 26);
-	}
+	fr_complete_end(skb, csum, 16, 26);
 
 	fr_count(reason_last_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_last_write2(struct __sk_buff *skb, void *data,
-					    __u64 v_tun_options_size_2, __u64 v_tun_options_end_2,
-					    __u64 v_more_options_end_2, __u64 v_payload_len_2,
-					    __u64 v_partial_2)
+static __always_inline int prog_last_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					       __u64 udp_end, __u64 tun_options_size,
+					       __u64 tun_options_end)
 {
-	__s64 csum;
+	void *at_tun_options_end;
+	void *at_more_options_end;
+	struct hdr_tun *tun;
+
+	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x3f));
+	if (at_tun_options_end > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (tun_options_end > udp_end)
+		return fr_up(skb, reason_last_truncated);
+	tun = at_tun_options_end;
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if ((tun_options_end + 1) > udp_end)
+		return fr_up(skb, reason_last_truncated);
+	__u64 more_options_size = be8(&tun->n);
+	if (more_options_size > 15)
+		return fr_up(skb, reason_last_tun_options);
+	__u64 more_options_end = fr_forget(skb, tun_options_end + 1 + more_options_size);
+	at_more_options_end = fr_pin(data + fr_bound(more_options_end, 0x7f));
+	if (at_more_options_end > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (more_options_end > udp_end)
+		return fr_up(skb, reason_last_truncated);
+
+	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_last_super_packet);
+
+	/* do: [{pop: "more"}, "pass"] */
+	__u64 payload_len = udp_end - more_options_end;
+	if ((payload_len + (tun_options_end - 14)) > 0xffff)
+		return fr_up(skb, reason_last_length);
+	if ((payload_len + (tun_options_end - 34)) > 0xffff)
+		return fr_up(skb, reason_last_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028))
+		return fr_up(skb, reason_last_partial_checksum);
+	return prog_last_ipv4_rest_send(skb, data, tun_options_size, tun_options_end,
+					more_options_end, payload_len, partial);
+}
+
+static __always_inline int prog_last_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_tun *tun = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_last_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_last_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_last_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_last_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_last_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_last_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_last_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_last_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_last_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_last_multicast);
+		return fr_up(skb, reason_last_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_last_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_last_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_last_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_last_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_last_udp_length);
+
+	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_last_truncated);
+	__u64 tun_options_size = be8(&tun->n);
+	if (tun_options_size > 15)
+		return fr_up(skb, reason_last_tun_options);
+	__u64 tun_options_end = fr_forget(skb, 43ULL + tun_options_size);
+
+	return prog_last_ipv4_rest(skb, data, data_end, udp_end, tun_options_size, tun_options_end);
+}
+
+static __always_inline int prog_last_ipv6_tun_send(struct __sk_buff *skb, void *data,
+						   __u64 tun_options_size, __u64 tun_options_end,
+						   __u64 more_options_end, __u64 payload_len,
+						   __u64 partial)
+{
+	struct hdr_udp *udp = data + 54;
+	struct hdr_tun *tun = data + 62;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	/* ipv6: payload_length */
-	__u16 x0 = bpf_htons(v_payload_len_2 + (v_tun_options_end_2 - 54));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + (tun_options_end - 54));
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x1 = fr_sum64(skb, 63, v_tun_options_size_2);
-	__u64 x2 = fr_sum(skb, v_tun_options_end_2, v_more_options_end_2 - v_tun_options_end_2);
-	__u64 x3 = x2;
-	if (((v_tun_options_end_2 - 54) & 1) != 0)
-		x3 <<= 8;
-	__u64 x4 = fr_sum64(skb, 63, v_tun_options_size_2);
-	__u64 x5 = ld64(data + 22);
-	__u64 x6 = ld64(data + 30);
-	__u64 x7 = ld64(data + 38);
-	__u64 x8 = ld64(data + 46);
-	__u16 x9 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x0 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x10 = ld32(data + 54);
-	__u8 x11 = ld8(data + 62);
-	__u16 body0 = fr_fold(FR_ZERO + (__u16)~old0 -
-			      ((__u64)x10 + x9 + ((__u64)x1 << 8) + x11 + x3 + was0));
-	if ((((v_more_options_end_2 - 54) ^ (v_tun_options_end_2 - 54)) & 1) != 0)
-		body0 = __builtin_bswap16(body0);
-	__u16 sum0 = fr_checksum(body0 + (__u64)x10 + x0 + ((__u64)x4 << 8) + x11 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 region_sum = fr_sum64(skb, 63, tun_options_size);
+	__u64 region_sum_2 = fr_sum(skb, tun_options_end, more_options_end - tun_options_end);
+	__u64 odd_sum = region_sum_2;
+	if (((tun_options_end - 54) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 region_sum_3 = fr_sum64(skb, 63, tun_options_size);
+	__be64 old_ipv6_src = ld64(ipv6->src);
+	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
+	__be64 old_ipv6_dst = ld64(ipv6->dst);
+	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be32 old_udp_src_port = ld32(&udp->src_port);
+	__u8 old_tun_n = ld8(&tun->n);
+	__u16 udp_payload = fr_fold(fr_sum_of(udp_old_checksum) -
+				    ((__u64)old_udp_src_port + old_udp_length +
+				     ((__u64)region_sum << 8) + old_tun_n + odd_sum +
+				     udp_old_pseudo));
+	if ((((more_options_end - 54) ^ (tun_options_end - 54)) & 1) != 0)
+		udp_payload = __builtin_bswap16(udp_payload);
+	__be16 udp_checksum = fr_checksum_not_0(udp_payload + (__u64)old_udp_src_port +
+						ipv6_payload_length + ((__u64)region_sum_3 << 8) +
+						old_tun_n + udp_new_pseudo);
 
-	int err = fr_resize(skb, v_more_options_end_2, v_tun_options_end_2, v_payload_len_2,
-			    FR_PAYLOAD);
+	int err = fr_resize(skb, more_options_end, tun_options_end, payload_len, FR_PAYLOAD);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_last_fault) :
-			fr_up(skb, reason_last_no_memory);
+		return fr_failed(skb, len, err, reason_last_fault, reason_last_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_last_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 44);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 44);
 
-	st16(data + 18, x0);
-	st16(data + 58, x0);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_last_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 44);
-	}
+	fr_complete_end(skb, csum, 18, 44);
 
 	fr_count(reason_last_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_last_ipv6_tun(struct __sk_buff *skb, void *data, void *data_end,
+					      __u64 udp_end, __u64 tun_options_size,
+					      __u64 tun_options_end, void *at_tun_options_end)
+{
+	void *at_more_options_end;
+	struct hdr_tun *tun = at_tun_options_end;
+	struct hdr_udp *udp = data + 54;
+
+	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	tun = at_tun_options_end;
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if ((tun_options_end + 1) > udp_end)
+		return fr_up(skb, reason_last_truncated);
+	__u64 more_options_size = be8(&tun->n);
+	if (more_options_size > 15)
+		return fr_up(skb, reason_last_tun_options);
+	__u64 more_options_end = fr_forget(skb, tun_options_end + 1 + more_options_size);
+	at_more_options_end = fr_pin(data + fr_bound(more_options_end, 0x7f));
+	if (at_more_options_end > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (more_options_end > udp_end)
+		return fr_up(skb, reason_last_truncated);
+
+	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_last_super_packet);
+
+	/* do: [{pop: "more"}, "pass"] */
+	__u64 payload_len = udp_end - more_options_end;
+	if ((payload_len + (tun_options_end - 54)) > 0xffff)
+		return fr_up(skb, reason_last_length);
+	if ((payload_len + (tun_options_end - 54)) > 0xffff)
+		return fr_up(skb, reason_last_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c))
+		return fr_up(skb, reason_last_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_last_udp_checksum);
+	return prog_last_ipv6_tun_send(skb, data, tun_options_size, tun_options_end,
+				       more_options_end, payload_len, partial);
+}
+
+static __always_inline int prog_last_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	void *at_tun_options_end;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_tun *tun = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_last_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_last_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_last_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_last_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_last_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_last_multicast);
+		return fr_up(skb, reason_last_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_last_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_last_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_last_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_last_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_last_udp_length);
+
+	/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (63ULL > udp_end)
+		return fr_up(skb, reason_last_truncated);
+	__u64 tun_options_size = be8(&tun->n);
+	if (tun_options_size > 15)
+		return fr_up(skb, reason_last_tun_options);
+	__u64 tun_options_end = fr_forget(skb, 63ULL + tun_options_size);
+	at_tun_options_end = fr_pin(data + fr_bound(tun_options_end, 0x7f));
+	if (at_tun_options_end > data_end)
+		return fr_up(skb, reason_last_truncated);
+	if (tun_options_end > udp_end)
+		return fr_up(skb, reason_last_truncated);
+
+	return prog_last_ipv6_tun(skb, data, data_end, udp_end, tun_options_size, tun_options_end,
+				  at_tun_options_end);
 }
 
 SEC("tc") int prog_last(struct __sk_buff *skb)
@@ -1387,30 +1651,12 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_tun_options_size;
-	__u64 v_tun_options_end;
-	void *p_tun_options_end;
-	__u64 v_more_options_size;
-	__u64 v_more_options_end;
-	void *p_more_options_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_tun_options_size_2;
-	__u64 v_tun_options_end_2;
-	void *p_tun_options_end_2;
-	__u64 v_more_options_size_2;
-	__u64 v_more_options_end_2;
-	void *p_more_options_end_2;
-	__u64 v_payload_len_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 94);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* last: { */
 	if (!fr_lease_valid(lease, now))
@@ -1426,185 +1672,13 @@ SEC("tc") int prog_last(struct __sk_buff *skb)
 			return fr_up(skb, reason_last_link_broadcast);
 		return fr_up(skb, reason_last_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_last_truncated);
 
 	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_last_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_last_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_last_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_last_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_last_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_last_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_last_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_last_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_last_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_last_multicast);
-			return fr_up(skb, reason_last_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_last_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_last_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_last_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_last_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_last_udp_length);
-
-		/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-		if (data + 43 > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if (43ULL > v_udp_end)
-			return fr_up(skb, reason_last_truncated);
-		v_tun_options_size = be8(data + 42); /* tun.n */
-		if (v_tun_options_size > 15)
-			return fr_up(skb, reason_last_tun_options);
-		v_tun_options_end = fr_forget(skb, 43ULL + v_tun_options_size);
-		p_tun_options_end = fr_pin(data + fr_bound(v_tun_options_end, 0x3f));
-		if (p_tun_options_end > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if (v_tun_options_end > v_udp_end)
-			return fr_up(skb, reason_last_truncated);
-		if (p_tun_options_end + 1 > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if ((v_tun_options_end + 1) > v_udp_end)
-			return fr_up(skb, reason_last_truncated);
-		v_more_options_size = be8(p_tun_options_end); /* tun.n */
-		if (v_more_options_size > 15)
-			return fr_up(skb, reason_last_tun_options);
-		v_more_options_end = fr_forget(skb, (v_tun_options_end + 1) + v_more_options_size);
-		p_more_options_end = fr_pin(data + fr_bound(v_more_options_end, 0x7f));
-		if (p_more_options_end > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if (v_more_options_end > v_udp_end)
-			return fr_up(skb, reason_last_truncated);
-
-		/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_last_super_packet);
-
-		/* do: [{pop: "more"}, "pass"] */
-		v_payload_len = v_udp_end - v_more_options_end;
-		if ((v_payload_len + (v_tun_options_end - 14)) > 0xffff)
-			return fr_up(skb, reason_last_length);
-		if ((v_payload_len + (v_tun_options_end - 34)) > 0xffff)
-			return fr_up(skb, reason_last_length);
-		v_partial = fr_partial(skb);
-		if (!((v_partial == 0) || (v_partial == 0x220028)))
-			return fr_up(skb, reason_last_partial_checksum);
-		return prog_last_write1(skb, data, v_tun_options_size, v_tun_options_end,
-					v_more_options_end, v_payload_len, v_partial);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_last_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_last_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_last_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_last_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_last_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_last_multicast);
-			return fr_up(skb, reason_last_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_last_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_last_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_last_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_last_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_last_udp_length);
-
-		/* tun: fields: [{name: "n", bits: 8}, {name: "options", bytes: "n", max: 15}] */
-		if (data + 63 > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if (63ULL > v_udp_end_2)
-			return fr_up(skb, reason_last_truncated);
-		v_tun_options_size_2 = be8(data + 62); /* tun.n */
-		if (v_tun_options_size_2 > 15)
-			return fr_up(skb, reason_last_tun_options);
-		v_tun_options_end_2 = fr_forget(skb, 63ULL + v_tun_options_size_2);
-		p_tun_options_end_2 = fr_pin(data + fr_bound(v_tun_options_end_2, 0x7f));
-		if (p_tun_options_end_2 > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if (v_tun_options_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_last_truncated);
-		if (p_tun_options_end_2 + 1 > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if ((v_tun_options_end_2 + 1) > v_udp_end_2)
-			return fr_up(skb, reason_last_truncated);
-		v_more_options_size_2 = be8(p_tun_options_end_2); /* tun.n */
-		if (v_more_options_size_2 > 15)
-			return fr_up(skb, reason_last_tun_options);
-		v_more_options_end_2 = fr_forget(skb, (v_tun_options_end_2 + 1) +
-						 v_more_options_size_2);
-		p_more_options_end_2 = fr_pin(data + fr_bound(v_more_options_end_2, 0x7f));
-		if (p_more_options_end_2 > data_end)
-			return fr_up(skb, reason_last_truncated);
-		if (v_more_options_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_last_truncated);
-
-		/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_last_super_packet);
-
-		/* do: [{pop: "more"}, "pass"] */
-		v_payload_len_2 = v_udp_end_2 - v_more_options_end_2;
-		if ((v_payload_len_2 + (v_tun_options_end_2 - 54)) > 0xffff)
-			return fr_up(skb, reason_last_length);
-		if ((v_payload_len_2 + (v_tun_options_end_2 - 54)) > 0xffff)
-			return fr_up(skb, reason_last_length);
-		v_partial_2 = fr_partial(skb);
-		if (!((v_partial_2 == 0) || (v_partial_2 == 0x36003c)))
-			return fr_up(skb, reason_last_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_last_udp_checksum);
-
-		/* do: [{pop: "more"}, "pass"] */
-		return prog_last_write2(skb, data, v_tun_options_size_2, v_tun_options_end_2,
-					v_more_options_end_2, v_payload_len_2, v_partial_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "tun", {more: "tun"}] */
+	if (be16(&eth->type) == 0x800)
+		return prog_last_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_last_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_last_not_ip);
 }

@@ -12,15 +12,57 @@
 #define FR_NEEDS_ROWS 8
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_gre {
+	__u8 has_checksum_to_version[2];
+	__be16 protocol;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table tenants */
 struct key_tenants {
-	__u32 m_key;
+	__u32 key;
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_tenants) == 4, "layout of key_tenants");
 
 struct val_tenants {
-	__u8 m_queue;
+	__u8 queue;
 	__u8 pad0[7];
 } __packed_aligned(8);
 
@@ -69,30 +111,305 @@ enum {
 	reason_sort_ipv6_payload_length, reason_sort_not_ip,
 };
 
-static __always_inline int prog_sort_write1(struct __sk_buff *skb, __u64 v_gre_key,
-					    struct val_tenants *row_t)
+static __always_inline int prog_sort_ipv4_rest_send(struct __sk_buff *skb, __u64 gre_key,
+						    struct val_tenants *t)
 {
 	__u32 len = skb->len;
-	__u32 priority = row_t->m_queue;
-	__u32 mark = v_gre_key;
-	skb->priority = priority;
-	skb->mark = mark;
+	__u32 new_priority = t->queue;
+	__u32 new_mark = gre_key;
+	skb->priority = new_priority;
+	skb->mark = new_mark;
 
 	fr_count(reason_sort_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_sort_write2(struct __sk_buff *skb, __u64 v_gre_key_2,
-					    struct val_tenants *row_t_2)
+static __always_inline int prog_sort_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+					       const struct fr_lease *lease, __u64 udp_end,
+					       __u64 gre_key_size, __u64 gre_key)
+{
+	void *at_gre_key_end;
+	void *at_gre_sequence_end;
+	struct hdr_gre *gre = data + 42;
+	struct hdr_udp *udp = data + 34;
+
+	/* {name: "key", bits: 32, when: "has_key == 1"}, */
+	__u64 gre_key_end = fr_forget(skb, 46ULL + gre_key_size);
+	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x3f));
+	if (at_gre_key_end > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (gre_key_end > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+
+	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
+	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
+	__u64 gre_sequence_size;
+	if (gre_sequence_present) { /* sequence */
+		if (at_gre_key_end + 4 > data_end)
+			return fr_up(skb, reason_sort_truncated);
+		gre_sequence_size = 4;
+	} else {
+		gre_sequence_size = 0;
+	}
+	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
+	at_gre_sequence_end = fr_pin(data + fr_bound(gre_sequence_end, 0x3f));
+	if (at_gre_sequence_end > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (gre_sequence_end > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+
+	/* stack: ["eth", "ip", "udp", "gre"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_sort_super_packet);
+
+	/* match: "udp.dst_port": 4754 */
+	if (be16(&udp->dst_port) != 0x1292)
+		return fr_up(skb, reason_sort_no_match);
+
+	/* when: "gre.has_key == 1" */
+	if (((be8(gre->has_checksum_to_version) >> 5) & 1) != 1)
+		return fr_up(skb, reason_sort_no_match);
+
+	/* lookup: t: tenants: ["gre.key"] */
+	struct val_tenants *t;
+	{
+		struct key_tenants key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.key = gre_key;
+		found = find_tenants(&key, lease, 0, &t);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_sort_changing :
+				     reason_sort_no_tenants);
+	}
+
+	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
+	return prog_sort_ipv4_rest_send(skb, gre_key, t);
+}
+
+static __always_inline int prog_sort_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_gre *gre = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_sort_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_sort_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_sort_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_sort_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_sort_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_sort_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_sort_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_sort_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_sort_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "gre"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_sort_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	/* {name: "key", bits: 32, when: "has_key == 1"}, */
+	if ((void *)(gre + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (46ULL > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+
+	/* {name: "has_checksum", bits: 1, is: 0}, */
+	if ((be8(gre->has_checksum_to_version) >> 7) != 0)
+		return fr_up(skb, reason_sort_gre_has_checksum);
+
+	/* {name: "version", bits: 3, is: 0}, */
+	if ((be8(gre->has_checksum_to_version + 1) & 7) != 0)
+		return fr_up(skb, reason_sort_gre_version);
+	__u64 gre_key_present = ((be8(gre->has_checksum_to_version) >> 5) & 1) == 1;
+	__u64 gre_key_size;
+	__u64 gre_key;
+	if (gre_key_present) { /* key */
+		if (data + 50 > data_end)
+			return fr_up(skb, reason_sort_truncated);
+		gre_key_size = 4;
+		gre_key = be32(data + 46);
+	} else {
+		gre_key_size = 0;
+		gre_key = 0;
+	}
+
+	return prog_sort_ipv4_rest(skb, data, data_end, lease, udp_end, gre_key_size, gre_key);
+}
+
+static __always_inline int prog_sort_ipv6_rest_send(struct __sk_buff *skb, __u64 gre_key,
+						    struct val_tenants *t)
 {
 	__u32 len = skb->len;
-	__u32 priority = row_t_2->m_queue;
-	__u32 mark = v_gre_key_2;
-	skb->priority = priority;
-	skb->mark = mark;
+	__u32 new_priority = t->queue;
+	__u32 new_mark = gre_key;
+	skb->priority = new_priority;
+	skb->mark = new_mark;
 
 	fr_count(reason_sort_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_sort_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+					       const struct fr_lease *lease, __u64 udp_end,
+					       __u64 gre_key, __u64 gre_key_end)
+{
+	void *at_gre_key_end;
+	void *at_gre_sequence_end;
+	struct hdr_gre *gre = data + 62;
+	struct hdr_udp *udp = data + 54;
+
+	/* {name: "key", bits: 32, when: "has_key == 1"}, */
+	at_gre_key_end = fr_pin(data + fr_bound(gre_key_end, 0x7f));
+	if (at_gre_key_end > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (gre_key_end > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+
+	/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
+	__u64 gre_sequence_present = ((be8(gre->has_checksum_to_version) >> 4) & 1) == 1;
+	__u64 gre_sequence_size;
+	if (gre_sequence_present) { /* sequence */
+		if (at_gre_key_end + 4 > data_end)
+			return fr_up(skb, reason_sort_truncated);
+		gre_sequence_size = 4;
+	} else {
+		gre_sequence_size = 0;
+	}
+	__u64 gre_sequence_end = fr_forget(skb, gre_key_end + gre_sequence_size);
+	at_gre_sequence_end = fr_pin(data + fr_bound(gre_sequence_end, 0x7f));
+	if (at_gre_sequence_end > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (gre_sequence_end > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+
+	/* stack: ["eth", "ip", "udp", "gre"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_sort_super_packet);
+
+	/* match: "udp.dst_port": 4754 */
+	if (be16(&udp->dst_port) != 0x1292)
+		return fr_up(skb, reason_sort_no_match);
+
+	/* when: "gre.has_key == 1" */
+	if (((be8(gre->has_checksum_to_version) >> 5) & 1) != 1)
+		return fr_up(skb, reason_sort_no_match);
+
+	/* lookup: t: tenants: ["gre.key"] */
+	struct val_tenants *t;
+	{
+		struct key_tenants key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.key = gre_key;
+		found = find_tenants(&key, lease, 0, &t);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_sort_changing :
+				     reason_sort_no_tenants);
+	}
+
+	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
+	return prog_sort_ipv6_rest_send(skb, gre_key, t);
+}
+
+static __always_inline int prog_sort_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_gre *gre = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_sort_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_sort_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_sort_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_sort_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_sort_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_sort_multicast);
+		return fr_up(skb, reason_sort_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "gre"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_sort_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_sort_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_sort_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_sort_udp_length);
+
+	/* {name: "key", bits: 32, when: "has_key == 1"}, */
+	if ((void *)(gre + 1) > data_end)
+		return fr_up(skb, reason_sort_truncated);
+	if (66ULL > udp_end)
+		return fr_up(skb, reason_sort_truncated);
+
+	/* {name: "has_checksum", bits: 1, is: 0}, */
+	if ((be8(gre->has_checksum_to_version) >> 7) != 0)
+		return fr_up(skb, reason_sort_gre_has_checksum);
+
+	/* {name: "version", bits: 3, is: 0}, */
+	if ((be8(gre->has_checksum_to_version + 1) & 7) != 0)
+		return fr_up(skb, reason_sort_gre_version);
+	__u64 gre_key_present = ((be8(gre->has_checksum_to_version) >> 5) & 1) == 1;
+	__u64 gre_key_size;
+	__u64 gre_key;
+	if (gre_key_present) { /* key */
+		if (data + 70 > data_end)
+			return fr_up(skb, reason_sort_truncated);
+		gre_key_size = 4;
+		gre_key = be32(data + 66);
+	} else {
+		gre_key_size = 0;
+		gre_key = 0;
+	}
+	__u64 gre_key_end = fr_forget(skb, 66ULL + gre_key_size);
+
+	return prog_sort_ipv6_rest(skb, data, data_end, lease, udp_end, gre_key, gre_key_end);
 }
 
 SEC("tc") int prog_sort(struct __sk_buff *skb)
@@ -100,34 +417,12 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_gre_key_present;
-	__u64 v_gre_key_size;
-	__u64 v_gre_key;
-	__u64 v_gre_key_end;
-	void *p_gre_key_end;
-	__u64 v_gre_sequence_present;
-	__u64 v_gre_sequence_size;
-	__u64 v_gre_sequence_end;
-	void *p_gre_sequence_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_gre_key_present_2;
-	__u64 v_gre_key_size_2;
-	__u64 v_gre_key_2;
-	__u64 v_gre_key_end_2;
-	void *p_gre_key_end_2;
-	__u64 v_gre_sequence_present_2;
-	__u64 v_gre_sequence_size_2;
-	__u64 v_gre_sequence_end_2;
-	void *p_gre_sequence_end_2;
-	struct val_tenants *row_t;
-	struct val_tenants *row_t_2;
 
 	fr_pull(skb, 74);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: sort: { */
 	if (!fr_lease_valid(lease, now))
@@ -143,260 +438,13 @@ SEC("tc") int prog_sort(struct __sk_buff *skb)
 			return fr_up(skb, reason_sort_link_broadcast);
 		return fr_up(skb, reason_sort_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_sort_truncated);
 
 	/* stack: ["eth", "ip", "udp", "gre"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_sort_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_sort_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_sort_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_sort_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_sort_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_sort_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_sort_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_sort_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_sort_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_sort_multicast);
-			return fr_up(skb, reason_sort_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "gre"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_sort_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_sort_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_sort_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_sort_udp_length);
-
-		/* {name: "key", bits: 32, when: "has_key == 1"}, */
-		if (data + 46 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (46ULL > v_udp_end)
-			return fr_up(skb, reason_sort_truncated);
-
-		/* {name: "has_checksum", bits: 1, is: 0}, */
-		if ((be8(data + 42) >> 7) != 0)
-			return fr_up(skb, reason_sort_gre_has_checksum);
-
-		/* {name: "version", bits: 3, is: 0}, */
-		if ((be8(data + 43) & 7) != 0)
-			return fr_up(skb, reason_sort_gre_version);
-
-		/* {name: "key", bits: 32, when: "has_key == 1"}, */
-		v_gre_key_present = ((be8(data + 42) >> 5) & 1) == 1; /* gre.has_key */
-		if (v_gre_key_present) { /* key */
-			if (data + 50 > data_end)
-				return fr_up(skb, reason_sort_truncated);
-			v_gre_key_size = 4;
-			v_gre_key = be32(data + 46); /* gre.key */
-		} else {
-			/* {name: "key", bits: 32, when: "has_key == 1"}, */
-			v_gre_key_size = 0;
-			v_gre_key = 0;
-		}
-
-		/* {name: "key", bits: 32, when: "has_key == 1"}, */
-		v_gre_key_end = fr_forget(skb, 46ULL + v_gre_key_size);
-		p_gre_key_end = fr_pin(data + fr_bound(v_gre_key_end, 0x3f));
-		if (p_gre_key_end > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (v_gre_key_end > v_udp_end)
-			return fr_up(skb, reason_sort_truncated);
-
-		/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-		v_gre_sequence_present = ((be8(data + 42) >> 4) & 1) == 1; /* gre.has_sequence */
-		if (v_gre_sequence_present) { /* sequence */
-			if (p_gre_key_end + 4 > data_end)
-				return fr_up(skb, reason_sort_truncated);
-			v_gre_sequence_size = 4;
-		} else {
-			/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-			v_gre_sequence_size = 0;
-		}
-
-		/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-		v_gre_sequence_end = fr_forget(skb, v_gre_key_end + v_gre_sequence_size);
-		p_gre_sequence_end = fr_pin(data + fr_bound(v_gre_sequence_end, 0x3f));
-		if (p_gre_sequence_end > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (v_gre_sequence_end > v_udp_end)
-			return fr_up(skb, reason_sort_truncated);
-
-		/* stack: ["eth", "ip", "udp", "gre"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_sort_super_packet);
-
-		/* match: "udp.dst_port": 4754 */
-		if (be16(data + 36) != 0x1292)
-			return fr_up(skb, reason_sort_no_match);
-
-		/* when: "gre.has_key == 1" */
-		if (((be8(data + 42) >> 5) & 1) != 1)
-			return fr_up(skb, reason_sort_no_match);
-
-		/* lookup: t: tenants: ["gre.key"] */
-		{
-			struct key_tenants key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_key = v_gre_key;
-			found = find_tenants(&key, lease, 0, &row_t);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_sort_changing);
-			if (found == FR_MISSING)
-				row_t = NULL;
-		}
-		if (!row_t)
-			return fr_up(skb, reason_sort_no_tenants);
-
-		/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
-		return prog_sort_write1(skb, v_gre_key, row_t);
-	}
-
-	/* stack: ["eth", "ip", "udp", "gre"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_sort_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_sort_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_sort_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_sort_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_sort_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_sort_multicast);
-			return fr_up(skb, reason_sort_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "gre"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_sort_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_sort_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_sort_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_sort_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_sort_udp_length);
-
-		/* {name: "key", bits: 32, when: "has_key == 1"}, */
-		if (data + 66 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (66ULL > v_udp_end_2)
-			return fr_up(skb, reason_sort_truncated);
-
-		/* {name: "has_checksum", bits: 1, is: 0}, */
-		if ((be8(data + 62) >> 7) != 0)
-			return fr_up(skb, reason_sort_gre_has_checksum);
-
-		/* {name: "version", bits: 3, is: 0}, */
-		if ((be8(data + 63) & 7) != 0)
-			return fr_up(skb, reason_sort_gre_version);
-
-		/* {name: "key", bits: 32, when: "has_key == 1"}, */
-		v_gre_key_present_2 = ((be8(data + 62) >> 5) & 1) == 1; /* gre.has_key */
-		if (v_gre_key_present_2) { /* key */
-			if (data + 70 > data_end)
-				return fr_up(skb, reason_sort_truncated);
-			v_gre_key_size_2 = 4;
-			v_gre_key_2 = be32(data + 66); /* gre.key */
-		} else {
-			/* {name: "key", bits: 32, when: "has_key == 1"}, */
-			v_gre_key_size_2 = 0;
-			v_gre_key_2 = 0;
-		}
-
-		/* {name: "key", bits: 32, when: "has_key == 1"}, */
-		v_gre_key_end_2 = fr_forget(skb, 66ULL + v_gre_key_size_2);
-		p_gre_key_end_2 = fr_pin(data + fr_bound(v_gre_key_end_2, 0x7f));
-		if (p_gre_key_end_2 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (v_gre_key_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_sort_truncated);
-
-		/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-		v_gre_sequence_present_2 = ((be8(data + 62) >> 4) & 1) == 1; /* gre.has_sequence */
-		if (v_gre_sequence_present_2) { /* sequence */
-			if (p_gre_key_end_2 + 4 > data_end)
-				return fr_up(skb, reason_sort_truncated);
-			v_gre_sequence_size_2 = 4;
-		} else {
-			/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-			v_gre_sequence_size_2 = 0;
-		}
-
-		/* {name: "sequence", bits: 32, when: "has_sequence == 1"}, */
-		v_gre_sequence_end_2 = fr_forget(skb, v_gre_key_end_2 + v_gre_sequence_size_2);
-		p_gre_sequence_end_2 = fr_pin(data + fr_bound(v_gre_sequence_end_2, 0x7f));
-		if (p_gre_sequence_end_2 > data_end)
-			return fr_up(skb, reason_sort_truncated);
-		if (v_gre_sequence_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_sort_truncated);
-
-		/* stack: ["eth", "ip", "udp", "gre"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_sort_super_packet);
-
-		/* match: "udp.dst_port": 4754 */
-		if (be16(data + 56) != 0x1292)
-			return fr_up(skb, reason_sort_no_match);
-
-		/* when: "gre.has_key == 1" */
-		if (((be8(data + 62) >> 5) & 1) != 1)
-			return fr_up(skb, reason_sort_no_match);
-
-		/* lookup: t: tenants: ["gre.key"] */
-		{
-			struct key_tenants key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_key = v_gre_key_2;
-			found = find_tenants(&key, lease, 0, &row_t_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_sort_changing);
-			if (found == FR_MISSING)
-				row_t_2 = NULL;
-		}
-		if (!row_t_2)
-			return fr_up(skb, reason_sort_no_tenants);
-
-		/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
-		return prog_sort_write2(skb, v_gre_key_2, row_t_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "gre"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_sort_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_sort_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_sort_not_ip);
 }

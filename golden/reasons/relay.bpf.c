@@ -19,18 +19,59 @@
 #define FR_LEVELS 1
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_tag {
+	__be16 length;
+	__u8 kind;
+} __attribute__((packed));
+
+struct hdr_tun {
+	__be32 id;
+} __attribute__((packed));
+
+struct hdr_loose {
+	__be16 length;
+} __attribute__((packed));
+
 /* table senders */
 struct key_senders {
-	__u8 m_from[16];
+	__u8 from[16];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_senders) == 16, "layout of key_senders");
 
 struct val_senders {
-	__u32 m_budget;
-	struct fr_endpoint m_to;
+	__u32 budget;
+	struct fr_endpoint to;
 	__u8 pad0[2];
-	struct fr_hop h_hop_to;
+	struct fr_hop hop_to;
 	__u8 pad1[4];
 } __packed_aligned(8);
 
@@ -38,18 +79,18 @@ _Static_assert(sizeof(struct val_senders) == 48, "layout of val_senders");
 
 /* the key of a group, and a receiver's row: listeners */
 struct group_listeners {
-	struct fr_endpoint m_server;
+	struct fr_endpoint server;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct group_listeners) == 20, "layout of group_listeners");
 
 struct receiver_listeners {
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_remote;
-	__u32 m_budget;
-	struct fr_hop h_hop_remote;
-	__u32 h_receiver;
+	struct fr_endpoint local;
+	struct fr_endpoint remote;
+	__u32 budget;
+	struct fr_hop hop_remote;
+	__u32 receiver;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct receiver_listeners) == 64, "layout of receiver_listeners");
@@ -152,12 +193,31 @@ enum {
 	reason_spread_no_rule,
 };
 
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_spread_unusable(__u32 state)
+{
+	switch (state) {
+	case FR_HOP_NEIGHBOUR:
+		return reason_spread_no_neighbour;
+	case FR_HOP_LOCAL:
+		return reason_spread_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_spread_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_spread_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_spread_prohibit;
+	default:
+		return reason_spread_no_route;
+	}
+}
+
 /* What is the same for all receivers. */
 struct prog_spread_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
-	__u64 v_ipv4_end;
+	__u64 ipv4_end;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -169,66 +229,70 @@ struct prog_spread_fan1 {
 };
 
 static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_listeners *row_r)
+					      void *front, struct receiver_listeners *r)
 {
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_udp *saved_udp = front + 34;
+
 	void *data;
 
 	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
-	__u32 credit0 = fr_credit(row_r->m_budget, 0);
+	__u32 credit0 = fr_credit(r->budget, 0);
 	__u64 spent0 = 1;
 	int admitted0 = fr_admit(credit0, spent0, 0);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, 0);
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_refused_budget);
+		return fr_decline(r->receiver, skb->len, reason_spread_refused_budget);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_contended);
+		return fr_decline(r->receiver, skb->len, reason_spread_contended);
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r->m_local.port) +
-				   bpf_htons(row_r->m_remote.port));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) +
-				 ld32(row_r->m_remote.addr + 12));
+	__be16 ipv4_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					   ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end)) {
 		fr_refund(credit0, spent0);
-		return fr_refuse(row_r->h_receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 	}
 
-	st64(data, ld64(row_r->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
-	st16(data + 18, bpf_htons(0)); /* ipv4: id */
-	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
-	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
-	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
-	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
-	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
-	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
-	st8(data + 44, be16(front + 34) & 255); /* tag: kind */
-	st16(data + 40, sum0);
-	st16(data + 24, sum1);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_tag *new_tag = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st8(&new_tag->kind, be16(&saved_udp->src_port) & 255);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0))) {
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		fr_refund(credit0, spent0);
-		return fr_refuse(row_r->h_receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 	}
 	same->copies0++;
-	fr_copied(row_r->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
@@ -237,57 +301,51 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ipv4_end = same->v_ipv4_end;
-	struct receiver_listeners *row_r = receiver_of_listeners(fan->list, i);
+	__u64 ipv4_end = same->ipv4_end;
+	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
+	struct hdr_tag *saved_tag = front + 42;
+	struct hdr_udp *saved_udp = front + 34;
 
-	if (!row_r)
+	if (!r)
 		return 1;
 
 	/* {match: "tag.length": 0, do: [{drop: "empty"}]}, */
-	if (be16(front + 42) == 0) { /* rule */
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_empty);
+	if (be16(&saved_tag->length) == 0) { /* rule */
+		return fr_decline(r->receiver, skb->len, reason_spread_empty);
 	}
 
 	/* {do: [{admit: {credit: "r.budget", cost: 1}}, {set: "tag.kind": "low(udp.src_port, ... */
-	if ((be16(front + 34) & 255) > 199)
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_unfit_tag_kind);
-	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_address_family);
-	if (!(fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_address_family);
-	if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_neighbour);
-		if (row_r->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_local);
-		if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_unreachable);
-		if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_blackhole);
-		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-	}
-	if (v_ipv4_end - 14 > row_r->h_hop_remote.mtu)
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
-	return prog_spread_copy1(same, skb, front, row_r);
+	if ((be16(&saved_udp->src_port) & 255) > 199)
+		return fr_decline(r->receiver, skb->len, reason_spread_unfit_tag_kind);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+	if (!fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len, prog_spread_unusable(r->hop_remote.state));
+	if (ipv4_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
+	return prog_spread_copy1(same, skb, front, r);
 }
 
-static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end)
+static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end)
 {
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
 
 	/* {match: "tag.kind": 1, do: [{fan_out: { */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
 
-	fr_put_v4(key.m_server.addr, ld32(data + 30));
-	key.m_server.port = be16(data + 36);
+	fr_put_v4(key.server.addr, ld32(ipv4->dst));
+	key.server.port = be16(&udp->dst_port);
 	list = list_of_listeners(&key);
 	if (!list)
 		return fr_up(skb, reason_spread_no_listeners);
 
-	if (unlikely(len > v_ipv4_end) && bpf_skb_change_tail(skb, v_ipv4_end, 0))
+	if (unlikely(len > ipv4_end) && bpf_skb_change_tail(skb, ipv4_end, 0))
 		return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -295,25 +353,29 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	if (!front)
 		return fr_up(skb, reason_spread_no_memory);
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_tag *saved_tag = front + 42;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(front + 40) ?
-		fr_sum_kind(skb, 40, ld16(front + 40),
-			    fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) +
-				    0x1100)) : FR_SUM_ABSENT;
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) -
-		((__u64)ld32(front + 26) + ld32(front + 30)) :
-		FR_ZERO + (__u16)~ld16(front + 40) -
-		((__u64)ld32(front + 34) + ld8(front + 44) + ld32(front + 26) + ld32(front + 30)) +
-		(__u8)(be16(front + 34) & 255);
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld8(&saved_tag->kind) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + (__u8)(be16(&saved_udp->src_port) & 255);
 
 	/* ipv4.checksum, without what depends on the receiver */
-	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) -
-		((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) +
-		(__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
-	same->v_ipv4_end = v_ipv4_end;
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
+		 64;
+	same->ipv4_end = ipv4_end;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -342,16 +404,34 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_spread_write1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end,
-					      __u64 v_partial_2, struct val_senders *row_s)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_spread_unusable_2(__u32 state)
+{
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_spread_local_2;
+	case FR_HOP_UNREACHABLE:
+		return reason_spread_unreachable_2;
+	case FR_HOP_BLACKHOLE:
+		return reason_spread_blackhole_2;
+	case FR_HOP_PROHIBIT:
+		return reason_spread_prohibit_2;
+	default:
+		return reason_spread_no_route_2;
+	}
+}
+
+static __always_inline int prog_spread_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+						__u64 partial, struct val_senders *s)
 {
 	__u64 clock = bpf_ktime_get_ns();
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
 
-	__s64 csum;
 	__u32 len = skb->len;
 
 	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
-	__u32 credit0 = fr_credit(row_s->m_budget, 0);
+	__u32 credit0 = fr_credit(s->budget, 0);
 	__u64 spent0 = 1;
 	__u64 admitted0 = fr_admit_timed(credit0, spent0, 0, clock);
 	if (admitted0 == FR_REFUSED) {
@@ -360,37 +440,35 @@ static __always_inline int prog_spread_write1(struct __sk_buff *skb, void *data,
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
 		return fr_up(skb, reason_spread_contended_2);
-	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x1 = ld32(data + 30); /* ipv4: src */
-	__u32 x2 = ld32(row_s->m_to.addr + 12); /* ipv4: dst */
-	__u16 x3 = ld16(data + 36); /* udp: src_port */
-	__u16 x4 = bpf_htons(row_s->m_to.port); /* udp: dst_port */
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(ipv4->dst);
+	__be32 ipv4_dst = ld32(s->to.addr + 12);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = bpf_htons(s->to.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x5 = ld32(data + 26);
-	__u16 x6 = ld16(data + 38);
-	__u64 was0 = (__u64)x5 + x1 + x6 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x6 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u16 x7 = ld16(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x7 + was0) + (__u64)x4 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld16(&udp->src_port) + udp_old_pseudo) +
+						(__u64)udp_dst_port + udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x8 = ld32(data + 18);
-	__u16 x9 = ld16(data + 22);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x8 + x9 + x5) + (__u64)x0 + x2 +
-				 64);
-	int direct = row_s->h_hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_old_checksum = ld16(&ipv4->checksum);
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ipv4_old_checksum) -
+					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					    old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst +
+					    64);
+	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ipv4_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ipv4_end, 0)) {
+	if (unlikely(len > ipv4_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ipv4_end, 0)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			return fr_up(skb, reason_spread_no_memory);
 		}
@@ -402,39 +480,122 @@ static __always_inline int prog_spread_write1(struct __sk_buff *skb, void *data,
 		}
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 24);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 24);
 
-	if (direct) {
-		st64(data, ld64(row_s->h_hop_to.dst));
-		st32(data + 8, ld32(row_s->h_hop_to.src + 2));
-	}
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x0);
-	st32(data + 26, x1);
-	st32(data + 30, x2);
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0)) {
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &s->hop_to);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
 		return fr_drop(len, reason_spread_fault);
 	}
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 24);
-	}
+	fr_complete_end(skb, csum, 18, 24);
 
 	fr_count(reason_spread_sent, len);
-	if (direct)
-		return bpf_redirect(row_s->h_hop_to.ifindex, 0);
-	return bpf_redirect_neigh(row_s->h_hop_to.ifindex, NULL, 0, 0);
+	return fr_send(&s->hop_to, direct);
+}
+
+static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease, __u64 ipv4_end)
+{
+	struct hdr_udp *udp = data + 34;
+	struct hdr_tag *tag = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (42ULL > ipv4_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_spread_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_super_packet);
+	if (udp_end != ipv4_end)
+		return fr_up(skb, reason_spread_udp_length);
+
+	/* tag: fields: [{name: "length", bits: 16, counts: "payload"}, {name: "kind", bits: 8... */
+	if ((void *)(tag + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (45ULL > udp_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (be8(&tag->kind) > 199)
+		return fr_up(skb, reason_spread_tag_kind);
+	__u64 tag_end = 45ULL + be16(&tag->length);
+	if (!(tag_end == udp_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_super_packet);
+	if (tag_end != udp_end)
+		return fr_up(skb, reason_spread_tag_length);
+
+	/* stack: ["eth", "ipv4", "udp", "tag"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_spread_super_packet);
+
+	/* {match: "tag.kind": 1, do: [{fan_out: { */
+	if (be8(&tag->kind) == 1) { /* rule */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45))
+			return fr_up(skb, reason_spread_partial_checksum);
+		if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+			return fr_up(skb, reason_spread_partial_checksum);
+		return prog_spread_fan1(skb, data, ipv4_end);
+	}
+
+	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
+	struct val_senders *s;
+	__u64 partial_2;
+	if (be8(&tag->kind) == 2) { /* rule */
+		{
+			struct key_senders key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			fr_put_v4(key.from, ld32(ipv4->src));
+			found = find_senders(&key, lease, 0, &s);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_spread_changing);
+			if (found == FR_MISSING)
+				s = NULL;
+		}
+		if (fr_has(s)) { /* rule */
+			if (1ULL != fr_is_v4(s->to.addr))
+				return fr_up(skb, reason_spread_address_family_2);
+			if (!fr_is_v4(s->to.addr))
+				return fr_up(skb, reason_spread_address_family_2);
+			partial_2 = fr_partial(skb);
+			if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= 45))
+				return fr_up(skb, reason_spread_partial_checksum);
+			if (!(skb->len <= ipv4_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+				return fr_up(skb, reason_spread_partial_checksum);
+			if (unlikely(!fr_usable(&s->hop_to)))
+				return fr_up(skb, prog_spread_unusable_2(s->hop_to.state));
+			if (ipv4_end - 14 > s->hop_to.mtu)
+				return fr_up(skb, reason_spread_too_big_2);
+			return prog_spread_udp_send(skb, data, ipv4_end, partial_2, s);
+		}
+	}
+
+	/* {match: {"tag.kind": 2 | 3, "tag.length": 0}, do: [{drop: "empty"}]}, */
+	if (be8(&tag->kind) >= 2 && be8(&tag->kind) <= 3 && be16(&tag->length) == 0) { /* rule */
+		return fr_drop(skb->len, reason_spread_empty_2);
+	}
+
+	/* spread: { */
+	return fr_up(skb, reason_spread_no_rule);
 }
 
 SEC("tc") int prog_spread(struct __sk_buff *skb)
@@ -442,16 +603,13 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ipv4_end;
-	__u64 v_udp_end;
-	__u64 v_tag_end;
-	__u64 v_partial;
-	__u64 v_partial_2;
-	struct val_senders *row_s;
 
 	fr_pull(skb, 45);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
@@ -467,133 +625,43 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			return fr_up(skb, reason_spread_link_broadcast);
 		return fr_up(skb, reason_spread_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "tag"] */
-	if (be16(data + 12) != 0x800)
+	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_spread_not_ipv4);
-	if (data + 34 > data_end)
+	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
-	if ((be8(data + 14) >> 4) != 4)
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_spread_ipv4_version);
-	if ((be8(data + 14) & 15) != 5)
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
 		return fr_up(skb, reason_spread_ip_options);
-	if ((be8(data + 20) >> 7) != 0)
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(data + 20) >> 5) & 1) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
 		return fr_up(skb, reason_spread_fragment);
-	if ((be16(data + 20) & 0x1fff) != 0)
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_spread_fragment);
-	if (be16(data + 16) < 20)
+	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_spread_ipv4_total_length);
-	v_ipv4_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-	if (v_ipv4_end > skb->len)
+	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
+	if (ipv4_end > skb->len)
 		return fr_up(skb, reason_spread_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-		       ld32(data + 26) + ld32(data + 30)))
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_spread_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(data + 26)))
+	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-		if (fr_multicast_v4(ld32(data + 30)))
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_spread_multicast);
 		return fr_up(skb, reason_spread_martian_destination);
 	}
-
-	/* stack: ["eth", "ipv4", "udp", "tag"] */
-	if (be8(data + 23) != 17)
+	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_spread_not_udp);
-	if (data + 42 > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (42ULL > v_ipv4_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be16(data + 38) < 8)
-		return fr_up(skb, reason_spread_udp_length);
-	v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-	if (!((v_udp_end == v_ipv4_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_spread_super_packet);
-	if (v_udp_end != v_ipv4_end)
-		return fr_up(skb, reason_spread_udp_length);
 
-	/* tag: fields: [{name: "length", bits: 16, counts: "payload"}, {name: "kind", bits: 8... */
-	if (data + 45 > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (45ULL > v_udp_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be8(data + 44) > 199)
-		return fr_up(skb, reason_spread_tag_kind);
-	v_tag_end = 45ULL + be16(data + 42); /* tag.length */
-	if (!((v_tag_end == v_udp_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_spread_super_packet);
-	if (v_tag_end != v_udp_end)
-		return fr_up(skb, reason_spread_tag_length);
-
-	/* stack: ["eth", "ipv4", "udp", "tag"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_super_packet);
-
-	/* {match: "tag.kind": 1, do: [{fan_out: { */
-	if (be8(data + 44) == 1) { /* rule */
-		v_partial = fr_partial(skb);
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 45)))
-			return fr_up(skb, reason_spread_partial_checksum);
-		if (!((skb->len <= v_ipv4_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ipv4_end - 1))))
-			return fr_up(skb, reason_spread_partial_checksum);
-		return prog_spread_fan1(skb, data, v_ipv4_end);
-	}
-
-	/* {match: "tag.kind": 2, lookup: s: senders: ["ip.src"], do: [{admit: {credit: "s.bud... */
-	if (be8(data + 44) == 2) { /* rule */
-		{
-			struct key_senders key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_from, ld32(data + 26));
-			found = find_senders(&key, lease, 0, &row_s);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_spread_changing);
-			if (found == FR_MISSING)
-				row_s = NULL;
-		}
-		if (fr_has(row_s)) { /* rule */
-			if (1ULL != (fr_is_v4(row_s->m_to.addr)))
-				return fr_up(skb, reason_spread_address_family_2);
-			if (!(fr_is_v4(row_s->m_to.addr)))
-				return fr_up(skb, reason_spread_address_family_2);
-			v_partial_2 = fr_partial(skb);
-			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-			      ((v_partial_2 >> 16) >= 45)))
-				return fr_up(skb, reason_spread_partial_checksum);
-			if (!((skb->len <= v_ipv4_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ipv4_end - 1))))
-				return fr_up(skb, reason_spread_partial_checksum);
-			if (unlikely(row_s->h_hop_to.state != FR_HOP_DIRECT &&
-				     row_s->h_hop_to.state != FR_HOP_NEIGHBOUR)) {
-				if (row_s->h_hop_to.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_spread_local_2);
-				if (row_s->h_hop_to.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_spread_unreachable_2);
-				if (row_s->h_hop_to.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_spread_blackhole_2);
-				if (row_s->h_hop_to.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_spread_prohibit_2);
-				return fr_up(skb, reason_spread_no_route_2);
-			}
-			if (v_ipv4_end - 14 > row_s->h_hop_to.mtu)
-				return fr_up(skb, reason_spread_too_big_2);
-			return prog_spread_write1(skb, data, v_ipv4_end, v_partial_2, row_s);
-		}
-	}
-
-	/* {match: {"tag.kind": 2 | 3, "tag.length": 0}, do: [{drop: "empty"}]}, */
-	if (((be8(data + 44) >= 2) && (be8(data + 44) <= 3)) && (be16(data + 42) == 0)) { /* rule */
-		return fr_drop(skb->len, reason_spread_empty_2);
-	}
-
-	/* spread: { */
-	return fr_up(skb, reason_spread_no_rule);
+	return prog_spread_udp(skb, data, data_end, lease, ipv4_end);
 }
 
 /*
@@ -614,57 +682,120 @@ enum {
 	reason_unwrap_fault,
 };
 
-static __always_inline int prog_unwrap_write1(struct __sk_buff *skb, void *data,
-					      __u64 v_payload_len)
+static __always_inline int prog_unwrap_udp_send(struct __sk_buff *skb, void *data,
+						__u64 payload_len)
 {
-	__s64 csum;
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 46;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data); /* eth: dst */
-	__u16 x1 = ld16(data + 4); /* eth: dst */
-	__u32 x2 = ld32(data + 6); /* eth: src */
-	__u16 x3 = ld16(data + 10); /* eth: src */
-	__u16 x4 = ld16(data + 46); /* ipv4: version ihl dscp ecn */
-	__u16 x5 = bpf_htons(v_payload_len + 20); /* ipv4: total_length */
-	__u32 x6 = ld32(data + 50); /* ipv4: id, ipv4: reserved df mf fragment_offset */
-	__u16 x7 = ld16(data + 54); /* ipv4: ttl protocol */
-	__u64 x8 = ld64(data + 58); /* ipv4: src, ipv4: dst */
+	__be32 eth_dst = ld32(eth->dst);
+	__be16 eth_dst_2 = ld16(eth->dst + 4);
+	__be32 eth_src = ld32(eth->src);
+	__be16 eth_src_2 = ld16(eth->src + 4);
+	__be16 ipv4_version_to_ecn = ld16(&ipv4->version_ihl);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 20);
+	__be32 ipv4_id_to_fragment_offset = ld32(&ipv4->id);
+	__be16 ipv4_ttl_protocol = ld16(&ipv4->ttl);
+	__be64 ipv4_src_ipv4_dst = ld64(ipv4->src);
 
 	/* inner.checksum */
-	__u16 old0 = ld16(data + 56);
-	__u16 x9 = ld16(data + 48);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x9) + x5);
+	__be16 inner_old_checksum = ld16(&ipv4->checksum);
+	__be16 inner_checksum = fr_checksum(fr_sum_of(inner_old_checksum) -
+					    (ld16(&ipv4->total_length)) + ipv4_total_length);
 
-	int err = fr_resize(skb, 66, 34, v_payload_len, 0);
+	int err = fr_resize(skb, 66, 34, payload_len, 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_unwrap_fault) :
-			fr_up(skb, reason_unwrap_no_memory);
+		return fr_failed(skb, len, err, reason_unwrap_fault, reason_unwrap_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 34 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_unwrap_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 20);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 20);
 
-	st32(data, x0);
-	st16(data + 4, x1);
-	st32(data + 6, x2);
-	st16(data + 10, x3);
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x4);
-	st16(data + 16, x5);
-	st32(data + 18, x6);
-	st16(data + 22, x7);
-	st64(data + 26, x8);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 20);
-	}
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	st32(new_eth->dst, eth_dst);
+	st16(new_eth->dst + 4, eth_dst_2);
+	st32(new_eth->src, eth_src);
+	st16(new_eth->src + 4, eth_src_2);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st32(&new_ipv4->id, ipv4_id_to_fragment_offset);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st64(new_ipv4->src, ipv4_src_ipv4_dst);
+	st16(&new_ipv4->checksum, inner_checksum);
+	fr_complete_end(skb, csum, 14, 20);
 
 	fr_count(reason_unwrap_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_unwrap_udp(struct __sk_buff *skb, void *data, void *data_end,
+					   __u64 outer_end)
+{
+	struct hdr_udp *udp = data + 34;
+	struct hdr_tun *tun = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 46;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if (42ULL > outer_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_unwrap_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == outer_end || skb->gso_size == 0))
+		return fr_up(skb, reason_unwrap_super_packet);
+	if (udp_end != outer_end)
+		return fr_up(skb, reason_unwrap_udp_length);
+
+	/* tun: fields: [{name: "id", bits: 32}] */
+	if ((void *)(tun + 1) > data_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if (46ULL > udp_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if (66ULL > udp_end)
+		return fr_up(skb, reason_unwrap_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_unwrap_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_unwrap_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_unwrap_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_unwrap_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_unwrap_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_unwrap_ipv4_total_length);
+	__u64 inner_end = 46ULL + be16(&ipv4->total_length);
+	if (inner_end > udp_end)
+		return fr_up(skb, reason_unwrap_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_unwrap_ipv4_checksum);
+
+	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_unwrap_super_packet);
+
+	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, "pass"] */
+	if (be16(&udp->checksum) != 0)
+		return fr_up(skb, reason_unwrap_udp_has_checksum);
+	__u64 payload_len = inner_end - 66;
+	if ((payload_len + 20) > 0xffff)
+		return fr_up(skb, reason_unwrap_length);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 ||
+	      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
+		return fr_up(skb, reason_unwrap_partial_checksum);
+	return prog_unwrap_udp_send(skb, data, payload_len);
 }
 
 SEC("tc") int prog_unwrap(struct __sk_buff *skb)
@@ -672,15 +803,13 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_outer_end;
-	__u64 v_udp_end;
-	__u64 v_inner_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
 
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* unwrap: { */
 	if (!fr_lease_valid(lease, now))
@@ -696,99 +825,43 @@ SEC("tc") int prog_unwrap(struct __sk_buff *skb)
 			return fr_up(skb, reason_unwrap_link_broadcast);
 		return fr_up(skb, reason_unwrap_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_unwrap_truncated);
 
 	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}] */
-	if (be16(data + 12) != 0x800)
+	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_unwrap_not_outer);
-	if (data + 34 > data_end)
+	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(data + 14) >> 4) != 4)
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(data + 14) & 15) != 5)
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
 		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(data + 20) >> 7) != 0)
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(data + 20) >> 5) & 1) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if ((be16(data + 20) & 0x1fff) != 0)
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(data + 16) < 20)
+	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	v_outer_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-	if (v_outer_end > skb->len)
+	__u64 outer_end = 14ULL + be16(&ipv4->total_length);
+	if (outer_end > skb->len)
 		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-		       ld32(data + 26) + ld32(data + 30)))
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_unwrap_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(data + 26)))
+	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_unwrap_martian_source);
-	if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-		if (fr_multicast_v4(ld32(data + 30)))
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_unwrap_multicast);
 		return fr_up(skb, reason_unwrap_martian_destination);
 	}
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}] */
-	if (be8(data + 23) != 17)
+	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_unwrap_not_udp);
-	if (data + 42 > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (42ULL > v_outer_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (be16(data + 38) < 8)
-		return fr_up(skb, reason_unwrap_udp_length);
-	v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-	if (!((v_udp_end == v_outer_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_unwrap_super_packet);
-	if (v_udp_end != v_outer_end)
-		return fr_up(skb, reason_unwrap_udp_length);
 
-	/* tun: fields: [{name: "id", bits: 32}] */
-	if (data + 46 > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (46ULL > v_udp_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (data + 66 > data_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if (66ULL > v_udp_end)
-		return fr_up(skb, reason_unwrap_truncated);
-	if ((be8(data + 46) >> 4) != 4)
-		return fr_up(skb, reason_unwrap_ipv4_version);
-	if ((be8(data + 46) & 15) != 5)
-		return fr_up(skb, reason_unwrap_ip_options);
-	if ((be8(data + 52) >> 7) != 0)
-		return fr_up(skb, reason_unwrap_ipv4_reserved);
-	if (((be8(data + 52) >> 5) & 1) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	if ((be16(data + 52) & 0x1fff) != 0)
-		return fr_up(skb, reason_unwrap_fragment);
-	if (be16(data + 48) < 20)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	v_inner_end = 46ULL + be16(data + 48); /* ipv4.total_length */
-	if (v_inner_end > v_udp_end)
-		return fr_up(skb, reason_unwrap_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 46) + ld32(data + 50) + ld32(data + 54) +
-		       ld32(data + 58) + ld32(data + 62)))
-		return fr_up(skb, reason_unwrap_ipv4_checksum);
-
-	/* stack: ["eth", {outer: "ipv4"}, "udp", "tun", {inner: "ipv4"}] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_unwrap_super_packet);
-
-	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, "pass"] */
-	if (be16(data + 40) != 0)
-		return fr_up(skb, reason_unwrap_udp_has_checksum);
-	v_payload_len = v_inner_end - 66;
-	if ((v_payload_len + 20) > 0xffff)
-		return fr_up(skb, reason_unwrap_length);
-	v_partial = fr_partial(skb);
-	if (!((v_partial == 0) ||
-	      (((v_partial >> 16) >= 66) &&
-	       ((v_partial & 0xffff) < ((66ULL + v_payload_len) - 1)))))
-		return fr_up(skb, reason_unwrap_partial_checksum);
-	return prog_unwrap_write1(skb, data, v_payload_len);
+	return prog_unwrap_udp(skb, data, data_end, outer_end);
 }
 
 /*
@@ -812,95 +885,171 @@ enum {
 	reason_tighten_blackhole, reason_tighten_prohibit,
 };
 
-static __always_inline int prog_tighten_write1(struct __sk_buff *skb, void *data, __u64 v_udp_end,
-					       __u64 v_loose_end, __u64 v_payload_len,
-					       __u64 v_partial, struct val_senders *row_s)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_tighten_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_tighten_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_tighten_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_tighten_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_tighten_prohibit;
+	default:
+		return reason_tighten_no_route;
+	}
+}
+
+static __always_inline int prog_tighten_udp_send(struct __sk_buff *skb, void *data, __u64 udp_end,
+						 __u64 loose_end, __u64 payload_len, __u64 partial,
+						 struct val_senders *s)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_loose *loose = data + 42;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
-	__u16 x1 = bpf_htons(v_payload_len + 28); /* ipv4: total_length */
-	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x3 = ld32(data + 30); /* ipv4: src */
-	__u32 x4 = ld32(row_s->m_to.addr + 12); /* ipv4: dst */
-	__u16 x5 = ld16(data + 36); /* udp: src_port */
-	__u16 x6 = bpf_htons(row_s->m_to.port); /* udp: dst_port */
-	__u16 x7 = bpf_htons(v_payload_len + 8); /* udp: length */
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(ipv4->dst);
+	__be32 ipv4_dst = ld32(s->to.addr + 12);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = bpf_htons(s->to.port);
+	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x8 = ld32(data + 26);
-	__u16 x9 = ld16(data + 38);
-	__u64 was0 = (__u64)x8 + x3 + x9 + 0x1100;
-	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u64 tail0 = 0;
-	if (unlikely(v_udp_end > 44 + v_payload_len)) {
-		tail0 = fr_sum64(skb, 44 + v_payload_len, v_udp_end - (44 + v_payload_len));
-		if (((v_loose_end - 34) & 1) != 0)
-			tail0 <<= 8;
-	}
-	__u16 x10 = ld16(data + 34);
-	__u16 x11 = ld16(data + 42);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x10 + x9 + x11 + was0 + tail0) +
-				 (__u64)x6 + x7 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u64 udp_cut_off = fr_sum_cut64(skb, 44 + payload_len, udp_end,
+					 ((loose_end - 34) & 1) != 0);
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld16(&udp->src_port) + old_udp_length +
+						 ld16(&loose->length) + udp_old_pseudo +
+						 udp_cut_off) + (__u64)udp_dst_port + udp_length +
+						 udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x12 = ld32(data + 16);
-	__u32 x13 = ld32(data + 20);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x12 + x13 + x8) + (__u64)x1 + x2 +
-				 x4 + 64);
-	int direct = row_s->h_hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_old_checksum = ld16(&ipv4->checksum);
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ipv4_old_checksum) -
+					   ((__u64)ld32(&ipv4->total_length) +
+					    ld32(ipv4->reserved_to_fragment_offset) +
+					    old_ipv4_src) + (__u64)ipv4_total_length +
+					    ipv4_ttl_protocol + ipv4_dst + 64);
+	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 44, 42, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 44, 42, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_tighten_fault) :
-			fr_up(skb, reason_tighten_no_memory);
+		return fr_failed(skb, len, err, reason_tighten_fault, reason_tighten_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_tighten_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 28);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 28);
 
-	if (direct) {
-		st64(data, ld64(row_s->h_hop_to.dst));
-		st32(data + 8, ld32(row_s->h_hop_to.src + 2));
-	}
-	st32(data + 12, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x2);
-	st32(data + 26, x3);
-	st32(data + 30, x4);
-	st16(data + 34, x5);
-	st16(data + 36, x6);
-	st16(data + 38, x7);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &s->hop_to);
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_tighten_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 28);
-	}
+	fr_complete_end(skb, csum, 14, 28);
 
 	fr_count(reason_tighten_sent, len);
-	if (direct)
-		return bpf_redirect(row_s->h_hop_to.ifindex, 0);
-	return bpf_redirect_neigh(row_s->h_hop_to.ifindex, NULL, 0, 0);
+	return fr_send(&s->hop_to, direct);
+}
+
+static __always_inline int prog_tighten_udp(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease, __u64 ipv4_end)
+{
+	struct hdr_udp *udp = data + 34;
+	struct hdr_loose *loose = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_tighten_truncated);
+	if (42ULL > ipv4_end)
+		return fr_up(skb, reason_tighten_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_tighten_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return fr_up(skb, reason_tighten_super_packet);
+	if (udp_end != ipv4_end)
+		return fr_up(skb, reason_tighten_udp_length);
+
+	/* loose: fields: [{name: "length", bits: 16, counts: "payload", slack: "any"}] */
+	if ((void *)(loose + 1) > data_end)
+		return fr_up(skb, reason_tighten_truncated);
+	if (44ULL > udp_end)
+		return fr_up(skb, reason_tighten_truncated);
+	__u64 loose_end = 44ULL + be16(&loose->length);
+	if (!(loose_end <= udp_end || skb->gso_size == 0))
+		return fr_up(skb, reason_tighten_super_packet);
+	if (loose_end > udp_end)
+		return fr_up(skb, reason_tighten_loose_length);
+
+	/* stack: ["eth", "ipv4", "udp", "loose"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_tighten_super_packet);
+
+	/* lookup: s: senders: ["ipv4.src"] */
+	struct val_senders *s;
+	{
+		struct key_senders key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.from, ld32(ipv4->src));
+		found = find_senders(&key, lease, 0, &s);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_tighten_changing :
+				     reason_tighten_no_senders);
+	}
+
+	/* do: [{pop: "loose"}, {send: {from: "udp.dst", to: "s.to"}}] */
+	if (1ULL != fr_is_v4(s->to.addr))
+		return fr_up(skb, reason_tighten_address_family);
+	if (!fr_is_v4(s->to.addr))
+		return fr_up(skb, reason_tighten_address_family);
+	__u64 payload_len = loose_end - 44;
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 ||
+	      ((partial >> 16) >= 44 && (partial & 0xffff) < ((44ULL + payload_len) - 1))))
+		return fr_up(skb, reason_tighten_partial_checksum);
+	if ((udp_end - loose_end) > 64)
+		return fr_up(skb, reason_tighten_padding);
+	if (unlikely(!fr_usable(&s->hop_to)))
+		return fr_up(skb, prog_tighten_unusable(s->hop_to.state));
+	if (28ULL + payload_len > s->hop_to.mtu)
+		return fr_up(skb, reason_tighten_too_big);
+	return prog_tighten_udp_send(skb, data, udp_end, loose_end, payload_len, partial, s);
 }
 
 SEC("tc") int prog_tighten(struct __sk_buff *skb)
@@ -908,16 +1057,13 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ipv4_end;
-	__u64 v_udp_end;
-	__u64 v_loose_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	struct val_senders *row_s;
 
 	fr_pull(skb, 44);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* tighten: { */
 	if (!fr_lease_valid(lease, now))
@@ -933,112 +1079,41 @@ SEC("tc") int prog_tighten(struct __sk_buff *skb)
 			return fr_up(skb, reason_tighten_link_broadcast);
 		return fr_up(skb, reason_tighten_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_tighten_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "loose"] */
-	if (be16(data + 12) != 0x800)
+	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_tighten_not_ipv4);
-	if (data + 34 > data_end)
+	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_tighten_truncated);
-	if ((be8(data + 14) >> 4) != 4)
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_tighten_ipv4_version);
-	if ((be8(data + 14) & 15) != 5)
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
 		return fr_up(skb, reason_tighten_ip_options);
-	if ((be8(data + 20) >> 7) != 0)
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_tighten_ipv4_reserved);
-	if (((be8(data + 20) >> 5) & 1) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
 		return fr_up(skb, reason_tighten_fragment);
-	if ((be16(data + 20) & 0x1fff) != 0)
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_tighten_fragment);
-	if (be16(data + 16) < 20)
+	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_tighten_ipv4_total_length);
-	v_ipv4_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-	if (v_ipv4_end > skb->len)
+	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
+	if (ipv4_end > skb->len)
 		return fr_up(skb, reason_tighten_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-		       ld32(data + 26) + ld32(data + 30)))
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_tighten_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(data + 26)))
+	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_tighten_martian_source);
-	if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-		if (fr_multicast_v4(ld32(data + 30)))
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_tighten_multicast);
 		return fr_up(skb, reason_tighten_martian_destination);
 	}
-
-	/* stack: ["eth", "ipv4", "udp", "loose"] */
-	if (be8(data + 23) != 17)
+	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_tighten_not_udp);
-	if (data + 42 > data_end)
-		return fr_up(skb, reason_tighten_truncated);
-	if (42ULL > v_ipv4_end)
-		return fr_up(skb, reason_tighten_truncated);
-	if (be16(data + 38) < 8)
-		return fr_up(skb, reason_tighten_udp_length);
-	v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-	if (!((v_udp_end == v_ipv4_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_tighten_super_packet);
-	if (v_udp_end != v_ipv4_end)
-		return fr_up(skb, reason_tighten_udp_length);
 
-	/* loose: fields: [{name: "length", bits: 16, counts: "payload", slack: "any"}] */
-	if (data + 44 > data_end)
-		return fr_up(skb, reason_tighten_truncated);
-	if (44ULL > v_udp_end)
-		return fr_up(skb, reason_tighten_truncated);
-	v_loose_end = 44ULL + be16(data + 42); /* loose.length */
-	if (!((v_loose_end <= v_udp_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_tighten_super_packet);
-	if (v_loose_end > v_udp_end)
-		return fr_up(skb, reason_tighten_loose_length);
-
-	/* stack: ["eth", "ipv4", "udp", "loose"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_tighten_super_packet);
-
-	/* lookup: s: senders: ["ipv4.src"] */
-	{
-		struct key_senders key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		fr_put_v4(key.m_from, ld32(data + 26));
-		found = find_senders(&key, lease, 0, &row_s);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_tighten_changing);
-		if (found == FR_MISSING)
-			row_s = NULL;
-	}
-	if (!row_s)
-		return fr_up(skb, reason_tighten_no_senders);
-
-	/* do: [{pop: "loose"}, {send: {from: "udp.dst", to: "s.to"}}] */
-	if (1ULL != (fr_is_v4(row_s->m_to.addr)))
-		return fr_up(skb, reason_tighten_address_family);
-	if (!(fr_is_v4(row_s->m_to.addr)))
-		return fr_up(skb, reason_tighten_address_family);
-	v_payload_len = v_loose_end - 44;
-	v_partial = fr_partial(skb);
-	if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-	      (((v_partial >> 16) >= 44) &&
-	       ((v_partial & 0xffff) < ((44ULL + v_payload_len) - 1)))))
-		return fr_up(skb, reason_tighten_partial_checksum);
-	if ((v_udp_end - v_loose_end) > 64)
-		return fr_up(skb, reason_tighten_padding);
-	if (unlikely(row_s->h_hop_to.state != FR_HOP_DIRECT &&
-		     row_s->h_hop_to.state != FR_HOP_NEIGHBOUR)) {
-		if (row_s->h_hop_to.state == FR_HOP_LOCAL)
-			return fr_up(skb, reason_tighten_local);
-		if (row_s->h_hop_to.state == FR_HOP_UNREACHABLE)
-			return fr_up(skb, reason_tighten_unreachable);
-		if (row_s->h_hop_to.state == FR_HOP_BLACKHOLE)
-			return fr_up(skb, reason_tighten_blackhole);
-		if (row_s->h_hop_to.state == FR_HOP_PROHIBIT)
-			return fr_up(skb, reason_tighten_prohibit);
-		return fr_up(skb, reason_tighten_no_route);
-	}
-	if (28ULL + v_payload_len > row_s->h_hop_to.mtu)
-		return fr_up(skb, reason_tighten_too_big);
-	return prog_tighten_write1(skb, data, v_udp_end, v_loose_end, v_payload_len, v_partial,
-				   row_s);
+	return prog_tighten_udp(skb, data, data_end, lease, ipv4_end);
 }

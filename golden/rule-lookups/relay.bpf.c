@@ -16,33 +16,66 @@
 #define FR_NEEDS_SAME 8
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_msg {
+	__be16 id;
+	__u8 kind;
+} __attribute__((packed));
+
 /* table first */
 struct key_first {
-	__u16 m_id;
+	__u16 id;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_first) == 4, "layout of key_first");
 
 struct val_first {
-	__u8 m_limit;
+	__u8 limit;
 	__u8 pad0[1];
-	struct fr_endpoint m_to;
-	struct fr_hop h_hop_to;
+	struct fr_endpoint to;
+	struct fr_hop hop_to;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_first) == 40, "layout of val_first");
 
 /* table also */
 struct key_also {
-	__u8 m_limit;
+	__u8 limit;
 	__u8 pad0[3];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_also) == 4, "layout of key_also");
 
 struct val_also {
-	__u8 m_allowed;
+	__u8 allowed;
 	__u8 pad0[7];
 } __packed_aligned(8);
 
@@ -50,30 +83,30 @@ _Static_assert(sizeof(struct val_also) == 8, "layout of val_also");
 
 /* table second */
 struct key_second {
-	__u16 m_id;
+	__u16 id;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_second) == 4, "layout of key_second");
 
 struct val_second {
-	struct fr_endpoint m_to;
+	struct fr_endpoint to;
 	__u8 pad0[2];
-	struct fr_hop h_hop_to;
+	struct fr_hop hop_to;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_second) == 40, "layout of val_second");
 
 /* table muted */
 struct key_muted {
-	__u16 m_who;
+	__u16 who;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_muted) == 4, "layout of key_muted");
 
 struct val_muted {
-	__u8 m_until;
+	__u8 until;
 	__u8 pad0[7];
 } __packed_aligned(8);
 
@@ -81,19 +114,19 @@ _Static_assert(sizeof(struct val_muted) == 8, "layout of val_muted");
 
 /* the key of a group, and a receiver's row: listeners */
 struct group_listeners {
-	__u16 m_id;
+	__u16 id;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct group_listeners) == 4, "layout of group_listeners");
 
 struct receiver_listeners {
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_remote;
-	__u16 m_who;
+	struct fr_endpoint local;
+	struct fr_endpoint remote;
+	__u16 who;
 	__u8 pad0[2];
-	struct fr_hop h_hop_remote;
-	__u32 h_receiver;
+	struct fr_hop hop_remote;
+	__u32 receiver;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct receiver_listeners) == 64, "layout of receiver_listeners");
@@ -259,42 +292,59 @@ enum {
 	reason_relay_no_second, reason_relay_no_rule,
 };
 
-static __always_inline int prog_relay_write1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end,
-					     __u64 v_partial, struct val_first *row_a)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_relay_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_relay_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_relay_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_relay_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_relay_prohibit;
+	default:
+		return reason_relay_no_route;
+	}
+}
+
+static __always_inline int prog_relay_udp_send(struct __sk_buff *skb, void *data, __u64 ipv4_end,
+					       __u64 partial, struct val_first *a)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x1 = ld32(data + 30); /* ipv4: src */
-	__u32 x2 = ld32(row_a->m_to.addr + 12); /* ipv4: dst */
-	__u16 x3 = ld16(data + 36); /* udp: src_port */
-	__u16 x4 = bpf_htons(row_a->m_to.port); /* udp: dst_port */
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(ipv4->dst);
+	__be32 ipv4_dst = ld32(a->to.addr + 12);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = bpf_htons(a->to.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x5 = ld32(data + 26);
-	__u16 x6 = ld16(data + 38);
-	__u64 was0 = (__u64)x5 + x1 + x6 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x6 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u16 x7 = ld16(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x7 + was0) + (__u64)x4 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld16(&udp->src_port) + udp_old_pseudo) +
+						(__u64)udp_dst_port + udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x8 = ld32(data + 18);
-	__u16 x9 = ld16(data + 22);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x8 + x9 + x5) + (__u64)x0 + x2 +
-				 64);
-	int direct = row_a->h_hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_old_checksum = ld16(&ipv4->checksum);
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ipv4_old_checksum) -
+					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					    old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst +
+					    64);
+	int direct = a->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ipv4_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ipv4_end, 0))
+	if (unlikely(len > ipv4_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ipv4_end, 0))
 			return fr_up(skb, reason_relay_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -302,75 +352,70 @@ static __always_inline int prog_relay_write1(struct __sk_buff *skb, void *data, 
 			return fr_drop(len, reason_relay_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 24);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 24);
 
-	if (direct) {
-		st64(data, ld64(row_a->h_hop_to.dst));
-		st32(data + 8, ld32(row_a->h_hop_to.src + 2));
-	}
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x0);
-	st32(data + 26, x1);
-	st32(data + 30, x2);
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &a->hop_to);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_relay_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 24);
-	}
+	fr_complete_end(skb, csum, 18, 24);
 
 	fr_count(reason_relay_sent, len);
-	if (direct)
-		return bpf_redirect(row_a->h_hop_to.ifindex, 0);
-	return bpf_redirect_neigh(row_a->h_hop_to.ifindex, NULL, 0, 0);
+	return fr_send(&a->hop_to, direct);
 }
 
-static __always_inline int prog_relay_write2(struct __sk_buff *skb, void *data, __u64 v_ipv4_end,
-					     __u64 v_partial_2, struct val_second *row_c)
+static __always_inline int prog_relay_udp_rest_send(struct __sk_buff *skb, void *data,
+						    __u64 ipv4_end, __u64 partial,
+						    struct val_second *c)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x1 = ld32(data + 30); /* ipv4: src */
-	__u32 x2 = ld32(row_c->m_to.addr + 12); /* ipv4: dst */
-	__u16 x3 = ld16(data + 36); /* udp: src_port */
-	__u16 x4 = bpf_htons(row_c->m_to.port); /* udp: dst_port */
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(ipv4->dst);
+	__be32 ipv4_dst = ld32(c->to.addr + 12);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = bpf_htons(c->to.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x5 = ld32(data + 26);
-	__u16 x6 = ld16(data + 38);
-	__u64 was0 = (__u64)x5 + x1 + x6 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x6 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u16 x7 = ld16(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x7 + was0) + (__u64)x4 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld16(&udp->src_port) + udp_old_pseudo) +
+						(__u64)udp_dst_port + udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x8 = ld32(data + 18);
-	__u16 x9 = ld16(data + 22);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x8 + x9 + x5) + (__u64)x0 + x2 +
-				 64);
-	int direct = row_c->h_hop_to.state == FR_HOP_DIRECT;
+	__be16 ipv4_old_checksum = ld16(&ipv4->checksum);
+	__be16 ipv4_checksum = fr_checksum(fr_sum_of(ipv4_old_checksum) -
+					   ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl) +
+					    old_ipv4_src) + (__u64)ipv4_ttl_protocol + ipv4_dst +
+					    64);
+	int direct = c->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ipv4_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ipv4_end, 0))
+	if (unlikely(len > ipv4_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ipv4_end, 0))
 			return fr_up(skb, reason_relay_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -378,40 +423,34 @@ static __always_inline int prog_relay_write2(struct __sk_buff *skb, void *data, 
 			return fr_drop(len, reason_relay_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 24);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 24);
 
-	if (direct) {
-		st64(data, ld64(row_c->h_hop_to.dst));
-		st32(data + 8, ld32(row_c->h_hop_to.src + 2));
-	}
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x0);
-	st32(data + 26, x1);
-	st32(data + 30, x2);
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &c->hop_to);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_relay_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 24);
-	}
+	fr_complete_end(skb, csum, 18, 24);
 
 	fr_count(reason_relay_sent, len);
-	if (direct)
-		return bpf_redirect(row_c->h_hop_to.ifindex, 0);
-	return bpf_redirect_neigh(row_c->h_hop_to.ifindex, NULL, 0, 0);
+	return fr_send(&c->hop_to, direct);
 }
 
-static __always_inline int prog_relay_write3(struct __sk_buff *skb)
+static __always_inline int prog_relay_udp_rest_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -419,24 +458,173 @@ static __always_inline int prog_relay_write3(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int prog_relay_udp_rest(struct __sk_buff *skb, void *data,
+					       const struct fr_lease *lease, __u64 ipv4_end)
+{
+	struct hdr_msg *msg = data + 42;
+
+	/* {lookup: "m?": muted: ["msg.id"], when: "m && m.until > msg.kind", do: [{drop: "mut... */
+	struct val_muted *m;
+	{
+		struct key_muted key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.who = be16(&msg->id);
+		found = find_muted(&key, lease, 48, &m);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_relay_changing);
+		if (found == FR_MISSING)
+			m = NULL;
+	}
+	if (fr_has(m) && m->until > be8(&msg->kind)) { /* rule */
+		return fr_drop(skb->len, reason_relay_muted);
+	}
+
+	/* {match: "msg.kind": 7, lookup: c: second: ["msg.id"], do: [{send: {from: "udp.dst",... */
+	struct val_second *c;
+	__u64 partial;
+	if (be8(&msg->kind) == 7) { /* rule */
+		{
+			struct key_second key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			key.id = be16(&msg->id);
+			found = find_second(&key, lease, 56, &c);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_relay_changing);
+			if (found == FR_MISSING)
+				c = NULL;
+		}
+		if (fr_has(c)) { /* rule */
+			if (1ULL != fr_is_v4(c->to.addr))
+				return fr_up(skb, reason_relay_address_family);
+			if (!fr_is_v4(c->to.addr))
+				return fr_up(skb, reason_relay_address_family);
+			partial = fr_partial(skb);
+			if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45))
+				return fr_up(skb, reason_relay_partial_checksum);
+			if (!(skb->len <= ipv4_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+				return fr_up(skb, reason_relay_partial_checksum);
+			if (unlikely(!fr_usable(&c->hop_to)))
+				return fr_up(skb, prog_relay_unusable(c->hop_to.state));
+			if (ipv4_end - 14 > c->hop_to.mtu)
+				return fr_up(skb, reason_relay_too_big);
+			return prog_relay_udp_rest_send(skb, data, ipv4_end, partial, c);
+		}
+	}
+
+	/* {match: "msg.kind": >=8, lookup: c: second: ["msg.id"], do: ["pass"]}, */
+	if (be8(&msg->kind) >= 8) { /* rule */
+		struct val_second *c_2;
+		{
+			struct key_second key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			key.id = be16(&msg->id);
+			found = find_second(&key, lease, 96, &c_2);
+			if (found != FR_FOUND)
+				return fr_up(skb, found == FR_CHANGING ? reason_relay_changing :
+					     reason_relay_no_second);
+		}
+		return prog_relay_udp_rest_send_2(skb);
+	}
+
+	/* relay: { */
+	return fr_up(skb, reason_relay_no_rule);
+}
+
+static __always_inline int prog_relay_udp(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 ipv4_end)
+{
+	struct hdr_udp *udp = data + 34;
+	struct hdr_msg *msg = data + 42;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_relay_truncated);
+	if (42ULL > ipv4_end)
+		return fr_up(skb, reason_relay_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_relay_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return fr_up(skb, reason_relay_super_packet);
+	if (udp_end != ipv4_end)
+		return fr_up(skb, reason_relay_udp_length);
+
+	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
+	if ((void *)(msg + 1) > data_end)
+		return fr_up(skb, reason_relay_truncated);
+	if (45ULL > udp_end)
+		return fr_up(skb, reason_relay_truncated);
+
+	/* stack: ["eth", "ipv4", "udp", "msg"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_relay_super_packet);
+
+	/* {lookup: {a: first: ["msg.id"], b: also: ["a.limit"]}, when: "b.allowed && msg.kind... */
+	struct val_first *a;
+	{
+		struct key_first key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.id = be16(&msg->id);
+		found = find_first(&key, lease, 0, &a);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_relay_changing);
+		if (found == FR_MISSING)
+			a = NULL;
+	}
+	struct val_also *b;
+	__u64 partial;
+	if (fr_has(a)) { /* rule */
+		{
+			struct key_also key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			key.limit = a->limit;
+			found = find_also(&key, lease, 40, &b);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_relay_changing);
+			if (found == FR_MISSING)
+				b = NULL;
+		}
+		if (fr_has(b)) { /* rule */
+			if (b->allowed && be8(&msg->kind) <= a->limit) { /* rule */
+				if (1ULL != fr_is_v4(a->to.addr))
+					return fr_up(skb, reason_relay_address_family);
+				if (!fr_is_v4(a->to.addr))
+					return fr_up(skb, reason_relay_address_family);
+				partial = fr_partial(skb);
+				if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45))
+					return fr_up(skb, reason_relay_partial_checksum);
+				if (!(skb->len <= ipv4_end ||
+				      ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+					return fr_up(skb, reason_relay_partial_checksum);
+				if (unlikely(!fr_usable(&a->hop_to)))
+					return fr_up(skb, prog_relay_unusable(a->hop_to.state));
+				if (ipv4_end - 14 > a->hop_to.mtu)
+					return fr_up(skb, reason_relay_too_big);
+				return prog_relay_udp_send(skb, data, ipv4_end, partial, a);
+			}
+		}
+	}
+
+	return prog_relay_udp_rest(skb, data, lease, ipv4_end);
+}
+
 SEC("tc") int prog_relay(struct __sk_buff *skb)
 {
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ipv4_end;
-	__u64 v_udp_end;
-	__u64 v_partial;
-	__u64 v_partial_2;
-	struct val_first *row_a;
-	struct val_also *row_b;
-	struct val_muted *row_m;
-	struct val_second *row_c;
-	struct val_second *row_c_2;
 
 	fr_pull(skb, 45);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* relay: { */
 	if (!fr_lease_valid(lease, now))
@@ -452,200 +640,43 @@ SEC("tc") int prog_relay(struct __sk_buff *skb)
 			return fr_up(skb, reason_relay_link_broadcast);
 		return fr_up(skb, reason_relay_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "msg"] */
-	if (be16(data + 12) != 0x800)
+	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_relay_not_ipv4);
-	if (data + 34 > data_end)
+	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_relay_truncated);
-	if ((be8(data + 14) >> 4) != 4)
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_relay_ipv4_version);
-	if ((be8(data + 14) & 15) != 5)
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
 		return fr_up(skb, reason_relay_ip_options);
-	if ((be8(data + 20) >> 7) != 0)
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_relay_ipv4_reserved);
-	if (((be8(data + 20) >> 5) & 1) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
 		return fr_up(skb, reason_relay_fragment);
-	if ((be16(data + 20) & 0x1fff) != 0)
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_relay_fragment);
-	if (be16(data + 16) < 20)
+	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_relay_ipv4_total_length);
-	v_ipv4_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-	if (v_ipv4_end > skb->len)
+	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
+	if (ipv4_end > skb->len)
 		return fr_up(skb, reason_relay_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-		       ld32(data + 26) + ld32(data + 30)))
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_relay_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(data + 26)))
+	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_relay_martian_source);
-	if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-		if (fr_multicast_v4(ld32(data + 30)))
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_relay_multicast);
 		return fr_up(skb, reason_relay_martian_destination);
 	}
-
-	/* stack: ["eth", "ipv4", "udp", "msg"] */
-	if (be8(data + 23) != 17)
+	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_relay_not_udp);
-	if (data + 42 > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (42ULL > v_ipv4_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (be16(data + 38) < 8)
-		return fr_up(skb, reason_relay_udp_length);
-	v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-	if (!((v_udp_end == v_ipv4_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_relay_super_packet);
-	if (v_udp_end != v_ipv4_end)
-		return fr_up(skb, reason_relay_udp_length);
 
-	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
-	if (data + 45 > data_end)
-		return fr_up(skb, reason_relay_truncated);
-	if (45ULL > v_udp_end)
-		return fr_up(skb, reason_relay_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "msg"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_relay_super_packet);
-
-	/* {lookup: {a: first: ["msg.id"], b: also: ["a.limit"]}, when: "b.allowed && msg.kind... */
-	{
-		struct key_first key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.m_id = be16(data + 42);
-		found = find_first(&key, lease, 0, &row_a);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_relay_changing);
-		if (found == FR_MISSING)
-			row_a = NULL;
-	}
-	if (fr_has(row_a)) { /* rule */
-		{
-			struct key_also key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_limit = row_a->m_limit;
-			found = find_also(&key, lease, 40, &row_b);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_relay_changing);
-			if (found == FR_MISSING)
-				row_b = NULL;
-		}
-		if (fr_has(row_b)) { /* rule */
-			if (row_b->m_allowed && (be8(data + 44) <= row_a->m_limit)) { /* rule */
-				if (1ULL != (fr_is_v4(row_a->m_to.addr)))
-					return fr_up(skb, reason_relay_address_family);
-				if (!(fr_is_v4(row_a->m_to.addr)))
-					return fr_up(skb, reason_relay_address_family);
-				v_partial = fr_partial(skb);
-				if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-				      ((v_partial >> 16) >= 45)))
-					return fr_up(skb, reason_relay_partial_checksum);
-				if (!((skb->len <= v_ipv4_end) ||
-				      (((__u64)fr_partial(skb) & 0xffff) < (v_ipv4_end - 1))))
-					return fr_up(skb, reason_relay_partial_checksum);
-				if (unlikely(row_a->h_hop_to.state != FR_HOP_DIRECT &&
-					     row_a->h_hop_to.state != FR_HOP_NEIGHBOUR)) {
-					if (row_a->h_hop_to.state == FR_HOP_LOCAL)
-						return fr_up(skb, reason_relay_local);
-					if (row_a->h_hop_to.state == FR_HOP_UNREACHABLE)
-						return fr_up(skb, reason_relay_unreachable);
-					if (row_a->h_hop_to.state == FR_HOP_BLACKHOLE)
-						return fr_up(skb, reason_relay_blackhole);
-					if (row_a->h_hop_to.state == FR_HOP_PROHIBIT)
-						return fr_up(skb, reason_relay_prohibit);
-					return fr_up(skb, reason_relay_no_route);
-				}
-				if (v_ipv4_end - 14 > row_a->h_hop_to.mtu)
-					return fr_up(skb, reason_relay_too_big);
-				return prog_relay_write1(skb, data, v_ipv4_end, v_partial, row_a);
-			}
-		}
-	}
-
-	/* {lookup: "m?": muted: ["msg.id"], when: "m && m.until > msg.kind", do: [{drop: "mut... */
-	{
-		struct key_muted key __attribute__((aligned(8))) = {};
-		enum fr_found found;
-
-		key.m_who = be16(data + 42);
-		found = find_muted(&key, lease, 48, &row_m);
-		if (unlikely(found == FR_CHANGING))
-			return fr_up(skb, reason_relay_changing);
-		if (found == FR_MISSING)
-			row_m = NULL;
-	}
-	if (fr_has(row_m) && (row_m->m_until > be8(data + 44))) { /* rule */
-		return fr_drop(skb->len, reason_relay_muted);
-	}
-
-	/* {match: "msg.kind": 7, lookup: c: second: ["msg.id"], do: [{send: {from: "udp.dst",... */
-	if (be8(data + 44) == 7) { /* rule */
-		{
-			struct key_second key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_id = be16(data + 42);
-			found = find_second(&key, lease, 56, &row_c);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_relay_changing);
-			if (found == FR_MISSING)
-				row_c = NULL;
-		}
-		if (fr_has(row_c)) { /* rule */
-			if (1ULL != (fr_is_v4(row_c->m_to.addr)))
-				return fr_up(skb, reason_relay_address_family);
-			if (!(fr_is_v4(row_c->m_to.addr)))
-				return fr_up(skb, reason_relay_address_family);
-			v_partial_2 = fr_partial(skb);
-			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-			      ((v_partial_2 >> 16) >= 45)))
-				return fr_up(skb, reason_relay_partial_checksum);
-			if (!((skb->len <= v_ipv4_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ipv4_end - 1))))
-				return fr_up(skb, reason_relay_partial_checksum);
-			if (unlikely(row_c->h_hop_to.state != FR_HOP_DIRECT &&
-				     row_c->h_hop_to.state != FR_HOP_NEIGHBOUR)) {
-				if (row_c->h_hop_to.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_relay_local);
-				if (row_c->h_hop_to.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_relay_unreachable);
-				if (row_c->h_hop_to.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_relay_blackhole);
-				if (row_c->h_hop_to.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_relay_prohibit);
-				return fr_up(skb, reason_relay_no_route);
-			}
-			if (v_ipv4_end - 14 > row_c->h_hop_to.mtu)
-				return fr_up(skb, reason_relay_too_big);
-			return prog_relay_write2(skb, data, v_ipv4_end, v_partial_2, row_c);
-		}
-	}
-
-	/* {match: "msg.kind": >=8, lookup: c: second: ["msg.id"], do: ["pass"]}, */
-	if (be8(data + 44) >= 8) { /* rule */
-		{
-			struct key_second key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_id = be16(data + 42);
-			found = find_second(&key, lease, 96, &row_c_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_relay_changing);
-			if (found == FR_MISSING)
-				row_c_2 = NULL;
-		}
-		if (!row_c_2)
-			return fr_up(skb, reason_relay_no_second);
-		return prog_relay_write3(skb);
-	}
-
-	/* relay: { */
-	return fr_up(skb, reason_relay_no_rule);
+	return prog_relay_udp(skb, data, data_end, lease, ipv4_end);
 }
 
 /*
@@ -670,6 +701,25 @@ enum {
 	reason_spread_no_second, reason_spread_no_rule,
 };
 
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_spread_unusable(__u32 state)
+{
+	switch (state) {
+	case FR_HOP_NEIGHBOUR:
+		return reason_spread_no_neighbour;
+	case FR_HOP_LOCAL:
+		return reason_spread_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_spread_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_spread_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_spread_prohibit;
+	default:
+		return reason_spread_no_route;
+	}
+}
+
 /* What is the same for all receivers. */
 struct prog_spread_same1 {
 	__u32 kind0;
@@ -677,7 +727,7 @@ struct prog_spread_same1 {
 	__u64 rest1;
 	__u32 kind2;
 	__u64 rest2;
-	__u64 v_ipv4_end;
+	__u64 ipv4_end;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -689,101 +739,108 @@ struct prog_spread_fan1 {
 };
 
 static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_listeners *row_r,
-					      struct val_first *row_a)
+					      void *front, struct receiver_listeners *r,
+					      struct val_first *a)
 {
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+
 	void *data;
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r->m_local.port) +
-				   bpf_htons(row_r->m_remote.port) + (__u8)(row_a->m_limit));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) + (__u8)(a->limit));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_checksum = 0;
 
 	/* ipv4.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) +
-				 ld32(row_r->m_remote.addr + 12));
+	__be16 ipv4_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					   ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 
-	st64(data, ld64(row_r->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
-	st16(data + 18, bpf_htons(0)); /* ipv4: id */
-	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
-	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
-	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
-	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
-	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
-	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
-	st8(data + 44, row_a->m_limit); /* msg: kind */
-	st16(data + 40, sum0);
-	st16(data + 24, sum1);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_msg *new_msg = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st8(&new_msg->kind, a->limit);
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ipv4_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0)))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_spread_refused_by_device);
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 	same->copies0++;
-	fr_copied(row_r->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
 static __always_inline long prog_spread_copy2(struct prog_spread_same1 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_listeners *row_r)
+					      void *front, struct receiver_listeners *r)
 {
+	struct hdr_msg *saved_msg = front + 42;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+
 	void *data;
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
-	__u16 sum0;
-	if (same->kind2 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest2 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest2 + now0 + (__u64)bpf_htons(row_r->m_local.port) +
-				   bpf_htons(row_r->m_remote.port));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum_2;
+	if (same->kind2 == FR_SUM_PENDING)
+		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
+	else
+		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
+						   (__u64)bpf_htons(r->local.port) +
+						   bpf_htons(r->remote.port));
 	if (same->kind2 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_checksum_2 = 0;
 
 	/* ipv4.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) +
-				 ld32(row_r->m_remote.addr + 12));
+	__be16 ipv4_checksum_2 = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					     ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 45 > (void *)(long)skb->data_end))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 
-	st64(data, ld64(row_r->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
-	st8(data + 44, ld8(front + 44));
-	st16(data + 18, bpf_htons(0)); /* ipv4: id */
-	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
-	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
-	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
-	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
-	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
-	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
-	st16(data + 40, sum0);
-	st16(data + 24, sum1);
+	struct hdr_msg *new_msg = data + 42;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	fr_link(data, &r->hop_remote);
+	st8(&new_msg->kind, ld8(&saved_msg->kind));
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum_2);
+	st16(&new_ipv4->checksum, ipv4_checksum_2);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 27);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0)))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_spread_refused_by_device);
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 	same->copies0++;
-	fr_copied(row_r->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
@@ -792,137 +849,107 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ipv4_end = same->v_ipv4_end;
-	struct val_muted *row_m;
-	struct val_first *row_a;
-	struct val_second *row_a_2;
-	struct receiver_listeners *row_r = receiver_of_listeners(fan->list, i);
+	__u64 ipv4_end = same->ipv4_end;
+	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
+	struct hdr_msg *saved_msg = front + 42;
 	const struct fr_lease *lease = fr_the_lease();
 
-	if (!row_r)
+	if (!r)
 		return 1;
 
 	/* {lookup: m: muted: ["r.who"], when: "msg.kind < m.until", do: [{drop: "muted"}]}, */
+	struct val_muted *m;
 	{
 		struct key_muted key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
-		key.m_who = row_r->m_who;
-		found = find_muted(&key, lease, 0, &row_m);
+		key.who = r->who;
+		found = find_muted(&key, lease, 0, &m);
 		if (unlikely(found == FR_CHANGING))
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_changing);
+			return fr_decline(r->receiver, skb->len, reason_spread_changing);
 		if (found == FR_MISSING)
-			row_m = NULL;
+			m = NULL;
 	}
-	if (fr_has(row_m)) { /* rule */
-		if (be8(front + 44) < row_m->m_until) { /* rule */
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_muted);
+	if (fr_has(m)) { /* rule */
+		if (be8(&saved_msg->kind) < m->until) { /* rule */
+			return fr_decline(r->receiver, skb->len, reason_spread_muted);
 		}
 	}
 
 	/* {lookup: a: first: ["r.who"], do: [{set: "msg.kind": "a.limit"}, {send: {from: "r.l... */
+	struct val_first *a;
 	{
 		struct key_first key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
-		key.m_id = row_r->m_who;
-		found = find_first(&key, lease, 8, &row_a);
+		key.id = r->who;
+		found = find_first(&key, lease, 8, &a);
 		if (unlikely(found == FR_CHANGING))
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_changing);
+			return fr_decline(r->receiver, skb->len, reason_spread_changing);
 		if (found == FR_MISSING)
-			row_a = NULL;
+			a = NULL;
 	}
-	if (fr_has(row_a)) { /* rule */
-		if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr)))
-			return fr_decline(row_r->h_receiver, skb->len,
-					  reason_spread_address_family);
-		if (!(fr_is_v4(row_r->m_remote.addr)))
-			return fr_decline(row_r->h_receiver, skb->len,
-					  reason_spread_address_family);
-		if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-			if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_spread_no_neighbour);
-			if (row_r->h_hop_remote.state == FR_HOP_LOCAL)
-				return fr_decline(row_r->h_receiver, skb->len, reason_spread_local);
-			if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_spread_unreachable);
-			if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_spread_blackhole);
-			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_spread_prohibit);
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-		}
-		if (v_ipv4_end - 14 > row_r->h_hop_remote.mtu)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
-		return prog_spread_copy1(same, skb, front, row_r, row_a);
+	if (fr_has(a)) { /* rule */
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		if (!fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+			return fr_decline(r->receiver, skb->len,
+					  prog_spread_unusable(r->hop_remote.state));
+		if (ipv4_end - 14 > r->hop_remote.mtu)
+			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
+		return prog_spread_copy1(same, skb, front, r, a);
 	}
 
 	/* {match: "msg.kind": 9, lookup: a: second: ["r.who"], do: [{send: {from: "r.local", ... */
-	if (be8(front + 44) == 9) { /* rule */
+	if (be8(&saved_msg->kind) == 9) { /* rule */
+		struct val_second *a_2;
 		{
 			struct key_second key __attribute__((aligned(8))) = {};
 			enum fr_found found;
 
-			key.m_id = row_r->m_who;
-			found = find_second(&key, lease, 48, &row_a_2);
+			key.id = r->who;
+			found = find_second(&key, lease, 48, &a_2);
 			if (unlikely(found == FR_CHANGING))
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_spread_changing);
+				return fr_decline(r->receiver, skb->len, reason_spread_changing);
 			if (found == FR_MISSING)
-				row_a_2 = NULL;
+				a_2 = NULL;
 		}
-		if (!row_a_2)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_second);
-		if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr)))
-			return fr_decline(row_r->h_receiver, skb->len,
-					  reason_spread_address_family);
-		if (!(fr_is_v4(row_r->m_remote.addr)))
-			return fr_decline(row_r->h_receiver, skb->len,
-					  reason_spread_address_family);
-		if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-			if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_spread_no_neighbour);
-			if (row_r->h_hop_remote.state == FR_HOP_LOCAL)
-				return fr_decline(row_r->h_receiver, skb->len, reason_spread_local);
-			if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_spread_unreachable);
-			if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_spread_blackhole);
-			if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT)
-				return fr_decline(row_r->h_receiver, skb->len,
-						  reason_spread_prohibit);
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-		}
-		if (v_ipv4_end - 14 > row_r->h_hop_remote.mtu)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
-		return prog_spread_copy2(same, skb, front, row_r);
+		if (!a_2)
+			return fr_decline(r->receiver, skb->len, reason_spread_no_second);
+		if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		if (!fr_is_v4(r->remote.addr))
+			return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+		if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+			return fr_decline(r->receiver, skb->len,
+					  prog_spread_unusable(r->hop_remote.state));
+		if (ipv4_end - 14 > r->hop_remote.mtu)
+			return fr_decline(r->receiver, skb->len, reason_spread_too_big);
+		return prog_spread_copy2(same, skb, front, r);
 	}
 
 	/* group: listeners: ["msg.id"] */
-	return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_rule);
+	return fr_decline(r->receiver, skb->len, reason_spread_no_rule);
 }
 
-static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 v_ipv4_end)
+static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 ipv4_end)
 {
+	struct hdr_msg *msg = data + 42;
+
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
 
-	key.m_id = be16(data + 42);
+	key.id = be16(&msg->id);
 	list = list_of_listeners(&key);
 	if (!list)
 		return fr_up(skb, reason_spread_no_listeners);
 
-	if (unlikely(len > v_ipv4_end) && bpf_skb_change_tail(skb, v_ipv4_end, 0))
+	if (unlikely(len > ipv4_end) && bpf_skb_change_tail(skb, ipv4_end, 0))
 		return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -930,36 +957,41 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	if (!front)
 		return fr_up(skb, reason_spread_no_memory);
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_msg *saved_msg = front + 42;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(front + 40) ?
-		fr_sum_kind(skb, 40, ld16(front + 40),
-			    fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) +
-				    0x1100)) : FR_SUM_ABSENT;
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) -
-		((__u64)ld32(front + 26) + ld32(front + 30)) :
-		FR_ZERO + (__u16)~ld16(front + 40) -
-		((__u64)ld32(front + 34) + ld8(front + 44) + ld32(front + 26) + ld32(front + 30));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld8(&saved_msg->kind) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
 
 	/* ipv4.checksum, without what depends on the receiver */
-	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) -
-		((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) +
-		(__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
+		 64;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind2 = ld16(front + 40) ?
-		fr_sum_kind(skb, 40, ld16(front + 40),
-			    fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) +
-				    0x1100)) : FR_SUM_ABSENT;
+	same->kind2 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) -
-		((__u64)ld32(front + 26) + ld32(front + 30)) :
-		FR_ZERO + (__u16)~ld16(front + 40) -
-		((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
-	same->v_ipv4_end = v_ipv4_end;
+	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
+	same->ipv4_end = ipv4_end;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -988,18 +1020,55 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int prog_spread_udp(struct __sk_buff *skb, void *data, void *data_end,
+					   __u64 ipv4_end)
+{
+	struct hdr_udp *udp = data + 34;
+	struct hdr_msg *msg = data + 42;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (42ULL > ipv4_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_spread_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ipv4_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_super_packet);
+	if (udp_end != ipv4_end)
+		return fr_up(skb, reason_spread_udp_length);
+
+	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
+	if ((void *)(msg + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (45ULL > udp_end)
+		return fr_up(skb, reason_spread_truncated);
+
+	/* stack: ["eth", "ipv4", "udp", "msg"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_spread_super_packet);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 45))
+		return fr_up(skb, reason_spread_partial_checksum);
+	if (!(skb->len <= ipv4_end || ((__u64)fr_partial(skb) & 0xffff) < (ipv4_end - 1)))
+		return fr_up(skb, reason_spread_partial_checksum);
+	return prog_spread_fan1(skb, data, ipv4_end);
+}
+
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ipv4_end;
-	__u64 v_udp_end;
-	__u64 v_partial;
 
 	fr_pull(skb, 45);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
@@ -1015,70 +1084,41 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			return fr_up(skb, reason_spread_link_broadcast);
 		return fr_up(skb, reason_spread_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
 
 	/* stack: ["eth", "ipv4", "udp", "msg"] */
-	if (be16(data + 12) != 0x800)
+	if (be16(&eth->type) != 0x800)
 		return fr_up(skb, reason_spread_not_ipv4);
-	if (data + 34 > data_end)
+	if ((void *)(ipv4 + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
-	if ((be8(data + 14) >> 4) != 4)
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
 		return fr_up(skb, reason_spread_ipv4_version);
-	if ((be8(data + 14) & 15) != 5)
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
 		return fr_up(skb, reason_spread_ip_options);
-	if ((be8(data + 20) >> 7) != 0)
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
 		return fr_up(skb, reason_spread_ipv4_reserved);
-	if (((be8(data + 20) >> 5) & 1) != 0)
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
 		return fr_up(skb, reason_spread_fragment);
-	if ((be16(data + 20) & 0x1fff) != 0)
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
 		return fr_up(skb, reason_spread_fragment);
-	if (be16(data + 16) < 20)
+	if (be16(&ipv4->total_length) < 20)
 		return fr_up(skb, reason_spread_ipv4_total_length);
-	v_ipv4_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-	if (v_ipv4_end > skb->len)
+	__u64 ipv4_end = 14ULL + be16(&ipv4->total_length);
+	if (ipv4_end > skb->len)
 		return fr_up(skb, reason_spread_ipv4_total_length);
-	if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-		       ld32(data + 26) + ld32(data + 30)))
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
 		return fr_up(skb, reason_spread_ipv4_checksum);
-	if (!fr_unicast_v4(ld32(data + 26)))
+	if (!fr_unicast_v4(ld32(ipv4->src)))
 		return fr_up(skb, reason_spread_martian_source);
-	if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-		if (fr_multicast_v4(ld32(data + 30)))
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
 			return fr_up(skb, reason_spread_multicast);
 		return fr_up(skb, reason_spread_martian_destination);
 	}
-
-	/* stack: ["eth", "ipv4", "udp", "msg"] */
-	if (be8(data + 23) != 17)
+	if (be8(&ipv4->protocol) != 17)
 		return fr_up(skb, reason_spread_not_udp);
-	if (data + 42 > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (42ULL > v_ipv4_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (be16(data + 38) < 8)
-		return fr_up(skb, reason_spread_udp_length);
-	v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-	if (!((v_udp_end == v_ipv4_end) || (skb->gso_size == 0)))
-		return fr_up(skb, reason_spread_super_packet);
-	if (v_udp_end != v_ipv4_end)
-		return fr_up(skb, reason_spread_udp_length);
 
-	/* headers: msg: fields: [{name: "id", bits: 16}, {name: "kind", bits: 8}] */
-	if (data + 45 > data_end)
-		return fr_up(skb, reason_spread_truncated);
-	if (45ULL > v_udp_end)
-		return fr_up(skb, reason_spread_truncated);
-
-	/* stack: ["eth", "ipv4", "udp", "msg"] */
-	if (skb->gso_size != 0)
-		return fr_up(skb, reason_spread_super_packet);
-
-	/* do: [{fan_out: { */
-	v_partial = fr_partial(skb);
-	if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 45)))
-		return fr_up(skb, reason_spread_partial_checksum);
-	if (!((skb->len <= v_ipv4_end) || (((__u64)fr_partial(skb) & 0xffff) < (v_ipv4_end - 1))))
-		return fr_up(skb, reason_spread_partial_checksum);
-	return prog_spread_fan1(skb, data, v_ipv4_end);
+	return prog_spread_udp(skb, data, data_end, ipv4_end);
 }

@@ -13,16 +13,57 @@
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_stream {
+	__u8 type;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table moves */
 struct key_moves {
-	__u64 m_id;
+	__u64 id;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_moves) == 8, "layout of key_moves");
 
 struct val_moves {
-	__u64 m_other;
-	__u32 m_by;
+	__u64 other;
+	__u32 by;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -72,226 +113,546 @@ enum {
 	reason_change_udp_checksum, reason_change_not_ip,
 };
 
-static __always_inline int prog_change_write1(struct __sk_buff *skb, void *data,
-					      __u64 v_stream_id_size, __u64 v_stream_id,
-					      __u64 v_stream_id_end, void *p_stream_id_end,
-					      __u64 v_stream_offset_size, __u64 v_stream_offset,
-					      __u64 v_partial, struct val_moves *row_m)
+static __always_inline int prog_change_ipv4_rest_send(struct __sk_buff *skb, void *data,
+						      __u64 stream_id_size, __u64 stream_id_2,
+						      __u64 stream_id_end, void *at_stream_id_end,
+						      __u64 stream_offset_size, __u64 stream_offset,
+						      __u64 partial, struct val_moves *m)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	/* stream: id */
-	__u64 x0 = bpf_cpu_to_be64(fr_varint_word(row_m->m_other, v_stream_id_size));
-	/* stream: offset */
-	__u64 x1 = bpf_cpu_to_be64(fr_varint_word(v_stream_offset + (__u64)row_m->m_by,
-						  v_stream_offset_size));
+	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
+	__be64 stream_offset_2 = bpf_cpu_to_be64(fr_varint_word(stream_offset + (__u64)m->by,
+		stream_offset_size));
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u64 x3 = bpf_cpu_to_be64(fr_varint_word(v_stream_offset, v_stream_offset_size));
-	__u64 x2 = fr_add64(x3);
-	if (((v_stream_id_end - 34) & 1) != 0)
-		x2 <<= 8;
-	__u64 x4 = fr_add64(x1);
-	if (((v_stream_id_end - 34) & 1) != 0)
-		x4 <<= 8;
-	__u32 x5 = ld32(data + 26);
-	__u32 x6 = ld32(data + 30);
-	__u16 x7 = ld16(data + 38);
-	__u64 was0 = (__u64)x5 + x6 + x7 + 0x1100;
-	__u64 now0 = (__u64)x5 + x6 + x7 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u64 x8 = bpf_cpu_to_be64(fr_varint_word(v_stream_id, v_stream_id_size));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x8) + x2 + was0) +
-				 (__u64)fr_odd64(x0) + x4 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_offset, stream_offset_size)));
+	if (((stream_id_end - 34) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 odd_sum_2 = fr_add64(stream_offset_2);
+	if (((stream_id_end - 34) & 1) != 0)
+		odd_sum_2 <<= 8;
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+		((__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
+		 odd_sum + udp_old_pseudo) + (__u64)fr_odd64(stream_id) + odd_sum_2 +
+		 udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 43, v_stream_id_size);
-		csum = fr_complete_without(skb, csum, v_stream_id_end, v_stream_offset_size);
+		csum = fr_complete_without(skb, csum, 43, stream_id_size);
+		csum = fr_complete_without(skb, csum, stream_id_end, stream_offset_size);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	fr_put_varint(data + 43, (void *)(long)skb->data_end, x0, v_stream_id_size);
-	fr_put_varint(p_stream_id_end, (void *)(long)skb->data_end, x1, v_stream_offset_size);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_udp *new_udp = data + 34;
+
+	fr_put_varint(data + 43, (void *)(long)skb->data_end, stream_id, stream_id_size);
+	fr_put_varint(at_stream_id_end, (void *)(long)skb->data_end, stream_offset_2,
+		      stream_offset_size);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, v_stream_id_end, v_stream_offset_size);
+		csum = fr_complete_with(skb, csum, stream_id_end, stream_offset_size);
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 43, v_stream_id_size);
+		fr_complete(skb, csum, 43, stream_id_size);
 	}
 
 	fr_count(reason_change_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_write2(struct __sk_buff *skb, void *data,
-					      __u64 v_stream_id_size, __u64 v_stream_id,
-					      __u64 v_partial_2, struct val_moves *row_m)
+static __always_inline int prog_change_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
+							__u64 stream_id_size, __u64 stream_id_2,
+							__u64 partial, struct val_moves *m)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	/* stream: id */
-	__u64 x0 = bpf_cpu_to_be64(fr_varint_word(row_m->m_other, v_stream_id_size));
+	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x1 = ld32(data + 26);
-	__u32 x2 = ld32(data + 30);
-	__u16 x3 = ld16(data + 38);
-	__u64 was0 = (__u64)x1 + x2 + x3 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x3 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u64 x4 = bpf_cpu_to_be64(fr_varint_word(v_stream_id, v_stream_id_size));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x4) + was0) +
-				 (__u64)fr_odd64(x0) + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+		((__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
+		 udp_old_pseudo) + (__u64)fr_odd64(stream_id) + udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 43, v_stream_id_size);
+		csum = fr_complete_without(skb, csum, 43, stream_id_size);
 		csum = fr_complete_without(skb, csum, 40, 2);
 	}
 
-	fr_put_varint(data + 43, (void *)(long)skb->data_end, x0, v_stream_id_size);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_udp *new_udp = data + 34;
+
+	fr_put_varint(data + 43, (void *)(long)skb->data_end, stream_id, stream_id_size);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 40, 2);
-		fr_complete(skb, csum, 43, v_stream_id_size);
+		fr_complete(skb, csum, 43, stream_id_size);
 	}
 
 	fr_count(reason_change_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_write3(struct __sk_buff *skb, void *data,
-					      __u64 v_stream_id_size_2, __u64 v_stream_id_2,
-					      __u64 v_stream_id_end_2, void *p_stream_id_end_2,
-					      __u64 v_stream_offset_size_2, __u64 v_stream_offset_2,
-					      __u64 v_partial_3, struct val_moves *row_m_2)
+static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+						 const struct fr_lease *lease, __u64 udp_end,
+						 __u64 stream_id_size, __u64 stream_id,
+						 __u64 stream_id_end)
 {
-	__s64 csum;
+	void *at_stream_id_end;
+	void *at_stream_offset_end;
+	struct hdr_stream *stream = data + 42;
+
+	/* {name: "id", varint: "quic"}, */
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x3f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (stream_id_end > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_change_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x3f));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (stream_offset_end > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_change_super_packet);
+
+	/* lookup: m: moves: ["stream.id"] */
+	struct val_moves *m;
+	{
+		struct key_moves key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.id = stream_id;
+		found = find_moves(&key, lease, 0, &m);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_change_changing :
+				     reason_change_no_moves);
+	}
+
+	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
+	if (!((be8(&stream->type) & 4) == 0)) { /* rule */
+		if (m->other > ((stream_id_size <= 1) ? 63ULL :
+				((stream_id_size <= 2) ? 0x3fffULL :
+				 ((stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL))))
+			return fr_up(skb, reason_change_unfit_stream_id);
+		if (!stream_offset_present)
+			return fr_up(skb, reason_change_unfit_stream_offset);
+		if ((stream_offset + (__u64)m->by) > ((stream_offset_size <= 1) ? 63ULL :
+						      ((stream_offset_size <= 2) ? 0x3fffULL :
+						       ((stream_offset_size <= 4) ? 0x3fffffffULL :
+							0x3fffffffffffffffULL))))
+			return fr_up(skb, reason_change_unfit_stream_offset);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= stream_offset_end))
+			return fr_up(skb, reason_change_partial_checksum);
+		if (data + 44 > data_end)
+			return fr_up(skb, reason_change_truncated);
+		if (at_stream_id_end + 1 > data_end)
+			return fr_up(skb, reason_change_truncated);
+		return prog_change_ipv4_rest_send(skb, data, stream_id_size, stream_id,
+						  stream_id_end, at_stream_id_end,
+						  stream_offset_size, stream_offset, partial, m);
+	}
+
+	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
+	if (m->other > ((stream_id_size <= 1) ? 63ULL :
+			((stream_id_size <= 2) ? 0x3fffULL :
+			 ((stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL))))
+		return fr_up(skb, reason_change_unfit_stream_id);
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 || (partial_2 >> 16) >= stream_offset_end))
+		return fr_up(skb, reason_change_partial_checksum);
+	if (data + 44 > data_end)
+		return fr_up(skb, reason_change_truncated);
+	return prog_change_ipv4_rest_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
+}
+
+static __always_inline int prog_change_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_stream *stream = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_change_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_change_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_change_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_change_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_change_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_change_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_change_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_change_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_change_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_change_multicast);
+		return fr_up(skb, reason_change_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_change_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_change_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_change_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_change_udp_length);
+
+	/* {name: "id", varint: "quic"}, */
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_change_stream_type);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(data + 43, data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, reason_change_truncated);
+	__u64 stream_id_end = fr_forget(skb, 43ULL + stream_id_size);
+
+	return prog_change_ipv4_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
+				     stream_id_end);
+}
+
+static __always_inline int prog_change_ipv6_rest_send(struct __sk_buff *skb, void *data,
+						      __u64 stream_id_size, __u64 stream_id_2,
+						      __u64 stream_id_end, void *at_stream_id_end,
+						      __u64 stream_offset_size, __u64 stream_offset,
+						      __u64 partial, struct val_moves *m)
+{
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	/* stream: id */
-	__u64 x0 = bpf_cpu_to_be64(fr_varint_word(row_m_2->m_other, v_stream_id_size_2));
-	/* stream: offset */
-	__u64 x1 = bpf_cpu_to_be64(fr_varint_word(v_stream_offset_2 + (__u64)row_m_2->m_by,
-						  v_stream_offset_size_2));
+	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
+	__be64 stream_offset_2 = bpf_cpu_to_be64(fr_varint_word(stream_offset + (__u64)m->by,
+		stream_offset_size));
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x3 = bpf_cpu_to_be64(fr_varint_word(v_stream_offset_2, v_stream_offset_size_2));
-	__u64 x2 = fr_add64(x3);
-	if (((v_stream_id_end_2 - 54) & 1) != 0)
-		x2 <<= 8;
-	__u64 x4 = fr_add64(x1);
-	if (((v_stream_id_end_2 - 54) & 1) != 0)
-		x4 <<= 8;
-	__u64 x5 = ld64(data + 22);
-	__u64 x6 = ld64(data + 30);
-	__u64 x7 = ld64(data + 38);
-	__u64 x8 = ld64(data + 46);
-	__u16 x9 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + fr_add64(x8) + x9 + 0x1100;
-	__u32 partial = v_partial_3;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u64 x10 = bpf_cpu_to_be64(fr_varint_word(v_stream_id_2, v_stream_id_size_2));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x10) + x2 + was0) +
-				 (__u64)fr_odd64(x0) + x4 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__u64 odd_sum =
+		fr_add64(bpf_cpu_to_be64(fr_varint_word(stream_offset, stream_offset_size)));
+	if (((stream_id_end - 54) & 1) != 0)
+		odd_sum <<= 8;
+	__u64 odd_sum_2 = fr_add64(stream_offset_2);
+	if (((stream_id_end - 54) & 1) != 0)
+		odd_sum_2 <<= 8;
+	__be64 old_ipv6_src = ld64(ipv6->src);
+	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
+	__be64 old_ipv6_dst = ld64(ipv6->dst);
+	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+		((__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
+		 odd_sum + udp_old_pseudo) + (__u64)fr_odd64(stream_id) + odd_sum_2 +
+		 udp_new_pseudo);
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 63, v_stream_id_size_2);
-		csum = fr_complete_without(skb, csum, v_stream_id_end_2, v_stream_offset_size_2);
+		csum = fr_complete_without(skb, csum, 63, stream_id_size);
+		csum = fr_complete_without(skb, csum, stream_id_end, stream_offset_size);
 		csum = fr_complete_without(skb, csum, 60, 2);
 	}
 
-	fr_put_varint(data + 63, (void *)(long)skb->data_end, x0, v_stream_id_size_2);
-	fr_put_varint(p_stream_id_end_2, (void *)(long)skb->data_end, x1, v_stream_offset_size_2);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_udp *new_udp = data + 54;
+
+	fr_put_varint(data + 63, (void *)(long)skb->data_end, stream_id, stream_id_size);
+	fr_put_varint(at_stream_id_end, (void *)(long)skb->data_end, stream_offset_2,
+		      stream_offset_size);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_with(skb, csum, v_stream_id_end_2, v_stream_offset_size_2);
+		csum = fr_complete_with(skb, csum, stream_id_end, stream_offset_size);
 		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 63, v_stream_id_size_2);
+		fr_complete(skb, csum, 63, stream_id_size);
 	}
 
 	fr_count(reason_change_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_change_write4(struct __sk_buff *skb, void *data,
-					      __u64 v_stream_id_size_2, __u64 v_stream_id_2,
-					      __u64 v_partial_4, struct val_moves *row_m_2)
+static __always_inline int prog_change_ipv6_rest_send_2(struct __sk_buff *skb, void *data,
+							__u64 stream_id_size, __u64 stream_id_2,
+							__u64 partial, struct val_moves *m)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	/* stream: id */
-	__u64 x0 = bpf_cpu_to_be64(fr_varint_word(row_m_2->m_other, v_stream_id_size_2));
+	__be64 stream_id = bpf_cpu_to_be64(fr_varint_word(m->other, stream_id_size));
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x1 = ld64(data + 22);
-	__u64 x2 = ld64(data + 30);
-	__u64 x3 = ld64(data + 38);
-	__u64 x4 = ld64(data + 46);
-	__u16 x5 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x1) + fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + x5 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x1) + fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + x5 + 0x1100;
-	__u32 partial = v_partial_4;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u64 x6 = bpf_cpu_to_be64(fr_varint_word(v_stream_id_2, v_stream_id_size_2));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)fr_odd64(x6) + was0) +
-				 (__u64)fr_odd64(x0) + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be64 old_ipv6_src = ld64(ipv6->src);
+	__be64 old_ipv6_src_8 = ld64(ipv6->src + 8);
+	__be64 old_ipv6_dst = ld64(ipv6->dst);
+	__be64 old_ipv6_dst_8 = ld64(ipv6->dst + 8);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(old_ipv6_src) + fr_add64(old_ipv6_src_8) +
+		fr_add64(old_ipv6_dst) + fr_add64(old_ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+		((__u64)fr_odd64(bpf_cpu_to_be64(fr_varint_word(stream_id_2, stream_id_size))) +
+		 udp_old_pseudo) + (__u64)fr_odd64(stream_id) + udp_new_pseudo);
 
-	csum = bpf_csum_update(skb, 0);
+	__s64 csum = bpf_csum_update(skb, 0);
 	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 63, v_stream_id_size_2);
+		csum = fr_complete_without(skb, csum, 63, stream_id_size);
 		csum = fr_complete_without(skb, csum, 60, 2);
 	}
 
-	fr_put_varint(data + 63, (void *)(long)skb->data_end, x0, v_stream_id_size_2);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_udp *new_udp = data + 54;
+
+	fr_put_varint(data + 63, (void *)(long)skb->data_end, stream_id, stream_id_size);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_change_fault);
 	if (unlikely(csum >= 0)) {
 		csum = fr_complete_with(skb, csum, 60, 2);
-		fr_complete(skb, csum, 63, v_stream_id_size_2);
+		fr_complete(skb, csum, 63, stream_id_size);
 	}
 
 	fr_count(reason_change_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+						 const struct fr_lease *lease, __u64 udp_end,
+						 __u64 stream_id_size, __u64 stream_id,
+						 __u64 stream_id_end)
+{
+	void *at_stream_id_end;
+	void *at_stream_offset_end;
+	struct hdr_stream *stream = data + 62;
+	struct hdr_udp *udp = data + 54;
+
+	/* {name: "id", varint: "quic"}, */
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (stream_id_end > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_change_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (stream_offset_end > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_change_super_packet);
+
+	/* lookup: m: moves: ["stream.id"] */
+	struct val_moves *m;
+	{
+		struct key_moves key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		key.id = stream_id;
+		found = find_moves(&key, lease, 0, &m);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_change_changing :
+				     reason_change_no_moves);
+	}
+
+	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
+	if (!((be8(&stream->type) & 4) == 0)) { /* rule */
+		if (m->other > ((stream_id_size <= 1) ? 63ULL :
+				((stream_id_size <= 2) ? 0x3fffULL :
+				 ((stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL))))
+			return fr_up(skb, reason_change_unfit_stream_id);
+		if (!stream_offset_present)
+			return fr_up(skb, reason_change_unfit_stream_offset);
+		if ((stream_offset + (__u64)m->by) > ((stream_offset_size <= 1) ? 63ULL :
+						      ((stream_offset_size <= 2) ? 0x3fffULL :
+						       ((stream_offset_size <= 4) ? 0x3fffffffULL :
+							0x3fffffffffffffffULL))))
+			return fr_up(skb, reason_change_unfit_stream_offset);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_change_udp_checksum);
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= stream_offset_end))
+			return fr_up(skb, reason_change_partial_checksum);
+		if (data + 64 > data_end)
+			return fr_up(skb, reason_change_truncated);
+		if (at_stream_id_end + 1 > data_end)
+			return fr_up(skb, reason_change_truncated);
+		return prog_change_ipv6_rest_send(skb, data, stream_id_size, stream_id,
+						  stream_id_end, at_stream_id_end,
+						  stream_offset_size, stream_offset, partial, m);
+	}
+
+	/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
+	if (m->other > ((stream_id_size <= 1) ? 63ULL :
+			((stream_id_size <= 2) ? 0x3fffULL :
+			 ((stream_id_size <= 4) ? 0x3fffffffULL : 0x3fffffffffffffffULL))))
+		return fr_up(skb, reason_change_unfit_stream_id);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_change_udp_checksum);
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x36003c || (partial_2 >> 16) >= stream_offset_end))
+		return fr_up(skb, reason_change_partial_checksum);
+	if (data + 64 > data_end)
+		return fr_up(skb, reason_change_truncated);
+	return prog_change_ipv6_rest_send_2(skb, data, stream_id_size, stream_id, partial_2, m);
+}
+
+static __always_inline int prog_change_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					    const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_stream *stream = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_change_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_change_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_change_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_change_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_change_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_change_multicast);
+		return fr_up(skb, reason_change_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_change_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_change_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_change_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_change_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_change_udp_length);
+
+	/* {name: "id", varint: "quic"}, */
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_change_truncated);
+	if (63ULL > udp_end)
+		return fr_up(skb, reason_change_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_change_stream_type);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(data + 63, data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, reason_change_truncated);
+	__u64 stream_id_end = fr_forget(skb, 63ULL + stream_id_size);
+
+	return prog_change_ipv6_rest(skb, data, data_end, lease, udp_end, stream_id_size, stream_id,
+				     stream_id_end);
 }
 
 SEC("tc") int prog_change(struct __sk_buff *skb)
@@ -299,38 +660,12 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_stream_id_size;
-	__u64 v_stream_id;
-	__u64 v_stream_id_end;
-	void *p_stream_id_end;
-	__u64 v_stream_offset_present;
-	__u64 v_stream_offset_size;
-	__u64 v_stream_offset;
-	__u64 v_stream_offset_end;
-	void *p_stream_offset_end;
-	__u64 v_partial;
-	__u64 v_partial_2;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_stream_id_size_2;
-	__u64 v_stream_id_2;
-	__u64 v_stream_id_end_2;
-	void *p_stream_id_end_2;
-	__u64 v_stream_offset_present_2;
-	__u64 v_stream_offset_size_2;
-	__u64 v_stream_offset_2;
-	__u64 v_stream_offset_end_2;
-	void *p_stream_offset_end_2;
-	__u64 v_partial_3;
-	__u64 v_partial_4;
-	struct val_moves *row_m;
-	struct val_moves *row_m_2;
 
 	fr_pull(skb, 79);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: change: { */
 	if (!fr_lease_valid(lease, now))
@@ -346,310 +681,13 @@ SEC("tc") int prog_change(struct __sk_buff *skb)
 			return fr_up(skb, reason_change_link_broadcast);
 		return fr_up(skb, reason_change_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_change_truncated);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_change_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_change_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_change_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_change_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_change_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_change_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_change_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_change_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_change_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_change_multicast);
-			return fr_up(skb, reason_change_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "stream"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_change_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_change_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_change_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_change_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_change_udp_length);
-
-		/* {name: "id", varint: "quic"}, */
-		if (data + 43 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (43ULL > v_udp_end)
-			return fr_up(skb, reason_change_truncated);
-
-		/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-		if (!((be8(data + 42) >= 8) && (be8(data + 42) <= 15)))
-			return fr_up(skb, reason_change_stream_type);
-
-		/* {name: "id", varint: "quic"}, */
-		v_stream_id_size = fr_varint(data + 43, data_end, &v_stream_id);
-		if (!v_stream_id_size)
-			return fr_up(skb, reason_change_truncated);
-		v_stream_id_end = fr_forget(skb, 43ULL + v_stream_id_size);
-		p_stream_id_end = fr_pin(data + fr_bound(v_stream_id_end, 0x3f));
-		if (p_stream_id_end > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (v_stream_id_end > v_udp_end)
-			return fr_up(skb, reason_change_truncated);
-
-		/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-		v_stream_offset_present = !((be8(data + 42) & 4) == 0); /* stream.type */
-		if (v_stream_offset_present) { /* offset */
-			v_stream_offset_size = fr_varint(p_stream_id_end, data_end,
-							 &v_stream_offset);
-			if (!v_stream_offset_size)
-				return fr_up(skb, reason_change_truncated);
-		} else {
-			/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-			v_stream_offset_size = 0;
-			v_stream_offset = 0;
-		}
-
-		/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-		v_stream_offset_end = fr_forget(skb, v_stream_id_end + v_stream_offset_size);
-		p_stream_offset_end = fr_pin(data + fr_bound(v_stream_offset_end, 0x3f));
-		if (p_stream_offset_end > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (v_stream_offset_end > v_udp_end)
-			return fr_up(skb, reason_change_truncated);
-
-		/* stack: ["eth", "ip", "udp", "stream"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_change_super_packet);
-
-		/* lookup: m: moves: ["stream.id"] */
-		{
-			struct key_moves key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_id = v_stream_id;
-			found = find_moves(&key, lease, 0, &row_m);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_change_changing);
-			if (found == FR_MISSING)
-				row_m = NULL;
-		}
-		if (!row_m)
-			return fr_up(skb, reason_change_no_moves);
-
-		/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.... */
-		if (!((be8(data + 42) & 4) == 0)) { /* rule */
-			if (row_m->m_other > ((v_stream_id_size <= 1) ? 63ULL :
-					      ((v_stream_id_size <= 2) ? 0x3fffULL :
-					       ((v_stream_id_size <= 4) ? 0x3fffffffULL :
-						0x3fffffffffffffffULL))))
-				return fr_up(skb, reason_change_unfit_stream_id);
-			if (!v_stream_offset_present)
-				return fr_up(skb, reason_change_unfit_stream_offset);
-			if ((v_stream_offset +
-			     (__u64)row_m->m_by) > ((v_stream_offset_size <= 1) ? 63ULL :
-						    ((v_stream_offset_size <= 2) ? 0x3fffULL :
-						     ((v_stream_offset_size <= 4) ? 0x3fffffffULL :
-						      0x3fffffffffffffffULL))))
-				return fr_up(skb, reason_change_unfit_stream_offset);
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-			      ((v_partial >> 16) >= v_stream_offset_end)))
-				return fr_up(skb, reason_change_partial_checksum);
-			if (data + 44 > data_end)
-				return fr_up(skb, reason_change_truncated);
-			if (p_stream_id_end + 1 > data_end)
-				return fr_up(skb, reason_change_truncated);
-			return prog_change_write1(skb, data, v_stream_id_size, v_stream_id,
-						  v_stream_id_end, p_stream_id_end,
-						  v_stream_offset_size, v_stream_offset, v_partial,
-						  row_m);
-		}
-
-		/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
-		if (row_m->m_other > ((v_stream_id_size <= 1) ? 63ULL :
-				      ((v_stream_id_size <= 2) ? 0x3fffULL :
-				       ((v_stream_id_size <= 4) ? 0x3fffffffULL :
-					0x3fffffffffffffffULL))))
-			return fr_up(skb, reason_change_unfit_stream_id);
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-		      ((v_partial_2 >> 16) >= v_stream_offset_end)))
-			return fr_up(skb, reason_change_partial_checksum);
-		if (data + 44 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		return prog_change_write2(skb, data, v_stream_id_size, v_stream_id, v_partial_2,
-					  row_m);
-	}
-
-	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_change_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_change_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_change_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_change_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_change_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_change_multicast);
-			return fr_up(skb, reason_change_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "stream"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_change_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_change_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_change_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_change_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_change_udp_length);
-
-		/* {name: "id", varint: "quic"}, */
-		if (data + 63 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (63ULL > v_udp_end_2)
-			return fr_up(skb, reason_change_truncated);
-
-		/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-		if (!((be8(data + 62) >= 8) && (be8(data + 62) <= 15)))
-			return fr_up(skb, reason_change_stream_type);
-
-		/* {name: "id", varint: "quic"}, */
-		v_stream_id_size_2 = fr_varint(data + 63, data_end, &v_stream_id_2);
-		if (!v_stream_id_size_2)
-			return fr_up(skb, reason_change_truncated);
-		v_stream_id_end_2 = fr_forget(skb, 63ULL + v_stream_id_size_2);
-		p_stream_id_end_2 = fr_pin(data + fr_bound(v_stream_id_end_2, 0x7f));
-		if (p_stream_id_end_2 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (v_stream_id_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_change_truncated);
-
-		/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-		v_stream_offset_present_2 = !((be8(data + 62) & 4) == 0); /* stream.type */
-		if (v_stream_offset_present_2) { /* offset */
-			v_stream_offset_size_2 = fr_varint(p_stream_id_end_2, data_end,
-							   &v_stream_offset_2);
-			if (!v_stream_offset_size_2)
-				return fr_up(skb, reason_change_truncated);
-		} else {
-			/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-			v_stream_offset_size_2 = 0;
-			v_stream_offset_2 = 0;
-		}
-
-		/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-		v_stream_offset_end_2 = fr_forget(skb, v_stream_id_end_2 + v_stream_offset_size_2);
-		p_stream_offset_end_2 = fr_pin(data + fr_bound(v_stream_offset_end_2, 0x7f));
-		if (p_stream_offset_end_2 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		if (v_stream_offset_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_change_truncated);
-
-		/* stack: ["eth", "ip", "udp", "stream"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_change_super_packet);
-
-		/* lookup: m: moves: ["stream.id"] */
-		{
-			struct key_moves key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.m_id = v_stream_id_2;
-			found = find_moves(&key, lease, 0, &row_m_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_change_changing);
-			if (found == FR_MISSING)
-				row_m_2 = NULL;
-		}
-		if (!row_m_2)
-			return fr_up(skb, reason_change_no_moves);
-
-		/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.... */
-		if (!((be8(data + 62) & 4) == 0)) { /* rule */
-			if (row_m_2->m_other > ((v_stream_id_size_2 <= 1) ? 63ULL :
-						((v_stream_id_size_2 <= 2) ? 0x3fffULL :
-						 ((v_stream_id_size_2 <= 4) ? 0x3fffffffULL :
-						  0x3fffffffffffffffULL))))
-				return fr_up(skb, reason_change_unfit_stream_id);
-			if (!v_stream_offset_present_2)
-				return fr_up(skb, reason_change_unfit_stream_offset);
-			if ((v_stream_offset_2 +
-			     (__u64)row_m_2->m_by) > ((v_stream_offset_size_2 <= 1) ? 63ULL :
-						      ((v_stream_offset_size_2 <= 2) ? 0x3fffULL :
-						       ((v_stream_offset_size_2 <= 4) ?
-							0x3fffffffULL : 0x3fffffffffffffffULL))))
-				return fr_up(skb, reason_change_unfit_stream_offset);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_change_udp_checksum);
-
-			/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", ... */
-			v_partial_3 = fr_partial(skb);
-			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) ||
-			      ((v_partial_3 >> 16) >= v_stream_offset_end_2)))
-				return fr_up(skb, reason_change_partial_checksum);
-			if (data + 64 > data_end)
-				return fr_up(skb, reason_change_truncated);
-			if (p_stream_id_end_2 + 1 > data_end)
-				return fr_up(skb, reason_change_truncated);
-			return prog_change_write3(skb, data, v_stream_id_size_2, v_stream_id_2,
-						  v_stream_id_end_2, p_stream_id_end_2,
-						  v_stream_offset_size_2, v_stream_offset_2,
-						  v_partial_3, row_m_2);
-		}
-
-		/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
-		if (row_m_2->m_other > ((v_stream_id_size_2 <= 1) ? 63ULL :
-					((v_stream_id_size_2 <= 2) ? 0x3fffULL :
-					 ((v_stream_id_size_2 <= 4) ? 0x3fffffffULL :
-					  0x3fffffffffffffffULL))))
-			return fr_up(skb, reason_change_unfit_stream_id);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_change_udp_checksum);
-
-		/* {do: [{set: "stream.id": "m.other"}, "pass"]}, */
-		v_partial_4 = fr_partial(skb);
-		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) ||
-		      ((v_partial_4 >> 16) >= v_stream_offset_end_2)))
-			return fr_up(skb, reason_change_partial_checksum);
-		if (data + 64 > data_end)
-			return fr_up(skb, reason_change_truncated);
-		return prog_change_write4(skb, data, v_stream_id_size_2, v_stream_id_2, v_partial_4,
-					  row_m_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_change_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_change_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_change_not_ip);
 }

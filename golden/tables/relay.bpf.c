@@ -13,23 +13,60 @@
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table blocked */
 struct key_blocked {
-	struct fr_prefix m_from;
+	struct fr_prefix from;
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_blocked) == 20, "layout of key_blocked");
 
 struct val_blocked {
-	__u8 m_why;
+	__u8 why;
 	__u8 pad0[7];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_blocked) == 8, "layout of val_blocked");
 
 struct val_ports {
-	__u8 m_allowed;
-	__u8 m_class;
+	__u8 allowed;
+	__u8 class;
 	__u8 pad0[6];
 } __packed_aligned(8);
 
@@ -37,15 +74,15 @@ _Static_assert(sizeof(struct val_ports) == 8, "layout of val_ports");
 
 /* table recent */
 struct key_recent {
-	__u8 m_addr[16];
-	__u16 m_port;
+	__u8 addr[16];
+	__u16 port;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_recent) == 20, "layout of key_recent");
 
 struct val_recent {
-	__u8 m_flags;
+	__u8 flags;
 	__u8 pad0[7];
 } __packed_aligned(8);
 
@@ -53,13 +90,13 @@ _Static_assert(sizeof(struct val_recent) == 8, "layout of val_recent");
 
 /* table rates */
 struct key_rates {
-	__u8 m_addr[16];
+	__u8 addr[16];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_rates) == 16, "layout of key_rates");
 
 struct val_rates {
-	__u64 m_budget;
+	__u64 budget;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_rates) == 8, "layout of val_rates");
@@ -163,33 +200,31 @@ enum {
 	reason_gate_ipv6_payload_length, reason_gate_not_ip,
 };
 
-static __always_inline int prog_gate_write1(struct __sk_buff *skb, void *data)
+static __always_inline int prog_gate_ipv4_rest_send(struct __sk_buff *skb, void *data)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4520ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4520ULL | (be8(&ipv4->dscp_ecn) & 3));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 14);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->version_ihl)) +
+					 ipv4_version_to_ecn);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 12);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 12);
 
-	st16(data + 14, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 12);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 14, 12);
 
 	fr_count(reason_gate_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_gate_write2(struct __sk_buff *skb)
+static __always_inline int prog_gate_ipv4_rest_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -197,34 +232,295 @@ static __always_inline int prog_gate_write2(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_gate_write3(struct __sk_buff *skb, void *data)
+static __always_inline int prog_gate_ipv4_rest(struct __sk_buff *skb, void *data,
+					       const struct fr_lease *lease, struct val_blocked *b,
+					       struct val_ports *p)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
+	struct val_recent *r;
+	{
+		struct key_recent key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		key.port = be16(&udp->src_port);
+		found = find_recent(&key, lease, 8, &r);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			r = NULL;
+	}
+	struct val_rates *rate;
+	{
+		struct key_rates key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		found = find_rates(&key, lease, 16, &rate);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			rate = NULL;
+	}
+
+	/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
+	if (fr_has(b) && b->why > 1) { /* rule */
+		return fr_drop(skb->len, reason_gate_blocked);
+	}
+
+	/* {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
+	if (!p->allowed) { /* rule */
+		fr_named_add(0, 1);
+		return fr_drop(skb->len, reason_gate_closed);
+	}
+
+	/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
+	if (fr_has(rate) && rate->budget == 0) { /* rule */
+		return fr_drop(skb->len, reason_gate_spent);
+	}
+
+	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
+	if (fr_has(r) && ((__u64)r->flags & 1) == 1) { /* rule */
+		return prog_gate_ipv4_rest_send(skb, data);
+	}
+
+	/* {do: ["pass"]}, */
+	return prog_gate_ipv4_rest_send_2(skb);
+}
+
+static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_gate_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_gate_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_gate_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_gate_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_gate_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_gate_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_gate_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_gate_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_gate_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_gate_multicast);
+		return fr_up(skb, reason_gate_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_gate_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_gate_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_gate_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gate_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_gate_udp_length);
+
+	/* when: "udp.dst_port < 16384" */
+	if (be16(&udp->dst_port) >= 0x4000)
+		return fr_up(skb, reason_gate_no_match);
+
+	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
+	struct val_blocked *b;
+	{
+		struct key_blocked key __attribute__((aligned(8))) = {};
+
+		key.from.len = 128;
+		fr_put_v4(key.from.addr, ld32(ipv4->src));
+		b = find_blocked(&key);
+	}
+	struct val_ports *p;
+	{
+		__u32 key = be16(&udp->dst_port);
+		enum fr_found found;
+
+		found = find_ports(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_gate_changing :
+				     reason_gate_no_ports);
+	}
+
+	return prog_gate_ipv4_rest(skb, data, lease, b, p);
+}
+
+static __always_inline int prog_gate_ipv6_rest_send(struct __sk_buff *skb, void *data)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x62000000ULL | (((be8(data + 15) >> 4) & 3) << 20)) |
-			     ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff));
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x62000000ULL |
+						      (((be8(ipv6->version_to_flow_label +
+						      1) >> 4) & 3) << 20) |
+						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
+							be8(ipv6->version_to_flow_label +
+							    3)) & 0xfffff));
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 4);
 
-	st32(data + 14, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 4);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	fr_complete_end(skb, csum, 14, 4);
 
 	fr_count(reason_gate_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_gate_write4(struct __sk_buff *skb)
+static __always_inline int prog_gate_ipv6_rest_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_gate_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_gate_ipv6_rest(struct __sk_buff *skb, void *data,
+					       const struct fr_lease *lease, struct val_blocked *b,
+					       struct val_ports *p, struct val_recent *r)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
+	struct val_rates *rate;
+	{
+		struct key_rates key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.addr, ipv6->src, 0);
+		found = find_rates(&key, lease, 16, &rate);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			rate = NULL;
+	}
+
+	/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
+	if (fr_has(b) && b->why > 1) { /* rule */
+		return fr_drop(skb->len, reason_gate_blocked);
+	}
+
+	/* {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
+	if (!p->allowed) { /* rule */
+		fr_named_add(0, 1);
+		return fr_drop(skb->len, reason_gate_closed);
+	}
+
+	/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
+	if (fr_has(rate) && rate->budget == 0) { /* rule */
+		return fr_drop(skb->len, reason_gate_spent);
+	}
+
+	/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
+	if (fr_has(r) && ((__u64)r->flags & 1) == 1) { /* rule */
+		return prog_gate_ipv6_rest_send(skb, data);
+	}
+
+	/* {do: ["pass"]}, */
+	return prog_gate_ipv6_rest_send_2(skb);
+}
+
+static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_gate_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_gate_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_gate_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_gate_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_gate_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_gate_multicast);
+		return fr_up(skb, reason_gate_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_gate_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_gate_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_gate_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gate_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_gate_udp_length);
+
+	/* when: "udp.dst_port < 16384" */
+	if (be16(&udp->dst_port) >= 0x4000)
+		return fr_up(skb, reason_gate_no_match);
+
+	/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recent: ["ip.... */
+	struct val_blocked *b;
+	{
+		struct key_blocked key __attribute__((aligned(8))) = {};
+
+		key.from.len = 128;
+		fr_put_v6(key.from.addr, ipv6->src, 4);
+		b = find_blocked(&key);
+	}
+	struct val_ports *p;
+	{
+		__u32 key = be16(&udp->dst_port);
+		enum fr_found found;
+
+		found = find_ports(&key, lease, 0, &p);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_gate_changing :
+				     reason_gate_no_ports);
+	}
+	struct val_recent *r;
+	{
+		struct key_recent key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.addr, ipv6->src, 0);
+		key.port = be16(&udp->src_port);
+		found = find_recent(&key, lease, 8, &r);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			r = NULL;
+	}
+
+	return prog_gate_ipv6_rest(skb, data, lease, b, p, r);
 }
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)
@@ -232,22 +528,12 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	struct val_blocked *row_b;
-	struct val_ports *row_p;
-	struct val_recent *row_r;
-	struct val_rates *row_rate;
-	struct val_blocked *row_b_2;
-	struct val_ports *row_p_2;
-	struct val_recent *row_r_2;
-	struct val_rates *row_rate_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: gate: { */
 	if (!fr_lease_valid(lease, now))
@@ -263,240 +549,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			return fr_up(skb, reason_gate_link_broadcast);
 		return fr_up(skb, reason_gate_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_gate_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_gate_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_gate_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_gate_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_gate_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_gate_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_gate_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_gate_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_gate_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_gate_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_gate_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_gate_multicast);
-			return fr_up(skb, reason_gate_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_gate_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_gate_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_gate_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_gate_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_gate_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_gate_udp_length);
-
-		/* when: "udp.dst_port < 16384" */
-		if (be16(data + 36) >= 0x4000)
-			return fr_up(skb, reason_gate_no_match);
-
-		/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recen... */
-		{
-			struct key_blocked key __attribute__((aligned(8))) = {};
-
-			key.m_from.len = 128;
-			fr_put_v4(key.m_from.addr, ld32(data + 26));
-			row_b = find_blocked(&key);
-		}
-		{
-			__u32 key = be16(data + 36);
-			enum fr_found found;
-
-			found = find_ports(&key, lease, 0, &row_p);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_gate_changing);
-			if (found == FR_MISSING)
-				row_p = NULL;
-		}
-		if (!row_p)
-			return fr_up(skb, reason_gate_no_ports);
-		{
-			struct key_recent key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_addr, ld32(data + 26));
-			key.m_port = be16(data + 34);
-			found = find_recent(&key, lease, 8, &row_r);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_gate_changing);
-			if (found == FR_MISSING)
-				row_r = NULL;
-		}
-		{
-			struct key_rates key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_addr, ld32(data + 26));
-			found = find_rates(&key, lease, 16, &row_rate);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_gate_changing);
-			if (found == FR_MISSING)
-				row_rate = NULL;
-		}
-
-		/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
-		if (fr_has(row_b) && (row_b->m_why > 1)) { /* rule */
-			return fr_drop(skb->len, reason_gate_blocked);
-		}
-
-		/* {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
-		if (!row_p->m_allowed) { /* rule */
-			fr_named_add(0, 1);
-			return fr_drop(skb->len, reason_gate_closed);
-		}
-
-		/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
-		if (fr_has(row_rate) && (row_rate->m_budget == 0)) { /* rule */
-			return fr_drop(skb->len, reason_gate_spent);
-		}
-
-		/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
-		if (fr_has(row_r) && (((__u64)row_r->m_flags & 1) == 1)) { /* rule */
-			return prog_gate_write1(skb, data);
-		}
-
-		/* {do: ["pass"]}, */
-		return prog_gate_write2(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_gate_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_gate_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_gate_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_gate_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_gate_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_gate_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_gate_multicast);
-			return fr_up(skb, reason_gate_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_gate_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_gate_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_gate_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_gate_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_gate_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_gate_udp_length);
-
-		/* when: "udp.dst_port < 16384" */
-		if (be16(data + 56) >= 0x4000)
-			return fr_up(skb, reason_gate_no_match);
-
-		/* lookup: {"b?": blocked: ["ip.src"], p: ports: ["udp.dst_port"], "r?": recen... */
-		{
-			struct key_blocked key __attribute__((aligned(8))) = {};
-
-			key.m_from.len = 128;
-			st32((void *)&key + 4, ld32(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 4));
-			st32((void *)&key + 16, ld32(data + 22 + 12));
-			row_b_2 = find_blocked(&key);
-		}
-		{
-			__u32 key = be16(data + 56);
-			enum fr_found found;
-
-			found = find_ports(&key, lease, 0, &row_p_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_gate_changing);
-			if (found == FR_MISSING)
-				row_p_2 = NULL;
-		}
-		if (!row_p_2)
-			return fr_up(skb, reason_gate_no_ports);
-		{
-			struct key_recent key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_port = be16(data + 54);
-			found = find_recent(&key, lease, 8, &row_r_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_gate_changing);
-			if (found == FR_MISSING)
-				row_r_2 = NULL;
-		}
-		{
-			struct key_rates key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			found = find_rates(&key, lease, 16, &row_rate_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_gate_changing);
-			if (found == FR_MISSING)
-				row_rate_2 = NULL;
-		}
-
-		/* {when: "b && b.why > 1", do: [{drop: "blocked"}]}, */
-		if (fr_has(row_b_2) && (row_b_2->m_why > 1)) { /* rule */
-			return fr_drop(skb->len, reason_gate_blocked);
-		}
-
-		/* {when: "!p.allowed", do: [{count: "closed_ports"}, {drop: "closed"}]}, */
-		if (!row_p_2->m_allowed) { /* rule */
-			fr_named_add(0, 1);
-			return fr_drop(skb->len, reason_gate_closed);
-		}
-
-		/* {when: "rate && rate.budget == 0", do: [{drop: "spent"}]}, */
-		if (fr_has(row_rate_2) && (row_rate_2->m_budget == 0)) { /* rule */
-			return fr_drop(skb->len, reason_gate_spent);
-		}
-
-		/* {when: "r && r.flags & 1 == 1", do: [{mark: dscp: 8}, "pass"]}, */
-		if (fr_has(row_r_2) && (((__u64)row_r_2->m_flags & 1) == 1)) { /* rule */
-			return prog_gate_write3(skb, data);
-		}
-
-		/* {do: ["pass"]}, */
-		return prog_gate_write4(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_gate_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_gate_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_gate_not_ip);
 }

@@ -12,6 +12,54 @@
 #define FR_NEEDS_NAMED 2
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_sealed {
+	__u8 kind;
+	__u8 length;
+	__be32 sequence;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
+struct hdr_ping {
+	__u8 kind;
+	__be64 nonce;
+} __attribute__((packed));
+
 /*
  * prog_open: tc/ingress
  *	eth ipv4 udp sealed
@@ -31,7 +79,7 @@ enum {
 	reason_open_not_ip,
 };
 
-static __always_inline int prog_open_write1(struct __sk_buff *skb)
+static __always_inline int prog_open_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -39,12 +87,151 @@ static __always_inline int prog_open_write1(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_open_write2(struct __sk_buff *skb)
+static __always_inline int prog_open_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_sealed *sealed = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_open_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_open_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_open_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_open_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_open_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_open_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_open_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_open_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_open_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_open_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_open_multicast);
+		return fr_up(skb, reason_open_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "sealed"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_open_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_open_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_open_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_open_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_open_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_open_udp_length);
+
+	/* sealed: { */
+	if ((void *)(sealed + 1) > data_end)
+		return fr_up(skb, reason_open_truncated);
+	if (48ULL > udp_end)
+		return fr_up(skb, reason_open_truncated);
+
+	/* fields: [{name: "kind", bits: 8, is: 4}, {name: "length", bits: 8, counts: "payload... */
+	if (be8(&sealed->kind) != 4)
+		return fr_up(skb, reason_open_sealed_kind);
+	__u64 sealed_end = 48ULL + be8(&sealed->length);
+	if (!(sealed_end == udp_end || skb->gso_size == 0))
+		return fr_up(skb, reason_open_super_packet);
+	if (sealed_end != udp_end)
+		return fr_up(skb, reason_open_sealed_length);
+	if (sealed_end < 64)
+		return fr_up(skb, reason_open_truncated);
+	__u64 sealed_payload_end = sealed_end - 16;
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_open_super_packet);
+
+	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
+	fr_named_add(0, sealed_payload_end - 48);
+	return prog_open_ipv4_send(skb);
+}
+
+static __always_inline int prog_open_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_open_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_open_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_sealed *sealed = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_open_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_open_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_open_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_open_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_open_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_open_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_open_multicast);
+		return fr_up(skb, reason_open_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "sealed"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_open_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_open_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_open_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_open_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_open_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_open_udp_length);
+
+	/* sealed: { */
+	if ((void *)(sealed + 1) > data_end)
+		return fr_up(skb, reason_open_truncated);
+	if (68ULL > udp_end)
+		return fr_up(skb, reason_open_truncated);
+
+	/* fields: [{name: "kind", bits: 8, is: 4}, {name: "length", bits: 8, counts: "payload... */
+	if (be8(&sealed->kind) != 4)
+		return fr_up(skb, reason_open_sealed_kind);
+	__u64 sealed_end = 68ULL + be8(&sealed->length);
+	if (!(sealed_end == udp_end || skb->gso_size == 0))
+		return fr_up(skb, reason_open_super_packet);
+	if (sealed_end != udp_end)
+		return fr_up(skb, reason_open_sealed_length);
+	if (sealed_end < 84)
+		return fr_up(skb, reason_open_truncated);
+	__u64 sealed_payload_end = sealed_end - 16;
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_open_super_packet);
+
+	/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
+	fr_named_add(0, sealed_payload_end - 68);
+	return prog_open_ipv6_send(skb);
 }
 
 SEC("tc") int prog_open(struct __sk_buff *skb)
@@ -52,18 +239,12 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_sealed_end;
-	__u64 v_sealed_payload_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_sealed_end_2;
-	__u64 v_sealed_payload_end_2;
 
 	fr_pull(skb, 68);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* open: { */
 	if (!fr_lease_valid(lease, now))
@@ -79,149 +260,14 @@ SEC("tc") int prog_open(struct __sk_buff *skb)
 			return fr_up(skb, reason_open_link_broadcast);
 		return fr_up(skb, reason_open_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_open_truncated);
 
 	/* stack: ["eth", "ip", "udp", "sealed"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_open_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_open_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_open_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_open_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_open_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_open_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_open_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_open_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_open_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_open_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_open_multicast);
-			return fr_up(skb, reason_open_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "sealed"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_open_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_open_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_open_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_open_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_open_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_open_udp_length);
-
-		/* sealed: { */
-		if (data + 48 > data_end)
-			return fr_up(skb, reason_open_truncated);
-		if (48ULL > v_udp_end)
-			return fr_up(skb, reason_open_truncated);
-
-		/* fields: [{name: "kind", bits: 8, is: 4}, {name: "length", bits: 8, counts: ... */
-		if (be8(data + 42) != 4)
-			return fr_up(skb, reason_open_sealed_kind);
-		v_sealed_end = 48ULL + be8(data + 43); /* sealed.length */
-		if (!((v_sealed_end == v_udp_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_open_super_packet);
-		if (v_sealed_end != v_udp_end)
-			return fr_up(skb, reason_open_sealed_length);
-
-		/* sealed: { */
-		if (v_sealed_end < 64)
-			return fr_up(skb, reason_open_truncated);
-		v_sealed_payload_end = v_sealed_end - 16;
-
-		/* stack: ["eth", "ip", "udp", "sealed"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_open_super_packet);
-
-		/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
-		fr_named_add(0, v_sealed_payload_end - 48);
-		return prog_open_write1(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp", "sealed"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_open_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_open_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_open_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_open_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_open_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_open_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_open_multicast);
-			return fr_up(skb, reason_open_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "sealed"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_open_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_open_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_open_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_open_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_open_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_open_udp_length);
-
-		/* sealed: { */
-		if (data + 68 > data_end)
-			return fr_up(skb, reason_open_truncated);
-		if (68ULL > v_udp_end_2)
-			return fr_up(skb, reason_open_truncated);
-
-		/* fields: [{name: "kind", bits: 8, is: 4}, {name: "length", bits: 8, counts: ... */
-		if (be8(data + 62) != 4)
-			return fr_up(skb, reason_open_sealed_kind);
-		v_sealed_end_2 = 68ULL + be8(data + 63); /* sealed.length */
-		if (!((v_sealed_end_2 == v_udp_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_open_super_packet);
-		if (v_sealed_end_2 != v_udp_end_2)
-			return fr_up(skb, reason_open_sealed_length);
-
-		/* sealed: { */
-		if (v_sealed_end_2 < 84)
-			return fr_up(skb, reason_open_truncated);
-		v_sealed_payload_end_2 = v_sealed_end_2 - 16;
-
-		/* stack: ["eth", "ip", "udp", "sealed"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_open_super_packet);
-
-		/* do: [{count: {counter: "bytes", by: "len(sealed.payload)"}}, "pass"] */
-		fr_named_add(0, v_sealed_payload_end_2 - 68);
-		return prog_open_write2(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp", "sealed"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_open_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_open_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_open_not_ip);
 }
 
@@ -244,7 +290,7 @@ enum {
 	reason_echo_not_ip,
 };
 
-static __always_inline int prog_echo_write1(struct __sk_buff *skb)
+static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -252,12 +298,139 @@ static __always_inline int prog_echo_write1(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_echo_write2(struct __sk_buff *skb)
+static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ping *ping = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_echo_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_echo_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_echo_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_echo_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_echo_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_echo_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_echo_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_echo_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_echo_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_echo_multicast);
+		return fr_up(skb, reason_echo_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "ping"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_echo_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_echo_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_echo_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_echo_udp_length);
+
+	/* ping: { */
+	if ((void *)(ping + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (51ULL > udp_end)
+		return fr_up(skb, reason_echo_truncated);
+
+	/* fields: [{name: "kind", bits: 8, is: 9}, {name: "nonce", bits: 64}] */
+	if (be8(&ping->kind) != 9)
+		return fr_up(skb, reason_echo_ping_kind);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_echo_super_packet);
+	if (51ULL != udp_end)
+		return fr_up(skb, reason_echo_ping_trailing);
+
+	/* do: [{count: "pings"}, "pass"] */
+	fr_named_add(1, 1);
+	return prog_echo_ipv4_send(skb);
+}
+
+static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_echo_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ping *ping = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_echo_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_echo_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_echo_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_echo_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_echo_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_echo_multicast);
+		return fr_up(skb, reason_echo_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "ping"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_echo_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_echo_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_echo_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_echo_udp_length);
+
+	/* ping: { */
+	if ((void *)(ping + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (71ULL > udp_end)
+		return fr_up(skb, reason_echo_truncated);
+
+	/* fields: [{name: "kind", bits: 8, is: 9}, {name: "nonce", bits: 64}] */
+	if (be8(&ping->kind) != 9)
+		return fr_up(skb, reason_echo_ping_kind);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_echo_super_packet);
+	if (71ULL != udp_end)
+		return fr_up(skb, reason_echo_ping_trailing);
+
+	/* do: [{count: "pings"}, "pass"] */
+	fr_named_add(1, 1);
+	return prog_echo_ipv6_send(skb);
 }
 
 SEC("tc") int prog_echo(struct __sk_buff *skb)
@@ -265,14 +438,12 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
 
 	fr_pull(skb, 71);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* echo: { */
 	if (!fr_lease_valid(lease, now))
@@ -288,136 +459,13 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 			return fr_up(skb, reason_echo_link_broadcast);
 		return fr_up(skb, reason_echo_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_echo_truncated);
 
 	/* stack: ["eth", "ip", "udp", "ping"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_echo_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_echo_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_echo_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_echo_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_echo_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_echo_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_echo_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_echo_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_echo_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_echo_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_echo_multicast);
-			return fr_up(skb, reason_echo_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "ping"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_echo_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_echo_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_echo_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_echo_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_echo_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_echo_udp_length);
-
-		/* ping: { */
-		if (data + 51 > data_end)
-			return fr_up(skb, reason_echo_truncated);
-		if (51ULL > v_udp_end)
-			return fr_up(skb, reason_echo_truncated);
-
-		/* fields: [{name: "kind", bits: 8, is: 9}, {name: "nonce", bits: 64}] */
-		if (be8(data + 42) != 9)
-			return fr_up(skb, reason_echo_ping_kind);
-
-		/* stack: ["eth", "ip", "udp", "ping"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_echo_super_packet);
-
-		/* ping: { */
-		if (51ULL != v_udp_end)
-			return fr_up(skb, reason_echo_ping_trailing);
-
-		/* do: [{count: "pings"}, "pass"] */
-		fr_named_add(1, 1);
-		return prog_echo_write1(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp", "ping"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_echo_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_echo_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_echo_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_echo_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_echo_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_echo_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_echo_multicast);
-			return fr_up(skb, reason_echo_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "ping"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_echo_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_echo_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_echo_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_echo_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_echo_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_echo_udp_length);
-
-		/* ping: { */
-		if (data + 71 > data_end)
-			return fr_up(skb, reason_echo_truncated);
-		if (71ULL > v_udp_end_2)
-			return fr_up(skb, reason_echo_truncated);
-
-		/* fields: [{name: "kind", bits: 8, is: 9}, {name: "nonce", bits: 64}] */
-		if (be8(data + 62) != 9)
-			return fr_up(skb, reason_echo_ping_kind);
-
-		/* stack: ["eth", "ip", "udp", "ping"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_echo_super_packet);
-
-		/* ping: { */
-		if (71ULL != v_udp_end_2)
-			return fr_up(skb, reason_echo_ping_trailing);
-
-		/* do: [{count: "pings"}, "pass"] */
-		fr_named_add(1, 1);
-		return prog_echo_write2(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp", "ping"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_echo_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_echo_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_echo_not_ip);
 }

@@ -16,15 +16,52 @@
 #define FR_NEEDS_SAME 6
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table ways */
 struct key_ways {
-	__u8 m_dst[16];
+	__u8 dst[16];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_ways) == 16, "layout of key_ways");
 
 struct val_ways {
-	struct fr_next_hop m_way;
+	struct fr_next_hop way;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -32,17 +69,17 @@ _Static_assert(sizeof(struct val_ways) == 40, "layout of val_ways");
 
 /* the key of a group, and a receiver's row: listeners */
 struct group_listeners {
-	struct fr_endpoint m_server;
+	struct fr_endpoint server;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct group_listeners) == 20, "layout of group_listeners");
 
 struct receiver_listeners {
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_remote;
-	struct fr_hop h_hop_remote;
-	__u32 h_receiver;
+	struct fr_endpoint local;
+	struct fr_endpoint remote;
+	struct fr_hop hop_remote;
+	__u32 receiver;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -137,41 +174,58 @@ enum {
 	reason_echo_ipv6_payload_length, reason_echo_udp_checksum, reason_echo_not_ip,
 };
 
-static __always_inline int prog_echo_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					    __u64 v_partial, struct fr_hop *hop_1,
-					    struct bpf_fib_lookup *fib_1)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_echo_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_echo_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_echo_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_echo_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_echo_prohibit;
+	default:
+		return reason_echo_no_route;
+	}
+}
+
+static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					       __u64 partial, struct fr_hop *hop_1,
+					       struct bpf_fib_lookup *fib_1)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x1 = ld32(data + 30); /* ipv4: src */
-	__u32 x2 = ld32(data + 26); /* ipv4: dst */
-	__u16 x3 = ld16(data + 36); /* udp: src_port */
-	__u16 x4 = ld16(data + 34); /* udp: dst_port */
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(ipv4->dst);
+	__be32 ipv4_dst = ld32(ipv4->src);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = ld16(&udp->src_port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u16 x5 = ld16(data + 38);
-	__u64 was0 = (__u64)x2 + x1 + x5 + 0x1100;
-	__u64 now0 = (__u64)x1 + x2 + x5 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0)) ||
-		(old0 && fr_is_segmented(skb, partial, 40));
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ipv4_dst + ipv4_src + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
+		(udp_old_checksum && fr_is_segmented(skb, partial, 40));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
+						udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x6 = ld32(data + 18);
-	__u16 x7 = ld16(data + 22);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x6 + x7) + (__u64)x0 + 64);
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->id) + ld16(&ipv4->ttl)) +
+					 (__u64)ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_echo_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -179,32 +233,28 @@ static __always_inline int prog_echo_write1(struct __sk_buff *skb, void *data, _
 			return fr_drop(len, reason_echo_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 18, 24);
-	}
+	__s64 csum = fr_complete_begin(skb, 18, 24);
 
-	if (direct) {
-		st64(data, ld64(hop_1->dst));
-		st32(data + 8, ld32(hop_1->src + 2));
-	}
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x0);
-	st32(data + 26, x1);
-	st32(data + 30, x2);
-	st16(data + 34, x3);
-	st16(data + 36, x4);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, hop_1);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_echo_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 18, 24);
-	}
+	fr_complete_end(skb, csum, 18, 24);
 
 	fr_count(reason_echo_sent, len);
 	if (direct)
@@ -212,48 +262,132 @@ static __always_inline int prog_echo_write1(struct __sk_buff *skb, void *data, _
 	return fr_redirect_neigh(hop_1->ifindex, fib_1->family, fib_1->dst);
 }
 
-static __always_inline int prog_echo_write2(struct __sk_buff *skb)
+static __always_inline int prog_echo_ipv4_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
-	__u32 priority = 6;
-	skb->priority = priority;
+	__u32 new_priority = 6;
+	skb->priority = new_priority;
 
 	fr_count(reason_echo_pass, len);
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_echo_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					    __u64 v_partial_2, struct fr_hop *hop_2,
-					    struct bpf_fib_lookup *fib_2)
+static __always_inline int prog_echo_ipv4(struct __sk_buff *skb, void *data, void *data_end)
 {
-	__s64 csum;
+	struct fr_hop hop_1;
+	struct bpf_fib_lookup fib_1;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_echo_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_echo_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_echo_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_echo_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_echo_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_echo_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_echo_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_echo_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_echo_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_echo_multicast);
+		return fr_up(skb, reason_echo_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_echo_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_echo_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_echo_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_echo_udp_length);
+
+	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
+	if (be16(&udp->dst_port) == 7) { /* rule */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+			return fr_up(skb, reason_echo_partial_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_echo_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_echo_partial_checksum);
+		__builtin_memset(&fib_1, 0, sizeof(fib_1));
+		fib_1.family = AF_INET;
+		fib_1.src[0] = ld32(ipv4->dst);
+		fib_1.dst[0] = ld32(ipv4->src);
+		if (fr_route(skb, &fib_1, (skb->gso_size ? skb->gso_size + 28 : ip_end - 14),
+			     &hop_1))
+			return fr_up(skb, reason_echo_too_big);
+		if (unlikely(!fr_usable(&hop_1)))
+			return fr_up(skb, prog_echo_unusable(hop_1.state));
+		return prog_echo_ipv4_send(skb, data, ip_end, partial, &hop_1, &fib_1);
+	}
+
+	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
+	if (be16(&udp->dst_port) == 8) { /* rule */
+		return prog_echo_ipv4_send_2(skb);
+	}
+
+	/* echo: { */
+	return fr_up(skb, reason_echo_no_rule);
+}
+
+static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+					       __u64 partial, struct fr_hop *hop_2,
+					       struct bpf_fib_lookup *fib_2)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x1 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x2 = ld64(data + 38); /* ipv6: src */
-	__u64 x3 = ld64(data + 46);
-	__u64 x4 = ld64(data + 22); /* ipv6: dst */
-	__u64 x5 = ld64(data + 30);
-	__u16 x6 = ld16(data + 56); /* udp: src_port */
-	__u16 x7 = ld16(data + 54); /* udp: dst_port */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ld64(ipv6->dst);
+	__be64 ipv6_src_8 = ld64(ipv6->dst + 8);
+	__be64 ipv6_dst = ld64(ipv6->src);
+	__be64 ipv6_dst_8 = ld64(ipv6->src + 8);
+	__be16 udp_src_port = ld16(&udp->dst_port);
+	__be16 udp_dst_port = ld16(&udp->src_port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u16 x8 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x2) + fr_add64(x3) + x8 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x8 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0)) ||
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) +
+		fr_add64(ipv6_src) + fr_add64(ipv6_src_8) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + old_udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo)) ||
 		fr_is_segmented(skb, partial, 60);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (was0) + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) - (udp_old_pseudo) +
+						udp_new_pseudo);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_echo_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -261,32 +395,28 @@ static __always_inline int prog_echo_write3(struct __sk_buff *skb, void *data, _
 			return fr_drop(len, reason_echo_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 48);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 48);
 
-	if (direct) {
-		st64(data, ld64(hop_2->dst));
-		st32(data + 8, ld32(hop_2->src + 2));
-	}
-	st32(data + 14, x0);
-	st16(data + 20, x1);
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	if (direct)
+		fr_link(data, hop_2);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_echo_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 48);
-	}
+	fr_complete_end(skb, csum, 14, 48);
 
 	fr_count(reason_echo_sent, len);
 	if (direct)
@@ -294,14 +424,93 @@ static __always_inline int prog_echo_write3(struct __sk_buff *skb, void *data, _
 	return fr_redirect_neigh(hop_2->ifindex, fib_2->family, fib_2->dst);
 }
 
-static __always_inline int prog_echo_write4(struct __sk_buff *skb)
+static __always_inline int prog_echo_ipv6_send_2(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
-	__u32 priority = 6;
-	skb->priority = priority;
+	__u32 new_priority = 6;
+	skb->priority = new_priority;
 
 	fr_count(reason_echo_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_echo_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct fr_hop hop_2;
+	struct bpf_fib_lookup fib_2;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_echo_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_echo_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_echo_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_echo_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_echo_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_echo_multicast);
+		return fr_up(skb, reason_echo_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_echo_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_echo_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_echo_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_echo_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_echo_udp_length);
+
+	/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
+	if (be16(&udp->dst_port) == 7) { /* rule */
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+			return fr_up(skb, reason_echo_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_echo_udp_checksum);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_echo_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_echo_partial_checksum);
+		__builtin_memset(&fib_2, 0, sizeof(fib_2));
+		fib_2.family = AF_INET6;
+		fib_2.src[0] = ld32(ipv6->dst);
+		fib_2.src[1] = ld32(ipv6->dst + 4);
+		fib_2.src[2] = ld32(ipv6->dst + 8);
+		fib_2.src[3] = ld32(ipv6->dst + 12);
+		fib_2.dst[0] = ld32(ipv6->src);
+		fib_2.dst[1] = ld32(ipv6->src + 4);
+		fib_2.dst[2] = ld32(ipv6->src + 8);
+		fib_2.dst[3] = ld32(ipv6->src + 12);
+		if (fr_route(skb, &fib_2, (skb->gso_size ? skb->gso_size + 48 : ip_end - 14),
+			     &hop_2))
+			return fr_up(skb, reason_echo_too_big);
+		if (unlikely(!fr_usable(&hop_2)))
+			return fr_up(skb, prog_echo_unusable(hop_2.state));
+		return prog_echo_ipv6_send(skb, data, ip_end, partial, &hop_2, &fib_2);
+	}
+
+	/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
+	if (be16(&udp->dst_port) == 8) { /* rule */
+		return prog_echo_ipv6_send_2(skb);
+	}
+
+	/* echo: { */
+	return fr_up(skb, reason_echo_no_rule);
 }
 
 SEC("tc") int prog_echo(struct __sk_buff *skb)
@@ -309,20 +518,12 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_partial_2;
-	struct fr_hop hop_1;
-	struct bpf_fib_lookup fib_1;
-	struct fr_hop hop_2;
-	struct bpf_fib_lookup fib_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* echo: { */
 	if (!fr_lease_valid(lease, now))
@@ -338,186 +539,14 @@ SEC("tc") int prog_echo(struct __sk_buff *skb)
 			return fr_up(skb, reason_echo_link_broadcast);
 		return fr_up(skb, reason_echo_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_echo_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_echo_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_echo_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_echo_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_echo_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_echo_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_echo_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_echo_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_echo_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_echo_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_echo_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_echo_multicast);
-			return fr_up(skb, reason_echo_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_echo_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_echo_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_echo_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_echo_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_echo_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_echo_udp_length);
-
-		/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
-		if (be16(data + 36) == 7) { /* rule */
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-			      ((v_partial >> 16) >= 42)))
-				return fr_up(skb, reason_echo_partial_checksum);
-			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_echo_super_packet);
-			if (!((skb->len <= v_ip_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-				return fr_up(skb, reason_echo_partial_checksum);
-			__builtin_memset(&fib_1, 0, sizeof(fib_1));
-			fib_1.family = AF_INET;
-			fib_1.src[0] = ld32(data + 30);
-			fib_1.dst[0] = ld32(data + 26);
-			if (fr_route(skb, &fib_1,
-				     (skb->gso_size ? skb->gso_size + 28 : v_ip_end - 14), &hop_1))
-				return fr_up(skb, reason_echo_too_big);
-			if (unlikely(hop_1.state != FR_HOP_DIRECT &&
-				     hop_1.state != FR_HOP_NEIGHBOUR)) {
-				if (hop_1.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_echo_local);
-				if (hop_1.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_echo_unreachable);
-				if (hop_1.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_echo_blackhole);
-				if (hop_1.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_echo_prohibit);
-				return fr_up(skb, reason_echo_no_route);
-			}
-			return prog_echo_write1(skb, data, v_ip_end, v_partial, &hop_1, &fib_1);
-		}
-
-		/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
-		if (be16(data + 36) == 8) { /* rule */
-			return prog_echo_write2(skb);
-		}
-
-		/* echo: { */
-		return fr_up(skb, reason_echo_no_rule);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_echo_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_echo_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_echo_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_echo_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_echo_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_echo_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_echo_multicast);
-			return fr_up(skb, reason_echo_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_echo_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_echo_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_echo_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_echo_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_echo_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_echo_udp_length);
-
-		/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.src"}}]}, */
-		if (be16(data + 56) == 7) { /* rule */
-			v_partial_2 = fr_partial(skb);
-			if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-			      ((v_partial_2 >> 16) >= 62)))
-				return fr_up(skb, reason_echo_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_echo_udp_checksum);
-
-			/* {match: "udp.dst_port": 7, do: [{send: {from: "udp.dst", to: "udp.s... */
-			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_echo_super_packet);
-			if (!((skb->len <= v_ip_end_2) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-				return fr_up(skb, reason_echo_partial_checksum);
-			__builtin_memset(&fib_2, 0, sizeof(fib_2));
-			fib_2.family = AF_INET6;
-			fib_2.src[0] = ld32(data + 38);
-			fib_2.src[1] = ld32(data + 38 + 4);
-			fib_2.src[2] = ld32(data + 38 + 8);
-			fib_2.src[3] = ld32(data + 38 + 12);
-			fib_2.dst[0] = ld32(data + 22);
-			fib_2.dst[1] = ld32(data + 22 + 4);
-			fib_2.dst[2] = ld32(data + 22 + 8);
-			fib_2.dst[3] = ld32(data + 22 + 12);
-			if (fr_route(skb, &fib_2,
-				     (skb->gso_size ? skb->gso_size + 48 : v_ip_end_2 - 14),
-				     &hop_2))
-				return fr_up(skb, reason_echo_too_big);
-			if (unlikely(hop_2.state != FR_HOP_DIRECT &&
-				     hop_2.state != FR_HOP_NEIGHBOUR)) {
-				if (hop_2.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_echo_local);
-				if (hop_2.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_echo_unreachable);
-				if (hop_2.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_echo_blackhole);
-				if (hop_2.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_echo_prohibit);
-				return fr_up(skb, reason_echo_no_route);
-			}
-			return prog_echo_write3(skb, data, v_ip_end_2, v_partial_2, &hop_2, &fib_2);
-		}
-
-		/* {match: "udp.dst_port": 8, do: [{mark: priority: 6}, "pass"]}, */
-		if (be16(data + 56) == 8) { /* rule */
-			return prog_echo_write4(skb);
-		}
-
-		/* echo: { */
-		return fr_up(skb, reason_echo_no_rule);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_echo_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_echo_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_echo_not_ip);
 }
 
@@ -542,21 +571,39 @@ enum {
 	reason_route_not_ip,
 };
 
-static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					     struct val_ways *row_w)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_route_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_route_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_route_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_route_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_route_prohibit;
+	default:
+		return reason_route_no_route;
+	}
+}
+
+static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						struct val_ways *w)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
-	int direct = row_w->m_way.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+					 ipv4_ttl_protocol);
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -564,38 +611,94 @@ static __always_inline int prog_route_write1(struct __sk_buff *skb, void *data, 
 			return fr_drop(len, reason_route_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 22, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 22, 4);
 
-	if (direct) {
-		st64(data, ld64(row_w->m_way.hop.dst));
-		st32(data + 8, ld32(row_w->m_way.hop.src + 2));
-	}
-	st16(data + 22, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 22, 4);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	if (direct)
+		fr_link(data, &w->way.hop);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 22, 4);
 
 	fr_count(reason_route_sent, len);
 	if (direct)
-		return bpf_redirect(row_w->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_w->m_way.hop.ifindex, AF_INET, row_w->m_way.addr + 12);
+		return bpf_redirect(w->way.hop.ifindex, 0);
+	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET, w->way.addr + 12);
 }
 
-static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					     struct val_ways *row_w_2)
+static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	/* ipv6: next_header hop_limit */
-	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1));
-	int direct = row_w_2->m_way.hop.state == FR_HOP_DIRECT;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_route_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_route_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_route_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_route_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_route_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_route_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_route_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_route_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_route_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_route_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_route_multicast);
+		return fr_up(skb, reason_route_martian_destination);
+	}
+
+	/* lookup: w: ways: ["ip.dst"] */
+	struct val_ways *w;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.dst, ld32(ipv4->dst));
+		found = find_ways(&key, lease, 0, &w);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_route_changing :
+				     reason_route_no_ways);
+	}
+
+	/* do: [{send: via: "w.way"}] */
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_route_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_route_super_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_route_partial_checksum);
+	if (unlikely(!fr_usable(&w->way.hop)))
+		return fr_up(skb, prog_route_unusable(w->way.hop.state));
+	if ((skb->gso_size ? skb->gso_size + 20 : ip_end - 14) > w->way.hop.mtu)
+		return fr_up(skb, reason_route_too_big);
+	return prog_route_ipv4_send(skb, data, ip_end, w);
+}
+
+static __always_inline int prog_route_ipv6_send(struct __sk_buff *skb, void *data, __u64 ip_end,
+						struct val_ways *w)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	__u32 len = skb->len;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = w->way.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -603,24 +706,70 @@ static __always_inline int prog_route_write2(struct __sk_buff *skb, void *data, 
 			return fr_drop(len, reason_route_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 20, 2);
-	}
+	__s64 csum = fr_complete_begin(skb, 20, 2);
 
-	if (direct) {
-		st64(data, ld64(row_w_2->m_way.hop.dst));
-		st32(data + 8, ld32(row_w_2->m_way.hop.src + 2));
-	}
-	st16(data + 20, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 20, 2);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	if (direct)
+		fr_link(data, &w->way.hop);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_route_sent, len);
 	if (direct)
-		return bpf_redirect(row_w_2->m_way.hop.ifindex, 0);
-	return fr_redirect_neigh(row_w_2->m_way.hop.ifindex, AF_INET6, row_w_2->m_way.addr);
+		return bpf_redirect(w->way.hop.ifindex, 0);
+	return fr_redirect_neigh(w->way.hop.ifindex, AF_INET6, w->way.addr);
+}
+
+static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_route_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_route_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_route_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_route_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_route_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_route_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_route_multicast);
+		return fr_up(skb, reason_route_martian_destination);
+	}
+
+	/* lookup: w: ways: ["ip.dst"] */
+	struct val_ways *w;
+	{
+		struct key_ways key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.dst, ipv6->dst, 0);
+		found = find_ways(&key, lease, 0, &w);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_route_changing :
+				     reason_route_no_ways);
+	}
+
+	/* do: [{send: via: "w.way"}] */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_route_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_route_super_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_route_partial_checksum);
+	if (unlikely(!fr_usable(&w->way.hop)))
+		return fr_up(skb, prog_route_unusable(w->way.hop.state));
+	if ((skb->gso_size ? skb->gso_size + 40 : ip_end - 14) > w->way.hop.mtu)
+		return fr_up(skb, reason_route_too_big);
+	return prog_route_ipv6_send(skb, data, ip_end, w);
 }
 
 SEC("tc") int prog_route(struct __sk_buff *skb)
@@ -628,14 +777,12 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_ip_end_2;
-	struct val_ways *row_w;
-	struct val_ways *row_w_2;
 
 	fr_pull(skb, 54);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* route: { */
 	if (!fr_lease_valid(lease, now))
@@ -651,142 +798,14 @@ SEC("tc") int prog_route(struct __sk_buff *skb)
 			return fr_up(skb, reason_route_link_broadcast);
 		return fr_up(skb, reason_route_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_route_truncated);
 
 	/* stack: ["eth", "ip"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_route_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_route_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_route_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_route_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_route_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_route_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_route_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_route_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_route_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_route_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_route_multicast);
-			return fr_up(skb, reason_route_martian_destination);
-		}
-
-		/* lookup: w: ways: ["ip.dst"] */
-		{
-			struct key_ways key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_dst, ld32(data + 30));
-			found = find_ways(&key, lease, 0, &row_w);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_route_changing);
-			if (found == FR_MISSING)
-				row_w = NULL;
-		}
-		if (!row_w)
-			return fr_up(skb, reason_route_no_ways);
-
-		/* do: [{send: via: "w.way"}] */
-		if (be8(data + 22) <= 1)
-			return fr_up(skb, reason_route_hop_limit);
-		if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_route_super_packet);
-		if (!((skb->len <= v_ip_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-			return fr_up(skb, reason_route_partial_checksum);
-		if (unlikely(row_w->m_way.hop.state != FR_HOP_DIRECT &&
-			     row_w->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-			if (row_w->m_way.hop.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_route_local);
-			if (row_w->m_way.hop.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_route_unreachable);
-			if (row_w->m_way.hop.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_route_blackhole);
-			if (row_w->m_way.hop.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_route_prohibit);
-			return fr_up(skb, reason_route_no_route);
-		}
-		if ((skb->gso_size ? skb->gso_size + 20 : v_ip_end - 14) > row_w->m_way.hop.mtu)
-			return fr_up(skb, reason_route_too_big);
-		return prog_route_write1(skb, data, v_ip_end, row_w);
-	}
-
-	/* stack: ["eth", "ip"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_route_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_route_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_route_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_route_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_route_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_route_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_route_multicast);
-			return fr_up(skb, reason_route_martian_destination);
-		}
-
-		/* lookup: w: ways: ["ip.dst"] */
-		{
-			struct key_ways key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 38));
-			st64((void *)&key + 8, ld64(data + 38 + 8));
-			found = find_ways(&key, lease, 0, &row_w_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_route_changing);
-			if (found == FR_MISSING)
-				row_w_2 = NULL;
-		}
-		if (!row_w_2)
-			return fr_up(skb, reason_route_no_ways);
-
-		/* do: [{send: via: "w.way"}] */
-		if (be8(data + 21) <= 1)
-			return fr_up(skb, reason_route_hop_limit);
-		if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_route_super_packet);
-		if (!((skb->len <= v_ip_end_2) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-			return fr_up(skb, reason_route_partial_checksum);
-		if (unlikely(row_w_2->m_way.hop.state != FR_HOP_DIRECT &&
-			     row_w_2->m_way.hop.state != FR_HOP_NEIGHBOUR)) {
-			if (row_w_2->m_way.hop.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_route_local);
-			if (row_w_2->m_way.hop.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_route_unreachable);
-			if (row_w_2->m_way.hop.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_route_blackhole);
-			if (row_w_2->m_way.hop.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_route_prohibit);
-			return fr_up(skb, reason_route_no_route);
-		}
-		if ((skb->gso_size ? skb->gso_size + 40 : v_ip_end_2 - 14) > row_w_2->m_way.hop.mtu)
-			return fr_up(skb, reason_route_too_big);
-		return prog_route_write2(skb, data, v_ip_end_2, row_w_2);
-	}
-
-	/* stack: ["eth", "ip"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_route_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_route_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_route_not_ip);
 }
 
@@ -813,12 +832,31 @@ enum {
 	reason_spread_udp_checksum, reason_spread_not_ip,
 };
 
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_spread_unusable(__u32 state)
+{
+	switch (state) {
+	case FR_HOP_NEIGHBOUR:
+		return reason_spread_no_neighbour;
+	case FR_HOP_LOCAL:
+		return reason_spread_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_spread_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_spread_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_spread_prohibit;
+	default:
+		return reason_spread_no_route;
+	}
+}
+
 /* What is the same for all receivers. */
 struct prog_spread_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
-	__u64 v_ip_end;
+	__u64 ip_end;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -830,50 +868,52 @@ struct prog_spread_fan1 {
 };
 
 static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_listeners *row_r)
+					      void *front, struct receiver_listeners *r)
 {
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+
 	void *data;
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r->m_local.port) +
-				   bpf_htons(row_r->m_remote.port));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) +
-				 ld32(row_r->m_remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 
-	st64(data, ld64(row_r->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
-	st16(data + 18, bpf_htons(0)); /* ipv4: id */
-	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
-	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
-	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
-	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
-	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
-	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
-	st16(data + 40, sum0);
-	st16(data + 24, sum1);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 24);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0)))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_spread_refused_by_device);
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 	same->copies0++;
-	fr_copied(row_r->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
@@ -882,50 +922,42 @@ static __noinline long prog_spread_turn1(__u32 i, struct prog_spread_fan1 *fan)
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end = same->v_ip_end;
-	struct receiver_listeners *row_r = receiver_of_listeners(fan->list, i);
+	__u64 ip_end = same->ip_end;
+	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
 
-	if (!row_r)
+	if (!r)
 		return 1;
 
 	/* each: [{send: {from: "r.local", to: "r.remote"}}] */
-	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_address_family);
-	if (!(fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_address_family);
-	if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_neighbour);
-		if (row_r->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_local);
-		if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_unreachable);
-		if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_blackhole);
-		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r->h_receiver, skb->len, reason_spread_prohibit);
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_no_route);
-	}
-	if (v_ip_end - 14 > row_r->h_hop_remote.mtu)
-		return fr_decline(row_r->h_receiver, skb->len, reason_spread_too_big);
-	return prog_spread_copy1(same, skb, front, row_r);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+	if (!fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len, prog_spread_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
+	return prog_spread_copy1(same, skb, front, r);
 }
 
-static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
+static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
 
-	fr_put_v4(key.m_server.addr, ld32(data + 30));
-	key.m_server.port = be16(data + 36);
+	fr_put_v4(key.server.addr, ld32(ipv4->dst));
+	key.server.port = be16(&udp->dst_port);
 	list = list_of_listeners(&key);
 	if (!list)
 		return fr_up(skb, reason_spread_no_listeners);
 
-	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -933,24 +965,27 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	if (!front)
 		return fr_up(skb, reason_spread_no_memory);
 	struct prog_spread_same1 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(front + 40) ?
-		fr_sum_kind(skb, 40, ld16(front + 40),
-			    fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) +
-				    0x1100)) : FR_SUM_ABSENT;
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) -
-		((__u64)ld32(front + 26) + ld32(front + 30)) :
-		FR_ZERO + (__u16)~ld16(front + 40) -
-		((__u64)ld32(front + 34) + ld32(front + 26) + ld32(front + 30));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) -
-		((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) +
-		(__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
-	same->v_ip_end = v_ip_end;
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
+		 64;
+	same->ip_end = ip_end;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -979,11 +1014,70 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int prog_spread_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_spread_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_spread_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_spread_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_spread_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_spread_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_spread_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_spread_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_spread_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_spread_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_spread_multicast);
+		return fr_up(skb, reason_spread_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_spread_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_spread_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_spread_udp_length);
+
+	/* do: [{fan_out: { */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_spread_super_packet);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 42))
+		return fr_up(skb, reason_spread_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_spread_partial_checksum);
+	return prog_spread_fan1(skb, data, ip_end);
+}
+
 /* What is the same for all receivers. */
 struct prog_spread_same2 {
 	__u32 kind0;
 	__u64 rest0;
-	__u64 v_ip_end_2;
+	__u64 ip_end;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -995,49 +1089,51 @@ struct prog_spread_fan2 {
 };
 
 static __always_inline long prog_spread_copy2(struct prog_spread_same2 *same, struct __sk_buff *skb,
-					      void *front, struct receiver_listeners *row_r_2)
+					      void *front, struct receiver_listeners *r)
 {
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+
 	void *data;
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) +
-		fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) +
-		fr_add64(ld64(row_r_2->m_remote.addr + 8));
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r_2->m_local.port) +
-				   bpf_htons(row_r_2->m_remote.port));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_spread_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 
-	st64(data, ld64(row_r_2->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r_2->h_hop_remote.src + 2));
-	/* ipv6: version dscp ecn flow_label */
-	st32(data + 14,
-	     bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) |
-		       (((be8(front + 15) >> 4) & 3) << 20)));
-	st16(data + 20, bpf_htons((be8(front + 20) << 8) | 64)); /* ipv6: next_header hop_limit */
-	st64(data + 22, ld64(row_r_2->m_local.addr)); /* ipv6: src */
-	st64(data + 30, ld64(row_r_2->m_local.addr + 8));
-	st64(data + 38, ld64(row_r_2->m_remote.addr)); /* ipv6: dst */
-	st64(data + 46, ld64(row_r_2->m_remote.addr + 8));
-	st16(data + 54, bpf_htons(row_r_2->m_local.port)); /* udp: src_port */
-	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
-	st16(data + 60, sum0);
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 48);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r_2->h_hop_remote.ifindex, 0)))
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_spread_refused_by_device);
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_spread_refused_by_device);
 	same->copies0++;
-	fr_copied(row_r_2->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
@@ -1046,56 +1142,45 @@ static __noinline long prog_spread_turn2(__u32 i, struct prog_spread_fan2 *fan)
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_spread_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end_2 = same->v_ip_end_2;
-	struct receiver_listeners *row_r_2 = receiver_of_listeners(fan->list, i);
+	__u64 ip_end = same->ip_end;
+	struct receiver_listeners *r = receiver_of_listeners(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
 
-	if (!row_r_2)
+	if (!r)
 		return 1;
 
 	/* each: [{send: {from: "r.local", to: "r.remote"}}] */
-	if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr)))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_address_family);
-	if (fr_is_v4(row_r_2->m_remote.addr))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_address_family);
-	if (be16(front + 60) == 0)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_udp_checksum);
-
-	/* each: [{send: {from: "r.local", to: "r.remote"}}] */
-	if (unlikely(row_r_2->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r_2->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r_2->h_receiver, skb->len,
-					  reason_spread_no_neighbour);
-		if (row_r_2->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_local);
-		if (row_r_2->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_unreachable);
-		if (row_r_2->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_blackhole);
-		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_prohibit);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_no_route);
-	}
-	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_spread_too_big);
-	return prog_spread_copy2(same, skb, front, row_r_2);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+	if (fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_spread_address_family);
+	if (be16(&saved_udp->checksum) == 0)
+		return fr_decline(r->receiver, skb->len, reason_spread_udp_checksum);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len, prog_spread_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_spread_too_big);
+	return prog_spread_copy2(same, skb, front, r);
 }
 
-static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
+static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_listeners key __attribute__((aligned(8))) = {};
 	struct list_listeners *list;
 
-	st64((void *)&key, ld64(data + 38));
-	st64((void *)&key + 8, ld64(data + 38 + 8));
-	key.m_server.port = be16(data + 56);
+	fr_put_v6(key.server.addr, ipv6->dst, 0);
+	key.server.port = be16(&udp->dst_port);
 	list = list_of_listeners(&key);
 	if (!list)
 		return fr_up(skb, reason_spread_no_listeners);
 
-	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_spread_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -1103,22 +1188,26 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	if (!front)
 		return fr_up(skb, reason_spread_no_memory);
 	struct prog_spread_same2 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60),
-				  fr_fold((__u64)fr_add64(ld64(front + 22)) +
-					  fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) +
-					  fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) -
-		((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		 fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) :
-		 FR_ZERO + (__u16)~ld16(front + 60) -
-		 ((__u64)ld32(front + 54) + fr_add64(ld64(front + 22)) +
-		  fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) +
-		  fr_add64(ld64(front + 46)));
-	same->v_ip_end_2 = v_ip_end_2;
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) + fr_add64(ld64(saved_ipv6->src)) +
+		  fr_add64(ld64(saved_ipv6->src + 8)) + fr_add64(ld64(saved_ipv6->dst)) +
+		  fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->ip_end = ip_end;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -1147,21 +1236,67 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int prog_spread_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_spread_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_spread_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_spread_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_spread_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_spread_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_spread_multicast);
+		return fr_up(skb, reason_spread_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_spread_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_spread_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_spread_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_spread_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_spread_udp_length);
+
+	/* do: [{fan_out: { */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_spread_super_packet);
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 62))
+		return fr_up(skb, reason_spread_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_spread_partial_checksum);
+	return prog_spread_fan2(skb, data, ip_end);
+}
+
 SEC("tc") int prog_spread(struct __sk_buff *skb)
 {
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* spread: { */
 	if (!fr_lease_valid(lease, now))
@@ -1177,115 +1312,13 @@ SEC("tc") int prog_spread(struct __sk_buff *skb)
 			return fr_up(skb, reason_spread_link_broadcast);
 		return fr_up(skb, reason_spread_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_spread_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_spread_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_spread_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_spread_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_spread_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_spread_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_spread_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_spread_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_spread_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_spread_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_spread_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_spread_multicast);
-			return fr_up(skb, reason_spread_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_spread_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_spread_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_spread_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_spread_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_spread_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_spread_udp_length);
-
-		/* do: [{fan_out: { */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_spread_super_packet);
-		v_partial = fr_partial(skb);
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 42)))
-			return fr_up(skb, reason_spread_partial_checksum);
-		if (!((skb->len <= v_ip_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-			return fr_up(skb, reason_spread_partial_checksum);
-		return prog_spread_fan1(skb, data, v_ip_end);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_spread_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_spread_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_spread_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_spread_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_spread_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_spread_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_spread_multicast);
-			return fr_up(skb, reason_spread_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_spread_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_spread_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_spread_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_spread_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_spread_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_spread_udp_length);
-
-		/* do: [{fan_out: { */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_spread_super_packet);
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-		      ((v_partial_2 >> 16) >= 62)))
-			return fr_up(skb, reason_spread_partial_checksum);
-		if (!((skb->len <= v_ip_end_2) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-			return fr_up(skb, reason_spread_partial_checksum);
-		return prog_spread_fan2(skb, data, v_ip_end_2);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_spread_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_spread_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_spread_not_ip);
 }

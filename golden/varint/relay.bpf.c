@@ -12,6 +12,47 @@
 #define FR_NEEDS_NAMED 1
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_stream {
+	__u8 type;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /*
  * prog_filter: tc/ingress
  *	eth ipv4 udp stream
@@ -31,7 +72,7 @@ enum {
 	reason_filter_ipv6_payload_length, reason_filter_not_ip,
 };
 
-static __always_inline int prog_filter_write1(struct __sk_buff *skb)
+static __always_inline int prog_filter_ipv4_rest_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -39,12 +80,283 @@ static __always_inline int prog_filter_write1(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_filter_write2(struct __sk_buff *skb)
+static __always_inline int prog_filter_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 udp_end, __u64 stream_id,
+						 __u64 stream_id_end)
+{
+	void *at_stream_id_end;
+	void *at_stream_offset_end;
+	void *at_stream_length_end;
+	struct hdr_stream *stream = data + 42;
+	struct hdr_udp *udp = data + 34;
+
+	/* {name: "id", varint: "quic"}, */
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x3f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (stream_id_end > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_filter_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x3f));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (stream_offset_end > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0"}, */
+	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 stream_length_size;
+	if (stream_length_present) { /* length */
+		__u64 stream_length;
+		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		if (!stream_length_size)
+			return fr_up(skb, reason_filter_truncated);
+	} else {
+		stream_length_size = 0;
+	}
+	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (stream_length_end > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_filter_super_packet);
+
+	/* match: "udp.dst_port": 4433 */
+	if (be16(&udp->dst_port) != 0x1151)
+		return fr_up(skb, reason_filter_no_match);
+
+	/* {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x4000", do: ... */
+	/* rule */
+	if ((stream_id & 3) == 2 && !((be8(&stream->type) & 4) == 0) && stream_offset > 0x4000) {
+		return fr_drop(skb->len, reason_filter_far);
+	}
+
+	/* {do: [{count: "streams"}, "pass"]}, */
+	fr_named_add(0, 1);
+	return prog_filter_ipv4_rest_send(skb);
+}
+
+static __always_inline int prog_filter_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_stream *stream = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_filter_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_filter_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_filter_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_filter_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_filter_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_filter_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_filter_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_filter_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_filter_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_filter_multicast);
+		return fr_up(skb, reason_filter_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_filter_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_filter_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_filter_udp_length);
+
+	/* {name: "id", varint: "quic"}, */
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (43ULL > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_filter_stream_type);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(data + 43, data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, reason_filter_truncated);
+	__u64 stream_id_end = fr_forget(skb, 43ULL + stream_id_size);
+
+	return prog_filter_ipv4_rest(skb, data, data_end, udp_end, stream_id, stream_id_end);
+}
+
+static __always_inline int prog_filter_ipv6_rest_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_filter_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_filter_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 udp_end, __u64 stream_id,
+						 __u64 stream_id_end)
+{
+	void *at_stream_id_end;
+	void *at_stream_offset_end;
+	void *at_stream_length_end;
+	struct hdr_stream *stream = data + 62;
+	struct hdr_udp *udp = data + 54;
+
+	/* {name: "id", varint: "quic"}, */
+	at_stream_id_end = fr_pin(data + fr_bound(stream_id_end, 0x7f));
+	if (at_stream_id_end > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (stream_id_end > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
+	__u64 stream_offset_present = !((be8(&stream->type) & 4) == 0);
+	__u64 stream_offset;
+	__u64 stream_offset_size;
+	if (stream_offset_present) { /* offset */
+		stream_offset_size = fr_varint(at_stream_id_end, data_end, &stream_offset);
+		if (!stream_offset_size)
+			return fr_up(skb, reason_filter_truncated);
+	} else {
+		stream_offset_size = 0;
+		stream_offset = 0;
+	}
+	__u64 stream_offset_end = fr_forget(skb, stream_id_end + stream_offset_size);
+	at_stream_offset_end = fr_pin(data + fr_bound(stream_offset_end, 0x7f));
+	if (at_stream_offset_end > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (stream_offset_end > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* {name: "length", varint: "quic", when: "type & 2 != 0"}, */
+	__u64 stream_length_present = !((be8(&stream->type) & 2) == 0);
+	__u64 stream_length_size;
+	if (stream_length_present) { /* length */
+		__u64 stream_length;
+		stream_length_size = fr_varint(at_stream_offset_end, data_end, &stream_length);
+		if (!stream_length_size)
+			return fr_up(skb, reason_filter_truncated);
+	} else {
+		stream_length_size = 0;
+	}
+	__u64 stream_length_end = fr_forget(skb, stream_offset_end + stream_length_size);
+	at_stream_length_end = fr_pin(data + fr_bound(stream_length_end, 0x7f));
+	if (at_stream_length_end > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (stream_length_end > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_filter_super_packet);
+
+	/* match: "udp.dst_port": 4433 */
+	if (be16(&udp->dst_port) != 0x1151)
+		return fr_up(skb, reason_filter_no_match);
+
+	/* {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x4000", do: ... */
+	/* rule */
+	if ((stream_id & 3) == 2 && !((be8(&stream->type) & 4) == 0) && stream_offset > 0x4000) {
+		return fr_drop(skb->len, reason_filter_far);
+	}
+
+	/* {do: [{count: "streams"}, "pass"]}, */
+	fr_named_add(0, 1);
+	return prog_filter_ipv6_rest_send(skb);
+}
+
+static __always_inline int prog_filter_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_stream *stream = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_filter_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_filter_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_filter_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_filter_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_filter_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_filter_multicast);
+		return fr_up(skb, reason_filter_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_filter_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_filter_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_filter_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_filter_udp_length);
+
+	/* {name: "id", varint: "quic"}, */
+	if ((void *)(stream + 1) > data_end)
+		return fr_up(skb, reason_filter_truncated);
+	if (63ULL > udp_end)
+		return fr_up(skb, reason_filter_truncated);
+
+	/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
+	if (!(be8(&stream->type) >= 8 && be8(&stream->type) <= 15))
+		return fr_up(skb, reason_filter_stream_type);
+	__u64 stream_id;
+	__u64 stream_id_size = fr_varint(data + 63, data_end, &stream_id);
+	if (!stream_id_size)
+		return fr_up(skb, reason_filter_truncated);
+	__u64 stream_id_end = fr_forget(skb, 63ULL + stream_id_size);
+
+	return prog_filter_ipv6_rest(skb, data, data_end, udp_end, stream_id, stream_id_end);
 }
 
 SEC("tc") int prog_filter(struct __sk_buff *skb)
@@ -52,42 +364,12 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_stream_id_size;
-	__u64 v_stream_id;
-	__u64 v_stream_id_end;
-	void *p_stream_id_end;
-	__u64 v_stream_offset_present;
-	__u64 v_stream_offset_size;
-	__u64 v_stream_offset;
-	__u64 v_stream_offset_end;
-	void *p_stream_offset_end;
-	__u64 v_stream_length_present;
-	__u64 v_stream_length_size;
-	__u64 v_stream_length;
-	__u64 v_stream_length_end;
-	void *p_stream_length_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_stream_id_size_2;
-	__u64 v_stream_id_2;
-	__u64 v_stream_id_end_2;
-	void *p_stream_id_end_2;
-	__u64 v_stream_offset_present_2;
-	__u64 v_stream_offset_size_2;
-	__u64 v_stream_offset_2;
-	__u64 v_stream_offset_end_2;
-	void *p_stream_offset_end_2;
-	__u64 v_stream_length_present_2;
-	__u64 v_stream_length_size_2;
-	__u64 v_stream_length_2;
-	__u64 v_stream_length_end_2;
-	void *p_stream_length_end_2;
 
 	fr_pull(skb, 87);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: filter: { */
 	if (!fr_lease_valid(lease, now))
@@ -103,255 +385,13 @@ SEC("tc") int prog_filter(struct __sk_buff *skb)
 			return fr_up(skb, reason_filter_link_broadcast);
 		return fr_up(skb, reason_filter_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_filter_truncated);
 
 	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_filter_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_filter_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_filter_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_filter_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_filter_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_filter_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_filter_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_filter_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_filter_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_filter_multicast);
-			return fr_up(skb, reason_filter_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "stream"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_filter_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_filter_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_filter_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_filter_udp_length);
-
-		/* {name: "id", varint: "quic"}, */
-		if (data + 43 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (43ULL > v_udp_end)
-			return fr_up(skb, reason_filter_truncated);
-
-		/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-		if (!((be8(data + 42) >= 8) && (be8(data + 42) <= 15)))
-			return fr_up(skb, reason_filter_stream_type);
-
-		/* {name: "id", varint: "quic"}, */
-		v_stream_id_size = fr_varint(data + 43, data_end, &v_stream_id);
-		if (!v_stream_id_size)
-			return fr_up(skb, reason_filter_truncated);
-		v_stream_id_end = fr_forget(skb, 43ULL + v_stream_id_size);
-		p_stream_id_end = fr_pin(data + fr_bound(v_stream_id_end, 0x3f));
-		if (p_stream_id_end > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (v_stream_id_end > v_udp_end)
-			return fr_up(skb, reason_filter_truncated);
-
-		/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-		v_stream_offset_present = !((be8(data + 42) & 4) == 0); /* stream.type */
-		if (v_stream_offset_present) { /* offset */
-			v_stream_offset_size = fr_varint(p_stream_id_end, data_end,
-							 &v_stream_offset);
-			if (!v_stream_offset_size)
-				return fr_up(skb, reason_filter_truncated);
-		} else {
-			/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-			v_stream_offset_size = 0;
-			v_stream_offset = 0;
-		}
-
-		/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-		v_stream_offset_end = fr_forget(skb, v_stream_id_end + v_stream_offset_size);
-		p_stream_offset_end = fr_pin(data + fr_bound(v_stream_offset_end, 0x3f));
-		if (p_stream_offset_end > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (v_stream_offset_end > v_udp_end)
-			return fr_up(skb, reason_filter_truncated);
-
-		/* {name: "length", varint: "quic", when: "type & 2 != 0"}, */
-		v_stream_length_present = !((be8(data + 42) & 2) == 0); /* stream.type */
-		if (v_stream_length_present) { /* length */
-			v_stream_length_size = fr_varint(p_stream_offset_end, data_end,
-							 &v_stream_length);
-			if (!v_stream_length_size)
-				return fr_up(skb, reason_filter_truncated);
-		} else {
-			/* {name: "length", varint: "quic", when: "type & 2 != 0"}, */
-			v_stream_length_size = 0;
-		}
-
-		/* {name: "length", varint: "quic", when: "type & 2 != 0"}, */
-		v_stream_length_end = fr_forget(skb, v_stream_offset_end + v_stream_length_size);
-		p_stream_length_end = fr_pin(data + fr_bound(v_stream_length_end, 0x7f));
-		if (p_stream_length_end > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (v_stream_length_end > v_udp_end)
-			return fr_up(skb, reason_filter_truncated);
-
-		/* stack: ["eth", "ip", "udp", "stream"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_filter_super_packet);
-
-		/* match: "udp.dst_port": 4433 */
-		if (be16(data + 36) != 0x1151)
-			return fr_up(skb, reason_filter_no_match);
-
-		/* {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x400... */
-		/* rule */
-		if ((((v_stream_id & 3) == 2) && !((be8(data + 42) & 4) == 0)) &&
-		    (v_stream_offset > 0x4000)) {
-			return fr_drop(skb->len, reason_filter_far);
-		}
-
-		/* {do: [{count: "streams"}, "pass"]}, */
-		fr_named_add(0, 1);
-		return prog_filter_write1(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp", "stream"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_filter_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_filter_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_filter_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_filter_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_filter_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_filter_multicast);
-			return fr_up(skb, reason_filter_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "stream"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_filter_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_filter_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_filter_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_filter_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_filter_udp_length);
-
-		/* {name: "id", varint: "quic"}, */
-		if (data + 63 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (63ULL > v_udp_end_2)
-			return fr_up(skb, reason_filter_truncated);
-
-		/* {name: "type", bits: 8, is: >=0x08 & <=0x0f}, */
-		if (!((be8(data + 62) >= 8) && (be8(data + 62) <= 15)))
-			return fr_up(skb, reason_filter_stream_type);
-
-		/* {name: "id", varint: "quic"}, */
-		v_stream_id_size_2 = fr_varint(data + 63, data_end, &v_stream_id_2);
-		if (!v_stream_id_size_2)
-			return fr_up(skb, reason_filter_truncated);
-		v_stream_id_end_2 = fr_forget(skb, 63ULL + v_stream_id_size_2);
-		p_stream_id_end_2 = fr_pin(data + fr_bound(v_stream_id_end_2, 0x7f));
-		if (p_stream_id_end_2 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (v_stream_id_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_filter_truncated);
-
-		/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-		v_stream_offset_present_2 = !((be8(data + 62) & 4) == 0); /* stream.type */
-		if (v_stream_offset_present_2) { /* offset */
-			v_stream_offset_size_2 = fr_varint(p_stream_id_end_2, data_end,
-							   &v_stream_offset_2);
-			if (!v_stream_offset_size_2)
-				return fr_up(skb, reason_filter_truncated);
-		} else {
-			/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-			v_stream_offset_size_2 = 0;
-			v_stream_offset_2 = 0;
-		}
-
-		/* {name: "offset", varint: "quic", when: "type & 4 != 0"}, */
-		v_stream_offset_end_2 = fr_forget(skb, v_stream_id_end_2 + v_stream_offset_size_2);
-		p_stream_offset_end_2 = fr_pin(data + fr_bound(v_stream_offset_end_2, 0x7f));
-		if (p_stream_offset_end_2 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (v_stream_offset_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_filter_truncated);
-
-		/* {name: "length", varint: "quic", when: "type & 2 != 0"}, */
-		v_stream_length_present_2 = !((be8(data + 62) & 2) == 0); /* stream.type */
-		if (v_stream_length_present_2) { /* length */
-			v_stream_length_size_2 = fr_varint(p_stream_offset_end_2, data_end,
-							   &v_stream_length_2);
-			if (!v_stream_length_size_2)
-				return fr_up(skb, reason_filter_truncated);
-		} else {
-			/* {name: "length", varint: "quic", when: "type & 2 != 0"}, */
-			v_stream_length_size_2 = 0;
-		}
-
-		/* {name: "length", varint: "quic", when: "type & 2 != 0"}, */
-		v_stream_length_end_2 = fr_forget(skb, v_stream_offset_end_2 +
-						  v_stream_length_size_2);
-		p_stream_length_end_2 = fr_pin(data + fr_bound(v_stream_length_end_2, 0x7f));
-		if (p_stream_length_end_2 > data_end)
-			return fr_up(skb, reason_filter_truncated);
-		if (v_stream_length_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_filter_truncated);
-
-		/* stack: ["eth", "ip", "udp", "stream"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_filter_super_packet);
-
-		/* match: "udp.dst_port": 4433 */
-		if (be16(data + 56) != 0x1151)
-			return fr_up(skb, reason_filter_no_match);
-
-		/* {when: "stream.id & 3 == 2 && stream.type & 4 != 0 && stream.offset > 0x400... */
-		/* rule */
-		if ((((v_stream_id_2 & 3) == 2) && !((be8(data + 62) & 4) == 0)) &&
-		    (v_stream_offset_2 > 0x4000)) {
-			return fr_drop(skb->len, reason_filter_far);
-		}
-
-		/* {do: [{count: "streams"}, "pass"]}, */
-		fr_named_add(0, 1);
-		return prog_filter_write2(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp", "stream"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_filter_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_filter_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_filter_not_ip);
 }

@@ -19,31 +19,68 @@
 const volatile __u16 set_port = 0x1151;
 const volatile __u32 set_quota = 4;
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table sources */
 struct key_sources {
-	__u8 m_addr[16];
+	__u8 addr[16];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_sources) == 16, "layout of key_sources");
 
 struct val_sources {
-	__u32 m_connections;
-	__u32 m_refused;
+	__u32 connections;
+	__u32 refused;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_sources) == 8, "layout of val_sources");
 
 /* table connections */
 struct key_connections {
-	struct fr_endpoint m_client;
-	struct fr_endpoint m_server;
+	struct fr_endpoint client;
+	struct fr_endpoint server;
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_connections) == 36, "layout of key_connections");
 
 struct val_connections {
-	__u32 h_slot;
-	__u32 h_gen;
+	__u32 slot;
+	__u32 gen;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_connections) == 8, "layout of val_connections");
@@ -95,8 +132,7 @@ static __always_inline enum fr_found find_connections(const struct key_connectio
 	enum fr_found found = fr_find(&tbl_connections, key, lease, place, (void **)row,
 				      copy_connections, FR_CHANGES, NULL);
 
-	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING :
-		found;
+	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -118,7 +154,7 @@ enum {
 	reason_gate_mapped_address, reason_gate_ipv6_payload_length, reason_gate_not_ip,
 };
 
-static __always_inline int prog_gate_write1(struct __sk_buff *skb)
+static __always_inline int prog_gate_ipv4_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -126,12 +162,185 @@ static __always_inline int prog_gate_write1(struct __sk_buff *skb)
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_gate_write2(struct __sk_buff *skb)
+static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_gate_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_gate_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_gate_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_gate_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_gate_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_gate_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_gate_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_gate_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_gate_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_gate_multicast);
+		return fr_up(skb, reason_gate_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_gate_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_gate_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_gate_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gate_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_gate_udp_length);
+
+	/* when: "udp.dst.port == setting.port" */
+	if (be16(&udp->dst_port) != set_port)
+		return fr_up(skb, reason_gate_no_match);
+
+	/* lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.addr, ld32(ipv4->src));
+		found = find_sources(&key, lease, 0, &src);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_gate_changing :
+				     reason_gate_no_sources);
+	}
+	struct val_connections *conn;
+	{
+		struct key_connections key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.client.addr, ld32(ipv4->src));
+		key.client.port = be16(&udp->src_port);
+		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		key.server.port = be16(&udp->dst_port);
+		found = find_connections(&key, lease, 8, &conn, now);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+
+	/* {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {d... */
+	if (!fr_has(conn) && fr_shared_get(src->connections) >= set_quota) { /* rule */
+		fr_shared_add(src->refused, 1);
+		return fr_drop(skb->len, reason_gate_over_quota);
+	}
+
+	/* {do: ["pass"]}, */
+	return prog_gate_ipv4_send(skb);
+}
+
+static __always_inline int prog_gate_ipv6_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_gate_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					  const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_gate_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_gate_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_gate_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_gate_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_gate_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_gate_multicast);
+		return fr_up(skb, reason_gate_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_gate_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_gate_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_gate_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_gate_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_gate_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_gate_udp_length);
+
+	/* when: "udp.dst.port == setting.port" */
+	if (be16(&udp->dst_port) != set_port)
+		return fr_up(skb, reason_gate_no_match);
+
+	/* lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.dst"]} */
+	struct val_sources *src;
+	{
+		struct key_sources key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.addr, ipv6->src, 0);
+		found = find_sources(&key, lease, 0, &src);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_gate_changing :
+				     reason_gate_no_sources);
+	}
+	struct val_connections *conn;
+	{
+		struct key_connections key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.client.addr, ipv6->src, 0);
+		key.client.port = be16(&udp->src_port);
+		fr_put_v6(key.server.addr, ipv6->dst, 2);
+		key.server.port = be16(&udp->dst_port);
+		found = find_connections(&key, lease, 8, &conn, now);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			conn = NULL;
+	}
+
+	/* {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refused"}, {d... */
+	if (!fr_has(conn) && fr_shared_get(src->connections) >= set_quota) { /* rule */
+		fr_shared_add(src->refused, 1);
+		return fr_drop(skb->len, reason_gate_over_quota);
+	}
+
+	/* {do: ["pass"]}, */
+	return prog_gate_ipv6_send(skb);
 }
 
 SEC("tc") int prog_gate(struct __sk_buff *skb)
@@ -139,18 +348,12 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	struct val_sources *row_src;
-	struct val_connections *row_conn;
-	struct val_sources *row_src_2;
-	struct val_connections *row_conn_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: gate: { */
 	if (!fr_lease_valid(lease, now))
@@ -166,183 +369,13 @@ SEC("tc") int prog_gate(struct __sk_buff *skb)
 			return fr_up(skb, reason_gate_link_broadcast);
 		return fr_up(skb, reason_gate_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_gate_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_gate_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_gate_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_gate_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_gate_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_gate_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_gate_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_gate_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_gate_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_gate_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_gate_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_gate_multicast);
-			return fr_up(skb, reason_gate_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_gate_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_gate_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_gate_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_gate_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_gate_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_gate_udp_length);
-
-		/* when: "udp.dst.port == setting.port" */
-		if (be16(data + 36) != set_port)
-			return fr_up(skb, reason_gate_no_match);
-
-		/* lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.d... */
-		{
-			struct key_sources key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_addr, ld32(data + 26));
-			found = find_sources(&key, lease, 0, &row_src);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_gate_changing);
-			if (found == FR_MISSING)
-				row_src = NULL;
-		}
-		if (!row_src)
-			return fr_up(skb, reason_gate_no_sources);
-		{
-			struct key_connections key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_client.addr, ld32(data + 26));
-			key.m_client.port = be16(data + 34);
-			fr_put_v4(key.m_server.addr, ld32(data + 30));
-			key.m_server.port = be16(data + 36);
-			found = find_connections(&key, lease, 8, &row_conn, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_gate_changing);
-			if (found == FR_MISSING)
-				row_conn = NULL;
-		}
-
-		/* {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refus... */
-		/* rule */
-		if (!fr_has(row_conn) && (fr_shared_get(row_src->m_connections) >= set_quota)) {
-			fr_shared_add(row_src->m_refused, 1);
-			return fr_drop(skb->len, reason_gate_over_quota);
-		}
-
-		/* {do: ["pass"]}, */
-		return prog_gate_write1(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_gate_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_gate_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_gate_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_gate_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_gate_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_gate_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_gate_multicast);
-			return fr_up(skb, reason_gate_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_gate_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_gate_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_gate_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_gate_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_gate_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_gate_udp_length);
-
-		/* when: "udp.dst.port == setting.port" */
-		if (be16(data + 56) != set_port)
-			return fr_up(skb, reason_gate_no_match);
-
-		/* lookup: {src: sources: ["ip.src"], "conn?": connections: ["udp.src", "udp.d... */
-		{
-			struct key_sources key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			found = find_sources(&key, lease, 0, &row_src_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_gate_changing);
-			if (found == FR_MISSING)
-				row_src_2 = NULL;
-		}
-		if (!row_src_2)
-			return fr_up(skb, reason_gate_no_sources);
-		{
-			struct key_connections key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_client.port = be16(data + 54);
-			st16((void *)&key + 18, ld16(data + 38));
-			st32((void *)&key + 20, ld32(data + 38 + 2));
-			st64((void *)&key + 24, ld64(data + 38 + 6));
-			st16((void *)&key + 32, ld16(data + 38 + 14));
-			key.m_server.port = be16(data + 56);
-			found = find_connections(&key, lease, 8, &row_conn_2, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_gate_changing);
-			if (found == FR_MISSING)
-				row_conn_2 = NULL;
-		}
-
-		/* {when: "!conn && src.connections >= setting.quota", do: [{count: "src.refus... */
-		/* rule */
-		if (!fr_has(row_conn_2) && (fr_shared_get(row_src_2->m_connections) >= set_quota)) {
-			fr_shared_add(row_src_2->m_refused, 1);
-			return fr_drop(skb->len, reason_gate_over_quota);
-		}
-
-		/* {do: ["pass"]}, */
-		return prog_gate_write2(skb);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_gate_ipv4(skb, data, data_end, lease, now);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_gate_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_gate_not_ip);
 }

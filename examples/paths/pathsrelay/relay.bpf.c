@@ -12,16 +12,65 @@
 #define FR_NEEDS_FACTS
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_tcp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be32 seq;
+	__be32 ack;
+	__u8 data_offset_reserved;
+	__u8 cwr_to_fin;
+	__be16 window;
+	__be16 checksum;
+	__be16 urgent;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table routes */
 struct key_routes {
-	struct fr_prefix m_dst;
+	struct fr_prefix dst;
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_routes) == 20, "layout of key_routes");
 
 struct val_routes {
-	struct fr_next_hop m_fast;
-	struct fr_next_hop m_slow;
+	struct fr_next_hop fast;
+	struct fr_next_hop slow;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_routes) == 72, "layout of val_routes");
@@ -64,23 +113,41 @@ enum {
 	reason_forward_ipv6_payload_length, reason_forward_not_ip,
 };
 
-static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					       struct val_routes *row_r)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_forward_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_forward_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_forward_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_forward_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_forward_prohibit;
+	default:
+		return reason_forward_no_route;
+	}
+}
+
+static __always_inline int prog_forward_ipv4_udp_send(struct __sk_buff *skb, void *data,
+						      __u64 ip_end, struct val_routes *r)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4588ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
-	__u16 x1 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x2 = ld16(data + 14);
-	__u16 x3 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
-	int direct = row_r->m_fast.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
+					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -88,43 +155,39 @@ static __always_inline int prog_forward_write1(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 12);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 12);
 
-	if (direct) {
-		st64(data, ld64(row_r->m_fast.hop.dst));
-		st32(data + 8, ld32(row_r->m_fast.hop.src + 2));
-	}
-	st16(data + 14, x0);
-	st16(data + 22, x1);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 12);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	if (direct)
+		fr_link(data, &r->fast.hop);
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 14, 12);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_r->m_fast.hop.ifindex, 0);
-	return fr_redirect_neigh(row_r->m_fast.hop.ifindex, AF_INET, row_r->m_fast.addr + 12);
+		return bpf_redirect(r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
 }
 
-static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					       struct val_routes *row_r)
+static __always_inline int prog_forward_ipv4_udp_send_2(struct __sk_buff *skb, void *data,
+							__u64 ip_end, struct val_routes *r)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
-	int direct = row_r->m_slow.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+					 ipv4_ttl_protocol);
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -132,44 +195,99 @@ static __always_inline int prog_forward_write2(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 22, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 22, 4);
 
-	if (direct) {
-		st64(data, ld64(row_r->m_slow.hop.dst));
-		st32(data + 8, ld32(row_r->m_slow.hop.src + 2));
-	}
-	st16(data + 22, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 22, 4);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	if (direct)
+		fr_link(data, &r->slow.hop);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 22, 4);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_r->m_slow.hop.ifindex, 0);
-	return fr_redirect_neigh(row_r->m_slow.hop.ifindex, AF_INET, row_r->m_slow.addr + 12);
+		return bpf_redirect(r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
 }
 
-static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					       struct val_routes *row_r_2)
+static __always_inline int prog_forward_ipv4_udp(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 ip_end)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 l4_end = 34ULL + be16(&udp->length);
+	if (!(l4_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (l4_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* lookup: r: routes: ["ip.dst"] */
+	struct val_routes *r;
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
+		r = find_routes(&key);
+	}
+	if (!r)
+		return fr_up(skb, reason_forward_no_routes);
+
+	/* {match: "l4.dst.port": 443 | 8443, do: [{mark: dscp: 34}, {send: via: "r.fast"}]}, */
+	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb) { /* rule */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, prog_forward_unusable(r->fast.hop.state));
+		if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return prog_forward_ipv4_udp_send(skb, data, ip_end, r);
+	}
+
+	/* {do: [{send: via: "r.slow"}]}, */
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&r->slow.hop)))
+		return fr_up(skb, prog_forward_unusable(r->slow.hop.state));
+	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > r->slow.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_ipv4_udp_send_2(skb, data, ip_end, r);
+}
+
+static __always_inline int prog_forward_ipv4_tcp_send(struct __sk_buff *skb, void *data,
+						      __u64 ip_end, struct val_routes *r)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(0x4588ULL | (be8(data + 15) & 3)); /* ipv4: version ihl dscp ecn */
-	__u16 x1 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4588ULL | (be8(&ipv4->dscp_ecn) & 3));
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x2 = ld16(data + 14);
-	__u16 x3 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x2 + x3) + (__u64)x0 + x1);
-	int direct = row_r_2->m_fast.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld16(&ipv4->version_ihl) + ld16(&ipv4->ttl)) +
+					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -177,43 +295,39 @@ static __always_inline int prog_forward_write3(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 12);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 12);
 
-	if (direct) {
-		st64(data, ld64(row_r_2->m_fast.hop.dst));
-		st32(data + 8, ld32(row_r_2->m_fast.hop.src + 2));
-	}
-	st16(data + 14, x0);
-	st16(data + 22, x1);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 12);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	if (direct)
+		fr_link(data, &r->fast.hop);
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 14, 12);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_r_2->m_fast.hop.ifindex, 0);
-	return fr_redirect_neigh(row_r_2->m_fast.hop.ifindex, AF_INET, row_r_2->m_fast.addr + 12);
+		return bpf_redirect(r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET, r->fast.addr + 12);
 }
 
-static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					       struct val_routes *row_r_2)
+static __always_inline int prog_forward_ipv4_tcp_send_2(struct __sk_buff *skb, void *data,
+							__u64 ip_end, struct val_routes *r)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+
 	__u32 len = skb->len;
-	__u16 x0 = bpf_htons(((be8(data + 22) - 1) << 8) | be8(data + 23)); /* ipv4: ttl protocol */
+	__be16 ipv4_ttl_protocol = bpf_htons(((be8(&ipv4->ttl) - 1) << 8) | be8(&ipv4->protocol));
 
 	/* ip.checksum */
-	__u16 old0 = ld16(data + 24);
-	__u16 x1 = ld16(data + 22);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - (x1) + x0);
-	int direct = row_r_2->m_slow.hop.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) - (ld16(&ipv4->ttl)) +
+					 ipv4_ttl_protocol);
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > v_ip_end)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -221,41 +335,147 @@ static __always_inline int prog_forward_write4(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 22, 4);
-	}
+	__s64 csum = fr_complete_begin(skb, 22, 4);
 
-	if (direct) {
-		st64(data, ld64(row_r_2->m_slow.hop.dst));
-		st32(data + 8, ld32(row_r_2->m_slow.hop.src + 2));
-	}
-	st16(data + 22, x0);
-	st16(data + 24, sum0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 22, 4);
-	}
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+
+	if (direct)
+		fr_link(data, &r->slow.hop);
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st16(&new_ipv4->checksum, ip_checksum);
+	fr_complete_end(skb, csum, 22, 4);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_r_2->m_slow.hop.ifindex, 0);
-	return fr_redirect_neigh(row_r_2->m_slow.hop.ifindex, AF_INET, row_r_2->m_slow.addr + 12);
+		return bpf_redirect(r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET, r->slow.addr + 12);
 }
 
-static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					       struct val_routes *row_r_3)
+static __always_inline int prog_forward_ipv4_tcp(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 ip_end)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) |
-			     ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff));
-	/* ipv6: next_header hop_limit */
-	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1));
-	int direct = row_r_3->m_fast.hop.state == FR_HOP_DIRECT;
+	void *at_l4_options_end;
+	struct hdr_tcp *tcp = data + 34;
+	struct hdr_ipv4 *ipv4 = data + 14;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if ((void *)(tcp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (54ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return fr_up(skb, reason_forward_tcp_data_offset);
+	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	if (l4_options_size > 40)
+		return fr_up(skb, reason_forward_tcp_options);
+	__u64 l4_options_end = fr_forget(skb, 54ULL + l4_options_size);
+	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (l4_options_end > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 34))
+		return fr_up(skb, reason_forward_tcp_data_offset);
+
+	/* lookup: r: routes: ["ip.dst"] */
+	struct val_routes *r;
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v4(key.dst.addr, ld32(ipv4->dst));
+		r = find_routes(&key);
+	}
+	if (!r)
+		return fr_up(skb, reason_forward_no_routes);
+
+	/* {match: "l4.dst.port": 443 | 8443, do: [{mark: dscp: 34}, {send: via: "r.fast"}]}, */
+	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb) { /* rule */
+		if (be8(&ipv4->ttl) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, prog_forward_unusable(r->fast.hop.state));
+		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+		     ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return prog_forward_ipv4_tcp_send(skb, data, ip_end, r);
+	}
+
+	/* {do: [{send: via: "r.slow"}]}, */
+	if (be8(&ipv4->ttl) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&r->slow.hop)))
+		return fr_up(skb, prog_forward_unusable(r->slow.hop.state));
+	if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) : ip_end - 14) > r->slow.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_ipv4_tcp_send_2(skb, data, ip_end, r);
+}
+
+static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_forward_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_forward_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_forward_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_forward_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_forward_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
+	if (be8(&ipv4->protocol) == 17)
+		return prog_forward_ipv4_udp(skb, data, data_end, ip_end);
+	if (be8(&ipv4->protocol) == 6)
+		return prog_forward_ipv4_tcp(skb, data, data_end, ip_end);
+	return fr_up(skb, reason_forward_not_l4);
+}
+
+static __always_inline int prog_forward_ipv6_udp_send(struct __sk_buff *skb, void *data,
+						      __u64 ip_end, struct val_routes *r)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	__u32 len = skb->len;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x68800000ULL |
+						      (((be8(ipv6->version_to_flow_label +
+						      1) >> 4) & 3) << 20) |
+						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
+							be8(ipv6->version_to_flow_label +
+							    3)) & 0xfffff));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -263,38 +483,34 @@ static __always_inline int prog_forward_write5(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 8);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 8);
 
-	if (direct) {
-		st64(data, ld64(row_r_3->m_fast.hop.dst));
-		st32(data + 8, ld32(row_r_3->m_fast.hop.src + 2));
-	}
-	st32(data + 14, x0);
-	st16(data + 20, x1);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 8);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	if (direct)
+		fr_link(data, &r->fast.hop);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 14, 8);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_r_3->m_fast.hop.ifindex, 0);
-	return fr_redirect_neigh(row_r_3->m_fast.hop.ifindex, AF_INET6, row_r_3->m_fast.addr);
+		return bpf_redirect(r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
 }
 
-static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					       struct val_routes *row_r_3)
+static __always_inline int prog_forward_ipv6_udp_send_2(struct __sk_buff *skb, void *data,
+							__u64 ip_end, struct val_routes *r)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	/* ipv6: next_header hop_limit */
-	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1));
-	int direct = row_r_3->m_slow.hop.state == FR_HOP_DIRECT;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	__u32 len = skb->len;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -302,40 +518,98 @@ static __always_inline int prog_forward_write6(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 20, 2);
-	}
+	__s64 csum = fr_complete_begin(skb, 20, 2);
 
-	if (direct) {
-		st64(data, ld64(row_r_3->m_slow.hop.dst));
-		st32(data + 8, ld32(row_r_3->m_slow.hop.src + 2));
-	}
-	st16(data + 20, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 20, 2);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	if (direct)
+		fr_link(data, &r->slow.hop);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_r_3->m_slow.hop.ifindex, 0);
-	return fr_redirect_neigh(row_r_3->m_slow.hop.ifindex, AF_INET6, row_r_3->m_slow.addr);
+		return bpf_redirect(r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
 }
 
-static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					       struct val_routes *row_r_4)
+static __always_inline int prog_forward_ipv6_udp(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 ip_end)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x68800000ULL | (((be8(data + 15) >> 4) & 3) << 20)) |
-			     ((be16(data + 15) << 8 | be8(data + 17)) & 0xfffff));
-	/* ipv6: next_header hop_limit */
-	__u16 x1 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1));
-	int direct = row_r_4->m_fast.hop.state == FR_HOP_DIRECT;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_forward_udp_length);
+	__u64 l4_end = 54ULL + be16(&udp->length);
+	if (!(l4_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (l4_end != ip_end)
+		return fr_up(skb, reason_forward_udp_length);
+
+	/* lookup: r: routes: ["ip.dst"] */
+	struct val_routes *r;
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		r = find_routes(&key);
+	}
+	if (!r)
+		return fr_up(skb, reason_forward_no_routes);
+
+	/* {match: "l4.dst.port": 443 | 8443, do: [{mark: dscp: 34}, {send: via: "r.fast"}]}, */
+	if (be16(&udp->dst_port) == 0x1bb || be16(&udp->dst_port) == 0x20fb) { /* rule */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, prog_forward_unusable(r->fast.hop.state));
+		if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return prog_forward_ipv6_udp_send(skb, data, ip_end, r);
+	}
+
+	/* {do: [{send: via: "r.slow"}]}, */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&r->slow.hop)))
+		return fr_up(skb, prog_forward_unusable(r->slow.hop.state));
+	if ((skb->gso_size ? skb->gso_size + 48 : ip_end - 14) > r->slow.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_ipv6_udp_send_2(skb, data, ip_end, r);
+}
+
+static __always_inline int prog_forward_ipv6_tcp_send(struct __sk_buff *skb, void *data,
+						      __u64 ip_end, struct val_routes *r)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	__u32 len = skb->len;
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x68800000ULL |
+						      (((be8(ipv6->version_to_flow_label +
+						      1) >> 4) & 3) << 20) |
+						      ((be16(ipv6->version_to_flow_label + 1) << 8 |
+							be8(ipv6->version_to_flow_label +
+							    3)) & 0xfffff));
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->fast.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -343,38 +617,34 @@ static __always_inline int prog_forward_write7(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 8);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 8);
 
-	if (direct) {
-		st64(data, ld64(row_r_4->m_fast.hop.dst));
-		st32(data + 8, ld32(row_r_4->m_fast.hop.src + 2));
-	}
-	st32(data + 14, x0);
-	st16(data + 20, x1);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 8);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	if (direct)
+		fr_link(data, &r->fast.hop);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 14, 8);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_r_4->m_fast.hop.ifindex, 0);
-	return fr_redirect_neigh(row_r_4->m_fast.hop.ifindex, AF_INET6, row_r_4->m_fast.addr);
+		return bpf_redirect(r->fast.hop.ifindex, 0);
+	return fr_redirect_neigh(r->fast.hop.ifindex, AF_INET6, r->fast.addr);
 }
 
-static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					       struct val_routes *row_r_4)
+static __always_inline int prog_forward_ipv6_tcp_send_2(struct __sk_buff *skb, void *data,
+							__u64 ip_end, struct val_routes *r)
 {
-	__s64 csum;
-	__u32 len = skb->len;
-	/* ipv6: next_header hop_limit */
-	__u16 x0 = bpf_htons((be8(data + 20) << 8) | (be8(data + 21) - 1));
-	int direct = row_r_4->m_slow.hop.state == FR_HOP_DIRECT;
+	struct hdr_ipv6 *ipv6 = data + 14;
 
-	if (unlikely(len > v_ip_end_2)) { /* bytes behind the IP datagram */
-		if (bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	__u32 len = skb->len;
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) |
+						      (be8(&ipv6->hop_limit) - 1));
+	int direct = r->slow.hop.state == FR_HOP_DIRECT;
+
+	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
 		data = (void *)(long)skb->data;
@@ -382,24 +652,117 @@ static __always_inline int prog_forward_write8(struct __sk_buff *skb, void *data
 			return fr_drop(len, reason_forward_fault);
 	}
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 20, 2);
-	}
+	__s64 csum = fr_complete_begin(skb, 20, 2);
 
-	if (direct) {
-		st64(data, ld64(row_r_4->m_slow.hop.dst));
-		st32(data + 8, ld32(row_r_4->m_slow.hop.src + 2));
-	}
-	st16(data + 20, x0);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 20, 2);
-	}
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+
+	if (direct)
+		fr_link(data, &r->slow.hop);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	fr_complete_end(skb, csum, 20, 2);
 
 	fr_count(reason_forward_sent, len);
 	if (direct)
-		return bpf_redirect(row_r_4->m_slow.hop.ifindex, 0);
-	return fr_redirect_neigh(row_r_4->m_slow.hop.ifindex, AF_INET6, row_r_4->m_slow.addr);
+		return bpf_redirect(r->slow.hop.ifindex, 0);
+	return fr_redirect_neigh(r->slow.hop.ifindex, AF_INET6, r->slow.addr);
+}
+
+static __always_inline int prog_forward_ipv6_tcp(struct __sk_buff *skb, void *data, void *data_end,
+						 __u64 ip_end)
+{
+	void *at_l4_options_end;
+	struct hdr_tcp *tcp = data + 54;
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	if ((void *)(tcp + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (74ULL > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(&tcp->data_offset_reserved) >> 4) < 5)
+		return fr_up(skb, reason_forward_tcp_data_offset);
+	__u64 l4_options_size = ((be8(&tcp->data_offset_reserved) >> 4) * 4) - 20;
+	if (l4_options_size > 40)
+		return fr_up(skb, reason_forward_tcp_options);
+	__u64 l4_options_end = fr_forget(skb, 74ULL + l4_options_size);
+	at_l4_options_end = fr_pin(data + fr_bound(l4_options_end, 0x7f));
+	if (at_l4_options_end > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (l4_options_end > ip_end)
+		return fr_up(skb, reason_forward_truncated);
+	if (((be8(&tcp->data_offset_reserved) >> 4) * 4) != (l4_options_end - 54))
+		return fr_up(skb, reason_forward_tcp_data_offset);
+
+	/* lookup: r: routes: ["ip.dst"] */
+	struct val_routes *r;
+	{
+		struct key_routes key __attribute__((aligned(8))) = {};
+
+		key.dst.len = 128;
+		fr_put_v6(key.dst.addr, ipv6->dst, 4);
+		r = find_routes(&key);
+	}
+	if (!r)
+		return fr_up(skb, reason_forward_no_routes);
+
+	/* {match: "l4.dst.port": 443 | 8443, do: [{mark: dscp: 34}, {send: via: "r.fast"}]}, */
+	if (be16(&tcp->dst_port) == 0x1bb || be16(&tcp->dst_port) == 0x20fb) { /* rule */
+		if (be8(&ipv6->hop_limit) <= 1)
+			return fr_up(skb, reason_forward_hop_limit);
+		if (!(skb->len <= ip_end || skb->gso_size == 0))
+			return fr_up(skb, reason_forward_super_packet);
+		if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+			return fr_up(skb, reason_forward_partial_checksum);
+		if (unlikely(!fr_usable(&r->fast.hop)))
+			return fr_up(skb, prog_forward_unusable(r->fast.hop.state));
+		if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) :
+		     ip_end - 14) > r->fast.hop.mtu)
+			return fr_up(skb, reason_forward_too_big);
+		return prog_forward_ipv6_tcp_send(skb, data, ip_end, r);
+	}
+
+	/* {do: [{send: via: "r.slow"}]}, */
+	if (be8(&ipv6->hop_limit) <= 1)
+		return fr_up(skb, reason_forward_hop_limit);
+	if (!(skb->len <= ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_forward_super_packet);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_forward_partial_checksum);
+	if (unlikely(!fr_usable(&r->slow.hop)))
+		return fr_up(skb, prog_forward_unusable(r->slow.hop.state));
+	if ((skb->gso_size ? skb->gso_size + (l4_options_end - 14) : ip_end - 14) > r->slow.hop.mtu)
+		return fr_up(skb, reason_forward_too_big);
+	return prog_forward_ipv6_tcp_send_2(skb, data, ip_end, r);
+}
+
+static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_forward_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_forward_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_forward_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_forward_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_forward_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_forward_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_forward_multicast);
+		return fr_up(skb, reason_forward_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
+	if (be8(&ipv6->next_header) == 17)
+		return prog_forward_ipv6_udp(skb, data, data_end, ip_end);
+	if (be8(&ipv6->next_header) == 6)
+		return prog_forward_ipv6_tcp(skb, data, data_end, ip_end);
+	return fr_up(skb, reason_forward_not_l4);
 }
 
 SEC("tc") int prog_forward(struct __sk_buff *skb)
@@ -407,24 +770,12 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_l4_end;
-	__u64 v_l4_options_size;
-	__u64 v_l4_options_end;
-	void *p_l4_options_end;
-	__u64 v_ip_end_2;
-	__u64 v_l4_end_2;
-	__u64 v_l4_options_size_2;
-	__u64 v_l4_options_end_2;
-	void *p_l4_options_end_2;
-	struct val_routes *row_r;
-	struct val_routes *row_r_2;
-	struct val_routes *row_r_3;
-	struct val_routes *row_r_4;
 
 	fr_pull(skb, 114);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: forward: { */
 	if (!fr_lease_valid(lease, now))
@@ -440,397 +791,13 @@ SEC("tc") int prog_forward(struct __sk_buff *skb)
 			return fr_up(skb, reason_forward_link_broadcast);
 		return fr_up(skb, reason_forward_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_forward_truncated);
 
 	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_forward_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_forward_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_forward_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_forward_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_forward_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_forward_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_forward_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_forward_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_forward_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_forward_multicast);
-			return fr_up(skb, reason_forward_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		if (be8(data + 23) == 17) { /* udp */
-			if (data + 42 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (42ULL > v_ip_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (be16(data + 38) < 8)
-				return fr_up(skb, reason_forward_udp_length);
-			v_l4_end = 34ULL + be16(data + 38); /* udp.length */
-			if (!((v_l4_end == v_ip_end) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (v_l4_end != v_ip_end)
-				return fr_up(skb, reason_forward_udp_length);
-
-			/* lookup: r: routes: ["ip.dst"] */
-			{
-				struct key_routes key __attribute__((aligned(8))) = {};
-
-				key.m_dst.len = 128;
-				fr_put_v4(key.m_dst.addr, ld32(data + 30));
-				row_r = find_routes(&key);
-			}
-			if (!row_r)
-				return fr_up(skb, reason_forward_no_routes);
-
-			/* {match: "l4.dst.port": 443 | 8443, do: [{mark: dscp: 34}, {send: vi... */
-			if ((be16(data + 36) == 0x1bb) || (be16(data + 36) == 0x20fb)) { /* rule */
-				if (be8(data + 22) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-					return fr_up(skb, reason_forward_super_packet);
-				if (!((skb->len <= v_ip_end) ||
-				      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(row_r->m_fast.hop.state != FR_HOP_DIRECT &&
-					     row_r->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
-					if (row_r->m_fast.hop.state == FR_HOP_LOCAL)
-						return fr_up(skb, reason_forward_local);
-					if (row_r->m_fast.hop.state == FR_HOP_UNREACHABLE)
-						return fr_up(skb, reason_forward_unreachable);
-					if (row_r->m_fast.hop.state == FR_HOP_BLACKHOLE)
-						return fr_up(skb, reason_forward_blackhole);
-					if (row_r->m_fast.hop.state == FR_HOP_PROHIBIT)
-						return fr_up(skb, reason_forward_prohibit);
-					return fr_up(skb, reason_forward_no_route);
-				}
-				if ((skb->gso_size ? skb->gso_size + 28 :
-				     v_ip_end - 14) > row_r->m_fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				return prog_forward_write1(skb, data, v_ip_end, row_r);
-			}
-
-			/* {do: [{send: via: "r.slow"}]}, */
-			if (be8(data + 22) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (!((skb->len <= v_ip_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_r->m_slow.hop.state != FR_HOP_DIRECT &&
-				     row_r->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
-				if (row_r->m_slow.hop.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_r->m_slow.hop.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_r->m_slow.hop.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_r->m_slow.hop.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if ((skb->gso_size ? skb->gso_size + 28 :
-			     v_ip_end - 14) > row_r->m_slow.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write2(skb, data, v_ip_end, row_r);
-		}
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		if (be8(data + 23) == 6) { /* tcp */
-			if (data + 54 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (54ULL > v_ip_end)
-				return fr_up(skb, reason_forward_truncated);
-			if ((be8(data + 46) >> 4) < 5)
-				return fr_up(skb, reason_forward_tcp_data_offset);
-			v_l4_options_size = ((be8(data + 46) >> 4) * 4) - 20; /* tcp.data_offset */
-			if (v_l4_options_size > 40)
-				return fr_up(skb, reason_forward_tcp_options);
-			v_l4_options_end = fr_forget(skb, 54ULL + v_l4_options_size);
-			p_l4_options_end = fr_pin(data + fr_bound(v_l4_options_end, 0x7f));
-			if (p_l4_options_end > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (v_l4_options_end > v_ip_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (((be8(data + 46) >> 4) * 4) != (v_l4_options_end - 34))
-				return fr_up(skb, reason_forward_tcp_data_offset);
-
-			/* lookup: r: routes: ["ip.dst"] */
-			{
-				struct key_routes key __attribute__((aligned(8))) = {};
-
-				key.m_dst.len = 128;
-				fr_put_v4(key.m_dst.addr, ld32(data + 30));
-				row_r_2 = find_routes(&key);
-			}
-			if (!row_r_2)
-				return fr_up(skb, reason_forward_no_routes);
-
-			/* {match: "l4.dst.port": 443 | 8443, do: [{mark: dscp: 34}, {send: vi... */
-			if ((be16(data + 36) == 0x1bb) || (be16(data + 36) == 0x20fb)) { /* rule */
-				if (be8(data + 22) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-					return fr_up(skb, reason_forward_super_packet);
-				if (!((skb->len <= v_ip_end) ||
-				      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(row_r_2->m_fast.hop.state != FR_HOP_DIRECT &&
-					     row_r_2->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
-					if (row_r_2->m_fast.hop.state == FR_HOP_LOCAL)
-						return fr_up(skb, reason_forward_local);
-					if (row_r_2->m_fast.hop.state == FR_HOP_UNREACHABLE)
-						return fr_up(skb, reason_forward_unreachable);
-					if (row_r_2->m_fast.hop.state == FR_HOP_BLACKHOLE)
-						return fr_up(skb, reason_forward_blackhole);
-					if (row_r_2->m_fast.hop.state == FR_HOP_PROHIBIT)
-						return fr_up(skb, reason_forward_prohibit);
-					return fr_up(skb, reason_forward_no_route);
-				}
-				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) :
-				     v_ip_end - 14) > row_r_2->m_fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				return prog_forward_write3(skb, data, v_ip_end, row_r_2);
-			}
-
-			/* {do: [{send: via: "r.slow"}]}, */
-			if (be8(data + 22) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			if (!((skb->len <= v_ip_end) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (!((skb->len <= v_ip_end) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_r_2->m_slow.hop.state != FR_HOP_DIRECT &&
-				     row_r_2->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
-				if (row_r_2->m_slow.hop.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_r_2->m_slow.hop.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_r_2->m_slow.hop.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_r_2->m_slow.hop.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end - 14) :
-			     v_ip_end - 14) > row_r_2->m_slow.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write4(skb, data, v_ip_end, row_r_2);
-		}
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		return fr_up(skb, reason_forward_not_l4);
-	}
-
-	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_forward_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_forward_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_forward_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_forward_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_forward_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_forward_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_forward_multicast);
-			return fr_up(skb, reason_forward_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		if (be8(data + 20) == 17) { /* udp */
-			if (data + 62 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (62ULL > v_ip_end_2)
-				return fr_up(skb, reason_forward_truncated);
-			if (be16(data + 58) < 8)
-				return fr_up(skb, reason_forward_udp_length);
-			v_l4_end_2 = 54ULL + be16(data + 58); /* udp.length */
-			if (!((v_l4_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (v_l4_end_2 != v_ip_end_2)
-				return fr_up(skb, reason_forward_udp_length);
-
-			/* lookup: r: routes: ["ip.dst"] */
-			{
-				struct key_routes key __attribute__((aligned(8))) = {};
-
-				key.m_dst.len = 128;
-				st32((void *)&key + 4, ld32(data + 38));
-				st64((void *)&key + 8, ld64(data + 38 + 4));
-				st32((void *)&key + 16, ld32(data + 38 + 12));
-				row_r_3 = find_routes(&key);
-			}
-			if (!row_r_3)
-				return fr_up(skb, reason_forward_no_routes);
-
-			/* {match: "l4.dst.port": 443 | 8443, do: [{mark: dscp: 34}, {send: vi... */
-			if ((be16(data + 56) == 0x1bb) || (be16(data + 56) == 0x20fb)) { /* rule */
-				if (be8(data + 21) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-					return fr_up(skb, reason_forward_super_packet);
-				if (!((skb->len <= v_ip_end_2) ||
-				      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(row_r_3->m_fast.hop.state != FR_HOP_DIRECT &&
-					     row_r_3->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
-					if (row_r_3->m_fast.hop.state == FR_HOP_LOCAL)
-						return fr_up(skb, reason_forward_local);
-					if (row_r_3->m_fast.hop.state == FR_HOP_UNREACHABLE)
-						return fr_up(skb, reason_forward_unreachable);
-					if (row_r_3->m_fast.hop.state == FR_HOP_BLACKHOLE)
-						return fr_up(skb, reason_forward_blackhole);
-					if (row_r_3->m_fast.hop.state == FR_HOP_PROHIBIT)
-						return fr_up(skb, reason_forward_prohibit);
-					return fr_up(skb, reason_forward_no_route);
-				}
-				if ((skb->gso_size ? skb->gso_size + 48 :
-				     v_ip_end_2 - 14) > row_r_3->m_fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				return prog_forward_write5(skb, data, v_ip_end_2, row_r_3);
-			}
-
-			/* {do: [{send: via: "r.slow"}]}, */
-			if (be8(data + 21) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (!((skb->len <= v_ip_end_2) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_r_3->m_slow.hop.state != FR_HOP_DIRECT &&
-				     row_r_3->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
-				if (row_r_3->m_slow.hop.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_r_3->m_slow.hop.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_r_3->m_slow.hop.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_r_3->m_slow.hop.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if ((skb->gso_size ? skb->gso_size + 48 :
-			     v_ip_end_2 - 14) > row_r_3->m_slow.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write6(skb, data, v_ip_end_2, row_r_3);
-		}
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		if (be8(data + 20) == 6) { /* tcp */
-			if (data + 74 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (74ULL > v_ip_end_2)
-				return fr_up(skb, reason_forward_truncated);
-			if ((be8(data + 66) >> 4) < 5)
-				return fr_up(skb, reason_forward_tcp_data_offset);
-			/* tcp.data_offset */
-			v_l4_options_size_2 = ((be8(data + 66) >> 4) * 4) - 20;
-			if (v_l4_options_size_2 > 40)
-				return fr_up(skb, reason_forward_tcp_options);
-			v_l4_options_end_2 = fr_forget(skb, 74ULL + v_l4_options_size_2);
-			p_l4_options_end_2 = fr_pin(data + fr_bound(v_l4_options_end_2, 0x7f));
-			if (p_l4_options_end_2 > data_end)
-				return fr_up(skb, reason_forward_truncated);
-			if (v_l4_options_end_2 > v_ip_end_2)
-				return fr_up(skb, reason_forward_truncated);
-			if (((be8(data + 66) >> 4) * 4) != (v_l4_options_end_2 - 54))
-				return fr_up(skb, reason_forward_tcp_data_offset);
-
-			/* lookup: r: routes: ["ip.dst"] */
-			{
-				struct key_routes key __attribute__((aligned(8))) = {};
-
-				key.m_dst.len = 128;
-				st32((void *)&key + 4, ld32(data + 38));
-				st64((void *)&key + 8, ld64(data + 38 + 4));
-				st32((void *)&key + 16, ld32(data + 38 + 12));
-				row_r_4 = find_routes(&key);
-			}
-			if (!row_r_4)
-				return fr_up(skb, reason_forward_no_routes);
-
-			/* {match: "l4.dst.port": 443 | 8443, do: [{mark: dscp: 34}, {send: vi... */
-			if ((be16(data + 56) == 0x1bb) || (be16(data + 56) == 0x20fb)) { /* rule */
-				if (be8(data + 21) <= 1)
-					return fr_up(skb, reason_forward_hop_limit);
-				if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-					return fr_up(skb, reason_forward_super_packet);
-				if (!((skb->len <= v_ip_end_2) ||
-				      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-					return fr_up(skb, reason_forward_partial_checksum);
-				if (unlikely(row_r_4->m_fast.hop.state != FR_HOP_DIRECT &&
-					     row_r_4->m_fast.hop.state != FR_HOP_NEIGHBOUR)) {
-					if (row_r_4->m_fast.hop.state == FR_HOP_LOCAL)
-						return fr_up(skb, reason_forward_local);
-					if (row_r_4->m_fast.hop.state == FR_HOP_UNREACHABLE)
-						return fr_up(skb, reason_forward_unreachable);
-					if (row_r_4->m_fast.hop.state == FR_HOP_BLACKHOLE)
-						return fr_up(skb, reason_forward_blackhole);
-					if (row_r_4->m_fast.hop.state == FR_HOP_PROHIBIT)
-						return fr_up(skb, reason_forward_prohibit);
-					return fr_up(skb, reason_forward_no_route);
-				}
-				if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) :
-				     v_ip_end_2 - 14) > row_r_4->m_fast.hop.mtu)
-					return fr_up(skb, reason_forward_too_big);
-				return prog_forward_write7(skb, data, v_ip_end_2, row_r_4);
-			}
-
-			/* {do: [{send: via: "r.slow"}]}, */
-			if (be8(data + 21) <= 1)
-				return fr_up(skb, reason_forward_hop_limit);
-			if (!((skb->len <= v_ip_end_2) || (skb->gso_size == 0)))
-				return fr_up(skb, reason_forward_super_packet);
-			if (!((skb->len <= v_ip_end_2) ||
-			      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-				return fr_up(skb, reason_forward_partial_checksum);
-			if (unlikely(row_r_4->m_slow.hop.state != FR_HOP_DIRECT &&
-				     row_r_4->m_slow.hop.state != FR_HOP_NEIGHBOUR)) {
-				if (row_r_4->m_slow.hop.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_forward_local);
-				if (row_r_4->m_slow.hop.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_forward_unreachable);
-				if (row_r_4->m_slow.hop.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_forward_blackhole);
-				if (row_r_4->m_slow.hop.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_forward_prohibit);
-				return fr_up(skb, reason_forward_no_route);
-			}
-			if ((skb->gso_size ? skb->gso_size + (v_l4_options_end_2 - 14) :
-			     v_ip_end_2 - 14) > row_r_4->m_slow.hop.mtu)
-				return fr_up(skb, reason_forward_too_big);
-			return prog_forward_write8(skb, data, v_ip_end_2, row_r_4);
-		}
-
-		/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
-		return fr_up(skb, reason_forward_not_l4);
-	}
-
-	/* stack: ["eth", "ip", {l4: ["udp", "tcp"]}] */
+	if (be16(&eth->type) == 0x800)
+		return prog_forward_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_forward_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_forward_not_ip);
 }

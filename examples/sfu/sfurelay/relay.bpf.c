@@ -28,17 +28,70 @@
 const volatile __u8 set_vp8 = 96;
 const volatile __u8 set_extension = 0;
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_rtp {
+	__u8 version_to_csrcs;
+	__u8 marker_payload_type;
+	__be16 sequence;
+	__be32 timestamp;
+	__be32 ssrc;
+} __attribute__((packed));
+
+struct hdr_vp8 {
+	__u8 extended_to_partition;
+} __attribute__((packed));
+
+struct hdr_vp8_2 {
+	__u8 size0_to_inter;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table streams */
 struct key_streams {
-	struct fr_endpoint m_publisher;
-	struct fr_endpoint m_server;
-	__u32 m_ssrc;
+	struct fr_endpoint publisher;
+	struct fr_endpoint server;
+	__u32 ssrc;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_streams) == 40, "layout of key_streams");
 
 struct val_streams {
-	__u16 m_highest;
+	__u16 highest;
 	__u8 pad0[6];
 } __packed_aligned(8);
 
@@ -46,32 +99,32 @@ _Static_assert(sizeof(struct val_streams) == 8, "layout of val_streams");
 
 /* the key of a group, and a receiver's row: subscribers */
 struct group_subscribers {
-	struct fr_endpoint m_publisher;
-	struct fr_endpoint m_server;
-	__u32 m_ssrc;
+	struct fr_endpoint publisher;
+	struct fr_endpoint server;
+	__u32 ssrc;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct group_subscribers) == 40, "layout of group_subscribers");
 
 struct receiver_subscribers {
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_remote;
-	__u32 m_ssrc;
-	__u8 m_payload_type;
+	struct fr_endpoint local;
+	struct fr_endpoint remote;
+	__u32 ssrc;
+	__u8 payload_type;
 	__u8 pad0[1];
-	__u16 m_first;
-	__u32 m_timestamp;
-	__u8 m_layer;
+	__u16 first;
+	__u32 timestamp;
+	__u8 layer;
 	__u8 pad1[3];
-	__u32 m_since;
-	__u8 m_before;
+	__u32 since;
+	__u8 before;
 	__u8 pad2[3];
-	__u32 m_skipped;
-	__u32 m_sent;
-	__u32 m_octets;
-	__u32 m_rate;
-	struct fr_hop h_hop_remote;
-	__u32 h_receiver;
+	__u32 skipped;
+	__u32 sent;
+	__u32 octets;
+	__u32 rate;
+	struct fr_hop hop_remote;
+	__u32 receiver;
 	__u8 pad3[4];
 } __packed_aligned(8);
 
@@ -88,8 +141,8 @@ _Static_assert(sizeof(struct list_subscribers) == 2052, "layout of list_subscrib
 /* event sent */
 struct event_sent {
 	struct fr_event head;
-	__u16 m_original;
-	__u16 m_number;
+	__u16 original;
+	__u16 number;
 	__u8 pad0[4];
 } __packed_aligned(8);
 
@@ -180,12 +233,31 @@ enum {
 	reason_video_udp_checksum, reason_video_not_ip,
 };
 
-static __always_inline int prog_video_write1(struct __sk_buff *skb)
+static __always_inline int prog_video_ipv4_rest_rest_rest_rest_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_video_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_video_unusable(__u32 state)
+{
+	switch (state) {
+	case FR_HOP_NEIGHBOUR:
+		return reason_video_no_neighbour;
+	case FR_HOP_LOCAL:
+		return reason_video_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_video_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_video_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_video_prohibit;
+	default:
+		return reason_video_no_route;
+	}
 }
 
 /* What is the same for all receivers. */
@@ -196,11 +268,11 @@ struct prog_video_same1 {
 	__u64 rest0;
 	__u64 rest1;
 	__u64 quiet;
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_rtp_extensions_end;
-	__u64 v_vp8_layer_end;
-	__u64 v_priority;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 rtp_extensions_end;
+	__u64 vp8_layer_end;
+	__u64 priority;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -212,106 +284,113 @@ struct prog_video_fan1 {
 };
 
 static __always_inline long prog_video_copy1(struct prog_video_same1 *same, struct __sk_buff *skb,
-					     void *front, __u64 v_udp_end,
-					     __u64 v_rtp_extensions_end, __u64 v_priority,
-					     __u64 v_came, __u64 v_number,
-					     struct receiver_subscribers *row_r)
+					     void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					     __u64 priority, __u64 came, __u64 number,
+					     struct receiver_subscribers *r)
 {
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_rtp *saved_rtp = front + 42;
+
 	void *data;
 
 	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = v_priority;
-	__u32 credit0 = fr_credit(row_r->m_rate, 0);
-	__u64 spent0 = v_udp_end - 42;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, v_priority * 0xbb8, same->clock);
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 42;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(row_r->h_receiver, skb->len, reason_video_refused_rate);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(row_r->h_receiver, skb->len, reason_video_contended);
+		return fr_decline(r->receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r->m_local.port) +
-				   bpf_htons(row_r->m_remote.port) +
-				   bpf_htons(((((0x8000ULL | (((be8(front + 42) >> 5) & 1) << 13)) |
-						(((be8(front + 42) >> 4) & 1) << 12)) |
-						((be8(front + 42) & 15) << 8)) |
-						((be8(front + 43) >> 7) << 7)) |
-						(__u64)row_r->m_payload_type) +
-						bpf_htons(v_number) +
-						bpf_htonl((be32(front + 46) +
-							   (__u64)row_r->m_timestamp) &
-							   0xffffffffULL) +
-							   bpf_htonl(row_r->m_ssrc));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htons(0x8000ULL |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   5) & 1) << 13) |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   4) & 1) << 12) |
+							   ((be8(&saved_rtp->version_to_csrcs) &
+							   15) << 8) |
+							   ((be8(&saved_rtp->marker_payload_type) >>
+							   7) << 7) | (__u64)r->payload_type) +
+							   bpf_htons(number) +
+							   bpf_htonl((be32(&saved_rtp->timestamp) +
+							   (__u64)r->timestamp) & 0xffffffffULL) +
+							   bpf_htonl(r->ssrc));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) +
-				 ld32(row_r->m_remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(row_r->h_receiver, skb->len, reason_video_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
 	}
 
-	st64(data, ld64(row_r->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
-	st16(data + 18, bpf_htons(0)); /* ipv4: id */
-	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
-	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
-	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
-	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
-	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
-	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
-	/* rtp: version padding extended csrcs marker payload_type */
-	st16(data + 42,
-	     bpf_htons(((((0x8000ULL | (((be8(front + 42) >> 5) & 1) << 13)) |
-			  (((be8(front + 42) >> 4) & 1) << 12)) | ((be8(front + 42) & 15) << 8)) |
-			  ((be8(front + 43) >> 7) << 7)) | (__u64)row_r->m_payload_type));
-	st16(data + 44, bpf_htons(v_number)); /* rtp: sequence */
-	/* rtp: timestamp */
-	st32(data + 46, bpf_htonl((be32(front + 46) + (__u64)row_r->m_timestamp) & 0xffffffffULL));
-	st32(data + 50, bpf_htonl(row_r->m_ssrc)); /* rtp: ssrc */
-	st16(data + 40, sum0);
-	st16(data + 24, sum1);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_rtp *new_rtp = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_rtp->version_to_csrcs,
+	     bpf_htons(0x8000ULL | (((be8(&saved_rtp->version_to_csrcs) >> 5) & 1) << 13) |
+		       (((be8(&saved_rtp->version_to_csrcs) >> 4) & 1) << 12) |
+		       ((be8(&saved_rtp->version_to_csrcs) & 15) << 8) |
+		       ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
+		       (__u64)r->payload_type));
+	st16(&new_rtp->sequence, bpf_htons(number));
+	st32(&new_rtp->timestamp,
+	     bpf_htonl((be32(&saved_rtp->timestamp) + (__u64)r->timestamp) & 0xffffffffULL));
+	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0))) {
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(row_r->h_receiver, skb->len, reason_video_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
 	}
 	same->copies0++;
-	fr_copied(row_r->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 
 	/* {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (event0) {
-		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
+		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
 		st32((void *)event0 + 20, 0);
-		event0->m_original = be16(front + 44);
-		event0->m_number = v_number;
+		event0->original = be16(&saved_rtp->sequence);
+		event0->number = number;
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
 	} else {
 		fr_lose(1);
 	}
 
 	/* {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "... */
-	fr_shared_add(row_r->m_skipped, v_came);
-	fr_shared_add(row_r->m_sent, 1);
-	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
+	fr_shared_add(r->skipped, came);
+	fr_shared_add(r->sent, 1);
+	fr_shared_add(r->octets, udp_end - rtp_extensions_end);
 	return 0;
 }
 
@@ -320,129 +399,128 @@ static __noinline long prog_video_turn1(__u32 i, struct prog_video_fan1 *fan)
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end = same->v_ip_end;
-	__u64 v_udp_end = same->v_udp_end;
-	__u64 v_rtp_extensions_end = same->v_rtp_extensions_end;
-	__u64 v_vp8_layer_end = same->v_vp8_layer_end;
-	__u64 v_priority = same->v_priority;
-	__u64 v_came;
-	__u64 v_number;
-	struct receiver_subscribers *row_r = receiver_of_subscribers(fan->list, i);
-	void *s_rtp_extensions_end = fr_pin(front + fr_bound(v_rtp_extensions_end, 0xff));
-	void *s_vp8_layer_end = fr_pin(front + fr_bound(v_vp8_layer_end, 0xff));
+	__u64 ip_end = same->ip_end;
+	__u64 udp_end = same->udp_end;
+	__u64 rtp_extensions_end = same->rtp_extensions_end;
+	__u64 vp8_layer_end = same->vp8_layer_end;
+	__u64 priority = same->priority;
+	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
+	void *saved_rtp_extensions_end = fr_pin(front + fr_bound(rtp_extensions_end, 0xff));
+	void *saved_vp8_layer_end = fr_pin(front + fr_bound(vp8_layer_end, 0xff));
+	struct hdr_vp8 *saved_vp8 = saved_rtp_extensions_end;
+	struct hdr_vp8_2 *saved_vp8_2 = saved_vp8_layer_end;
+	struct hdr_rtp *saved_rtp = front + 42;
 
-	if (!row_r)
+	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
 	/* _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp8.inter ... */
 	/* rule */
-	if ((fr_shared_get(row_r->m_sent) == 0) &&
-	    (((((be8(s_rtp_extensions_end) >> 4) & 1) == 0) ||
-	      !((be8(s_rtp_extensions_end) & 7) == 0)) || ((be8(s_vp8_layer_end) & 1) == 1))) {
-		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_key_frame);
+	if (fr_shared_get(r->sent) == 0 &&
+	    (((be8(&saved_vp8->extended_to_partition) >> 4) & 1) == 0 ||
+	     !((be8(&saved_vp8->extended_to_partition) & 7) == 0) ||
+	     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1)) {
+		return fr_decline(r->receiver, skb->len, reason_video_no_key_frame);
 	}
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
 	/* rule */
-	if (v_priority >
-	    ((((be32(front + 46) - (__u64)row_r->m_since) & 0xffffffffULL) < 0x80000000ULL) ?
-	     (__u64)row_r->m_layer : (__u64)row_r->m_before)) {
-		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(row_r->h_receiver, skb->len, reason_video_layer);
+	if (priority >
+	    ((((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL) ?
+	     (__u64)r->layer : (__u64)r->before)) {
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_video_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	v_came = (fr_shared_get(row_r->m_sent) == 0) ? be16(front + 44) : 0ULL; /* rtp.sequence */
-	/* rtp.sequence */
-	v_number = ((__u64)row_r->m_first +
-		    ((fr_shared_get(row_r->m_sent) == 0) ? 0ULL :
-		     (be16(front + 44) - fr_shared_get(row_r->m_skipped)))) & 0xffff;
+	__u64 came = (fr_shared_get(r->sent) == 0) ? be16(&saved_rtp->sequence) : 0ULL;
+	__u64 number = ((__u64)r->first +
+			((fr_shared_get(r->sent) == 0) ? 0ULL :
+			 (be16(&saved_rtp->sequence) - fr_shared_get(r->skipped)))) & 0xffff;
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
-	if (!((row_r->m_payload_type <= 63) || (row_r->m_payload_type >= 96)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_video_unfit_rtp_payload_type);
+	if (!(r->payload_type <= 63 || r->payload_type >= 96))
+		return fr_decline(r->receiver, skb->len, reason_video_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_video_address_family);
-	if (!(fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_video_address_family);
-	if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r->h_receiver, skb->len, reason_video_no_neighbour);
-		if (row_r->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r->h_receiver, skb->len, reason_video_local);
-		if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_video_unreachable);
-		if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_video_blackhole);
-		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r->h_receiver, skb->len, reason_video_prohibit);
-		return fr_decline(row_r->h_receiver, skb->len, reason_video_no_route);
-	}
-	if (v_ip_end - 14 > row_r->h_hop_remote.mtu)
-		return fr_decline(row_r->h_receiver, skb->len, reason_video_too_big);
-	return prog_video_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority,
-				v_came, v_number, row_r);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_video_address_family);
+	if (!fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_video_address_family);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len, prog_video_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_video_too_big);
+	return prog_video_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came,
+				number, r);
 }
 
-static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					   __u64 v_udp_end, __u64 v_rtp_extensions_end,
-					   __u64 v_vp8_layer_end, __u64 v_priority)
+static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_extensions_end,
+					   __u64 vp8_layer_end, __u64 priority)
 {
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_rtp *rtp = data + 42;
+
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-	key.m_publisher.port = be16(data + 34);
-	fr_put_v4(key.m_server.addr, ld32(data + 30));
-	key.m_server.port = be16(data + 36);
-	key.m_ssrc = be32(data + 50);
+	fr_put_v4(key.publisher.addr, ld32(ipv4->src));
+	key.publisher.port = be16(&udp->src_port);
+	fr_put_v4(key.server.addr, ld32(ipv4->dst));
+	key.server.port = be16(&udp->dst_port);
+	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_up(skb, reason_video_no_subscribers);
 
-	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_video_no_memory);
 
-	__u32 size = fr_size((v_vp8_layer_end + 1), 256);
+	__u32 size = fr_size((vp8_layer_end + 1), 256);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
 		return fr_up(skb, reason_video_no_memory);
 	struct prog_video_same1 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_rtp *saved_rtp = front + 42;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->size = size;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(front + 40) ?
-		fr_sum_kind(skb, 40, ld16(front + 40),
-			    fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) +
-				    0x1100)) : FR_SUM_ABSENT;
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_video_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) -
-		((__u64)ld32(front + 26) + ld32(front + 30)) :
-		FR_ZERO + (__u16)~ld16(front + 40) -
-		((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) +
-		 ld32(front + 26) + ld32(front + 30));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
+		 ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) -
-		((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) +
-		(__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
+		 64;
 	same->quiet = 0;
-	same->v_ip_end = v_ip_end;
-	same->v_udp_end = v_udp_end;
-	same->v_rtp_extensions_end = v_rtp_extensions_end;
-	same->v_vp8_layer_end = v_vp8_layer_end;
-	same->v_priority = v_priority;
+	same->ip_end = ip_end;
+	same->udp_end = udp_end;
+	same->rtp_extensions_end = rtp_extensions_end;
+	same->vp8_layer_end = vp8_layer_end;
+	same->priority = priority;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -473,7 +551,401 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_video_write2(struct __sk_buff *skb)
+static __always_inline int prog_video_ipv4_rest_rest_rest_rest_rest(struct __sk_buff *skb,
+	void *data, __u64 ip_end, __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end,
+	__u64 priority, __u64 partial)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_rtp *rtp = data + 42;
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= (vp8_layer_end + 1)))
+		return fr_up(skb, reason_video_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_video_partial_checksum);
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		struct val_streams val __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		val.highest = be16(&rtp->sequence);
+		fr_learning(0);
+		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
+			return fr_up(skb, reason_video_full_streams);
+	}
+	return prog_video_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
+			       priority);
+}
+
+static __always_inline int prog_video_ipv4_rest_rest_rest_rest(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size, __u64 rtp_extensions_end,
+	__u64 vp8_layer, __u64 vp8_layer_end)
+{
+	void *at_vp8_layer_end;
+	struct hdr_vp8_2 *vp8;
+	struct hdr_rtp *rtp = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
+	at_vp8_layer_end = fr_pin(data + fr_bound(vp8_layer_end, 0xff));
+	if (at_vp8_layer_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_layer_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* vp8: fields: [// RFC 7741 §4.2, and the first byte behind it: of a frame, where sta... */
+	vp8 = at_vp8_layer_end;
+	if ((void *)(vp8 + 1) > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if ((vp8_layer_end + 1) > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_video_super_packet);
+
+	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
+	__u64 rtp_extensions_found;
+	__u64 rtp_extensions_element;
+	{
+		__u64 form = (rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) :
+			((rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 element = form == FR_NO_FORM ? 0 :
+			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
+					form, set_extension);
+
+		rtp_extensions_found = element != 0;
+		rtp_extensions_element = element ?
+			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
+	}
+	__u64 priority_value = rtp_extensions_found ? ((rtp_extensions_element >> 56) & 255) :
+		(vp8_layer >> 6);
+	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+
+	/* when:   "rtp.payload_type == setting.vp8" */
+	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
+		return fr_up(skb, reason_video_no_match);
+
+	/* lookup: stream: streams: names */
+	struct val_streams *stream;
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		found = find_streams(&key, lease, 0, &stream);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_video_changing :
+				     reason_video_no_streams);
+	}
+
+	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
+	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+		fr_named_add(0, 1);
+		return prog_video_ipv4_rest_rest_rest_rest_send(skb);
+	}
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	__u64 partial = fr_partial(skb);
+
+	return prog_video_ipv4_rest_rest_rest_rest_rest(skb, data, ip_end, udp_end,
+							rtp_extensions_end, vp8_layer_end, priority,
+							partial);
+}
+
+static __always_inline int prog_video_ipv4_rest_rest_rest(struct __sk_buff *skb, void *data,
+							  void *data_end,
+							  const struct fr_lease *lease,
+							  __u64 ip_end, __u64 udp_end,
+							  __u64 rtp_profile, __u64 rtp_words_end,
+							  __u64 rtp_extensions_size,
+							  __u64 rtp_extensions_end, __u64 vp8_has,
+							  __u64 vp8_picture, __u64 vp8_picture_end)
+{
+	void *at_vp8_picture_end;
+	void *at_vp8_picture_low_end;
+	void *at_vp8_tl0picidx_end;
+
+	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
+	at_vp8_picture_end = fr_pin(data + fr_bound(vp8_picture_end, 0xff));
+	if (at_vp8_picture_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_picture_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
+	__u64 vp8_picture_low_present = !((vp8_has & 128) == 0) && !((vp8_picture & 128) == 0);
+	__u64 vp8_picture_low_size;
+	if (vp8_picture_low_present) { /* picture_low */
+		if (at_vp8_picture_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_picture_low_size = 1;
+	} else {
+		vp8_picture_low_size = 0;
+	}
+	__u64 vp8_picture_low_end = fr_forget(skb, vp8_picture_end + vp8_picture_low_size);
+	at_vp8_picture_low_end = fr_pin(data + fr_bound(vp8_picture_low_end, 0xff));
+	if (at_vp8_picture_low_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_picture_low_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
+	__u64 vp8_tl0picidx_present = !((vp8_has & 64) == 0);
+	__u64 vp8_tl0picidx_size;
+	if (vp8_tl0picidx_present) { /* tl0picidx */
+		if (at_vp8_picture_low_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_tl0picidx_size = 1;
+	} else {
+		vp8_tl0picidx_size = 0;
+	}
+	__u64 vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
+	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0xff));
+	if (at_vp8_tl0picidx_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_tl0picidx_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
+	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
+	__u64 vp8_layer_size;
+	__u64 vp8_layer;
+	if (vp8_layer_present) { /* layer */
+		if (at_vp8_tl0picidx_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_layer_size = 1;
+		vp8_layer = be8(at_vp8_tl0picidx_end);
+	} else {
+		vp8_layer_size = 0;
+		vp8_layer = 0;
+	}
+	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
+
+	return prog_video_ipv4_rest_rest_rest_rest(skb, data, data_end, lease, ip_end, udp_end,
+						   rtp_profile, rtp_words_end, rtp_extensions_size,
+						   rtp_extensions_end, vp8_layer, vp8_layer_end);
+}
+
+static __always_inline int prog_video_ipv4_rest_rest(struct __sk_buff *skb, void *data,
+						     void *data_end, const struct fr_lease *lease,
+						     __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
+						     __u64 rtp_words_end, __u64 rtp_extensions_size,
+						     __u64 rtp_extensions_end)
+{
+	void *at_rtp_extensions_end;
+	void *at_vp8_has_end;
+	struct hdr_vp8 *vp8;
+
+	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0xff));
+	if (at_rtp_extensions_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (rtp_extensions_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "has", bits: 8, when: "extended == 1"}, */
+	vp8 = at_rtp_extensions_end;
+	if ((void *)(vp8 + 1) > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if ((rtp_extensions_end + 1) > udp_end)
+		return fr_up(skb, reason_video_truncated);
+	__u64 vp8_has_present = (be8(&vp8->extended_to_partition) >> 7) == 1;
+	__u64 vp8_has_size;
+	__u64 vp8_has;
+	if (vp8_has_present) { /* has */
+		if (at_rtp_extensions_end + 2 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_has_size = 1;
+		vp8_has = be8(at_rtp_extensions_end + 1);
+	} else {
+		vp8_has_size = 0;
+		vp8_has = 0;
+	}
+	__u64 vp8_has_end = fr_forget(skb, rtp_extensions_end + 1 + vp8_has_size);
+	at_vp8_has_end = fr_pin(data + fr_bound(vp8_has_end, 0xff));
+	if (at_vp8_has_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_has_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
+	__u64 vp8_picture_present = !((vp8_has & 128) == 0);
+	__u64 vp8_picture_size;
+	__u64 vp8_picture;
+	if (vp8_picture_present) { /* picture */
+		if (at_vp8_has_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_picture_size = 1;
+		vp8_picture = be8(at_vp8_has_end);
+	} else {
+		vp8_picture_size = 0;
+		vp8_picture = 0;
+	}
+	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
+
+	return prog_video_ipv4_rest_rest_rest(skb, data, data_end, lease, ip_end, udp_end,
+					      rtp_profile, rtp_words_end, rtp_extensions_size,
+					      rtp_extensions_end, vp8_has, vp8_picture,
+					      vp8_picture_end);
+}
+
+static __always_inline int prog_video_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+						const struct fr_lease *lease, __u64 ip_end,
+						__u64 udp_end, __u64 rtp_csrc_list_end)
+{
+	void *at_rtp_csrc_list_end;
+	void *at_rtp_profile_end;
+	void *at_rtp_words_end;
+	struct hdr_rtp *rtp = data + 42;
+
+	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0x7f));
+	if (at_rtp_csrc_list_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (rtp_csrc_list_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "profile", bits: 16, when: "extended == 1"}, */
+	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_profile_size;
+	__u64 rtp_profile;
+	if (rtp_profile_present) { /* profile */
+		if (at_rtp_csrc_list_end + 2 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		rtp_profile_size = 2;
+		rtp_profile = be16(at_rtp_csrc_list_end);
+	} else {
+		rtp_profile_size = 0;
+		rtp_profile = 0;
+	}
+	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
+	at_rtp_profile_end = fr_pin(data + fr_bound(rtp_profile_end, 0x7f));
+	if (at_rtp_profile_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (rtp_profile_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "words", bits: 16, when: "extended == 1"}, */
+	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_words_size;
+	__u64 rtp_words;
+	if (rtp_words_present) { /* words */
+		if (at_rtp_profile_end + 2 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		rtp_words_size = 2;
+		rtp_words = be16(at_rtp_profile_end);
+	} else {
+		rtp_words_size = 0;
+		rtp_words = 0;
+	}
+	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
+	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0x7f));
+	if (at_rtp_words_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (rtp_words_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_extensions_size;
+	if (rtp_extensions_present) { /* extensions */
+		rtp_extensions_size = rtp_words * 4;
+		if (rtp_extensions_size > 128)
+			return fr_up(skb, reason_video_rtp_extensions);
+	} else {
+		rtp_extensions_size = 0;
+	}
+	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
+
+	return prog_video_ipv4_rest_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+					 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
+}
+
+static __always_inline int prog_video_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_rtp *rtp = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_video_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_video_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_video_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_video_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_video_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_video_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_video_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_video_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_video_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_video_multicast);
+		return fr_up(skb, reason_video_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_video_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_video_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_video_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_video_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_video_udp_length);
+
+	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	if ((void *)(rtp + 1) > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (54ULL > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "extended", b... */
+	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
+		return fr_up(skb, reason_video_rtp_version);
+
+	/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, reason: "... */
+	if (!((be8(&rtp->marker_payload_type) & 127) <= 63 ||
+	      (be8(&rtp->marker_payload_type) & 127) >= 96))
+		return fr_up(skb, reason_video_rtcp);
+	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
+	if (rtp_csrc_list_size > 60)
+		return fr_up(skb, reason_video_rtp_csrc_list);
+	__u64 rtp_csrc_list_end = fr_forget(skb, 54ULL + rtp_csrc_list_size);
+
+	return prog_video_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+}
+
+static __always_inline int prog_video_ipv6_rest_rest_rest_rest_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -488,11 +960,11 @@ struct prog_video_same2 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 quiet;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_rtp_extensions_end_2;
-	__u64 v_vp8_layer_end_2;
-	__u64 v_priority_2;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 rtp_extensions_end;
+	__u64 vp8_layer_end;
+	__u64 priority;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -504,107 +976,112 @@ struct prog_video_fan2 {
 };
 
 static __always_inline long prog_video_copy2(struct prog_video_same2 *same, struct __sk_buff *skb,
-					     void *front, __u64 v_udp_end_2,
-					     __u64 v_rtp_extensions_end_2, __u64 v_priority_2,
-					     __u64 v_came_2, __u64 v_number_2,
-					     struct receiver_subscribers *row_r_2)
+					     void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					     __u64 priority, __u64 came, __u64 number,
+					     struct receiver_subscribers *r)
 {
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_rtp *saved_rtp = front + 62;
+
 	void *data;
 
 	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = v_priority_2;
-	__u32 credit0 = fr_credit(row_r_2->m_rate, 0);
-	__u64 spent0 = v_udp_end_2 - 62;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, v_priority_2 * 0xbb8, same->clock);
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 62;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL :
-			      1ULL);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_refused_rate);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_video_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_contended);
+		return fr_decline(r->receiver, skb->len, reason_video_contended);
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) +
-		fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) +
-		fr_add64(ld64(row_r_2->m_remote.addr + 8));
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r_2->m_local.port) +
-				   bpf_htons(row_r_2->m_remote.port) +
-				   bpf_htons(((((0x8000ULL | (((be8(front + 62) >> 5) & 1) << 13)) |
-						(((be8(front + 62) >> 4) & 1) << 12)) |
-						((be8(front + 62) & 15) << 8)) |
-						((be8(front + 63) >> 7) << 7)) |
-						(__u64)row_r_2->m_payload_type) +
-						bpf_htons(v_number_2) +
-						bpf_htonl((be32(front + 66) +
-							   (__u64)row_r_2->m_timestamp) &
-							   0xffffffffULL) +
-							   bpf_htonl(row_r_2->m_ssrc));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htons(0x8000ULL |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   5) & 1) << 13) |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   4) & 1) << 12) |
+							   ((be8(&saved_rtp->version_to_csrcs) &
+							   15) << 8) |
+							   ((be8(&saved_rtp->marker_payload_type) >>
+							   7) << 7) | (__u64)r->payload_type) +
+							   bpf_htons(number) +
+							   bpf_htonl((be32(&saved_rtp->timestamp) +
+							   (__u64)r->timestamp) & 0xffffffffULL) +
+							   bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_video_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
 	}
 
-	st64(data, ld64(row_r_2->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r_2->h_hop_remote.src + 2));
-	/* ipv6: version dscp ecn flow_label */
-	st32(data + 14,
-	     bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) |
-		       (((be8(front + 15) >> 4) & 3) << 20)));
-	st16(data + 20, bpf_htons((be8(front + 20) << 8) | 64)); /* ipv6: next_header hop_limit */
-	st64(data + 22, ld64(row_r_2->m_local.addr)); /* ipv6: src */
-	st64(data + 30, ld64(row_r_2->m_local.addr + 8));
-	st64(data + 38, ld64(row_r_2->m_remote.addr)); /* ipv6: dst */
-	st64(data + 46, ld64(row_r_2->m_remote.addr + 8));
-	st16(data + 54, bpf_htons(row_r_2->m_local.port)); /* udp: src_port */
-	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
-	/* rtp: version padding extended csrcs marker payload_type */
-	st16(data + 62,
-	     bpf_htons(((((0x8000ULL | (((be8(front + 62) >> 5) & 1) << 13)) |
-			  (((be8(front + 62) >> 4) & 1) << 12)) | ((be8(front + 62) & 15) << 8)) |
-			  ((be8(front + 63) >> 7) << 7)) | (__u64)row_r_2->m_payload_type));
-	st16(data + 64, bpf_htons(v_number_2)); /* rtp: sequence */
-	/* rtp: timestamp */
-	st32(data + 66,
-	     bpf_htonl((be32(front + 66) + (__u64)row_r_2->m_timestamp) & 0xffffffffULL));
-	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
-	st16(data + 60, sum0);
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_rtp *new_rtp = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_rtp->version_to_csrcs,
+	     bpf_htons(0x8000ULL | (((be8(&saved_rtp->version_to_csrcs) >> 5) & 1) << 13) |
+		       (((be8(&saved_rtp->version_to_csrcs) >> 4) & 1) << 12) |
+		       ((be8(&saved_rtp->version_to_csrcs) & 15) << 8) |
+		       ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
+		       (__u64)r->payload_type));
+	st16(&new_rtp->sequence, bpf_htons(number));
+	st32(&new_rtp->timestamp,
+	     bpf_htonl((be32(&saved_rtp->timestamp) + (__u64)r->timestamp) & 0xffffffffULL));
+	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r_2->h_hop_remote.ifindex, 0))) {
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_video_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_video_refused_by_device);
 	}
 	same->copies0++;
-	fr_copied(row_r_2->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 
 	/* {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (event0) {
-		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
+		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
 		st32((void *)event0 + 20, 0);
-		event0->m_original = be16(front + 64);
-		event0->m_number = v_number_2;
+		event0->original = be16(&saved_rtp->sequence);
+		event0->number = number;
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
 	} else {
 		fr_lose(1);
 	}
 
 	/* {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "... */
-	fr_shared_add(row_r_2->m_skipped, v_came_2);
-	fr_shared_add(row_r_2->m_sent, 1);
-	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
+	fr_shared_add(r->skipped, came);
+	fr_shared_add(r->sent, 1);
+	fr_shared_add(r->octets, udp_end - rtp_extensions_end);
 	return 0;
 }
 
@@ -613,137 +1090,129 @@ static __noinline long prog_video_turn2(__u32 i, struct prog_video_fan2 *fan)
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end_2 = same->v_ip_end_2;
-	__u64 v_udp_end_2 = same->v_udp_end_2;
-	__u64 v_rtp_extensions_end_2 = same->v_rtp_extensions_end_2;
-	__u64 v_vp8_layer_end_2 = same->v_vp8_layer_end_2;
-	__u64 v_priority_2 = same->v_priority_2;
-	__u64 v_came_2;
-	__u64 v_number_2;
-	struct receiver_subscribers *row_r_2 = receiver_of_subscribers(fan->list, i);
-	void *s_rtp_extensions_end_2 = fr_pin(front + fr_bound(v_rtp_extensions_end_2, 0x1ff));
-	void *s_vp8_layer_end_2 = fr_pin(front + fr_bound(v_vp8_layer_end_2, 0x1ff));
+	__u64 ip_end = same->ip_end;
+	__u64 udp_end = same->udp_end;
+	__u64 rtp_extensions_end = same->rtp_extensions_end;
+	__u64 vp8_layer_end = same->vp8_layer_end;
+	__u64 priority = same->priority;
+	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
+	void *saved_rtp_extensions_end = fr_pin(front + fr_bound(rtp_extensions_end, 0x1ff));
+	void *saved_vp8_layer_end = fr_pin(front + fr_bound(vp8_layer_end, 0x1ff));
+	struct hdr_vp8 *saved_vp8 = saved_rtp_extensions_end;
+	struct hdr_vp8_2 *saved_vp8_2 = saved_vp8_layer_end;
+	struct hdr_rtp *saved_rtp = front + 62;
+	struct hdr_udp *saved_udp = front + 54;
 
-	if (!row_r_2)
+	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
 	/* _begin: [{when: "r.sent == 0 && (vp8.start == 0 || vp8.partition != 0 || vp8.inter ... */
 	/* rule */
-	if ((fr_shared_get(row_r_2->m_sent) == 0) &&
-	    (((((be8(s_rtp_extensions_end_2) >> 4) & 1) == 0) ||
-	      !((be8(s_rtp_extensions_end_2) & 7) == 0)) || ((be8(s_vp8_layer_end_2) & 1) == 1))) {
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_key_frame);
+	if (fr_shared_get(r->sent) == 0 &&
+	    (((be8(&saved_vp8->extended_to_partition) >> 4) & 1) == 0 ||
+	     !((be8(&saved_vp8->extended_to_partition) & 7) == 0) ||
+	     (be8(&saved_vp8_2->size0_to_inter) & 1) == 1)) {
+		return fr_decline(r->receiver, skb->len, reason_video_no_key_frame);
 	}
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
 	/* rule */
-	if (v_priority_2 >
-	    ((((be32(front + 66) - (__u64)row_r_2->m_since) & 0xffffffffULL) < 0x80000000ULL) ?
-	     (__u64)row_r_2->m_layer : (__u64)row_r_2->m_before)) {
-		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL :
-			      1ULL);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_layer);
+	if (priority >
+	    ((((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL) ?
+	     (__u64)r->layer : (__u64)r->before)) {
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_video_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	/* rtp.sequence */
-	v_came_2 = (fr_shared_get(row_r_2->m_sent) == 0) ? be16(front + 64) : 0ULL;
-	/* rtp.sequence */
-	v_number_2 = ((__u64)row_r_2->m_first +
-		      ((fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL :
-		       (be16(front + 64) - fr_shared_get(row_r_2->m_skipped)))) & 0xffff;
+	__u64 came = (fr_shared_get(r->sent) == 0) ? be16(&saved_rtp->sequence) : 0ULL;
+	__u64 number = ((__u64)r->first +
+			((fr_shared_get(r->sent) == 0) ? 0ULL :
+			 (be16(&saved_rtp->sequence) - fr_shared_get(r->skipped)))) & 0xffff;
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
-	if (!((row_r_2->m_payload_type <= 63) || (row_r_2->m_payload_type >= 96)))
-		return fr_decline(row_r_2->h_receiver, skb->len,
-				  reason_video_unfit_rtp_payload_type);
+	if (!(r->payload_type <= 63 || r->payload_type >= 96))
+		return fr_decline(r->receiver, skb->len, reason_video_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr)))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_address_family);
-	if (fr_is_v4(row_r_2->m_remote.addr))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_address_family);
-	if (be16(front + 60) == 0)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_udp_checksum);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (unlikely(row_r_2->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r_2->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_neighbour);
-		if (row_r_2->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_video_local);
-		if (row_r_2->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_video_unreachable);
-		if (row_r_2->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_video_blackhole);
-		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_video_prohibit);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_no_route);
-	}
-	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_video_too_big);
-	return prog_video_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2,
-				v_came_2, v_number_2, row_r_2);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_video_address_family);
+	if (fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_video_address_family);
+	if (be16(&saved_udp->checksum) == 0)
+		return fr_decline(r->receiver, skb->len, reason_video_udp_checksum);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len, prog_video_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_video_too_big);
+	return prog_video_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came,
+				number, r);
 }
 
-static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					   __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2,
-					   __u64 v_vp8_layer_end_2, __u64 v_priority_2)
+static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_extensions_end,
+					   __u64 vp8_layer_end, __u64 priority)
 {
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_rtp *rtp = data + 62;
+
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	st64((void *)&key, ld64(data + 22));
-	st64((void *)&key + 8, ld64(data + 22 + 8));
-	key.m_publisher.port = be16(data + 54);
-	st16((void *)&key + 18, ld16(data + 38));
-	st32((void *)&key + 20, ld32(data + 38 + 2));
-	st64((void *)&key + 24, ld64(data + 38 + 6));
-	st16((void *)&key + 32, ld16(data + 38 + 14));
-	key.m_server.port = be16(data + 56);
-	key.m_ssrc = be32(data + 70);
+	fr_put_v6(key.publisher.addr, ipv6->src, 0);
+	key.publisher.port = be16(&udp->src_port);
+	fr_put_v6(key.server.addr, ipv6->dst, 2);
+	key.server.port = be16(&udp->dst_port);
+	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_up(skb, reason_video_no_subscribers);
 
-	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_video_no_memory);
 
-	__u32 size = fr_size((v_vp8_layer_end_2 + 1), 512);
+	__u32 size = fr_size((vp8_layer_end + 1), 512);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
 	void *front = fr_save_front(skb, size);
 	if (!front)
 		return fr_up(skb, reason_video_no_memory);
 	struct prog_video_same2 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_rtp *saved_rtp = front + 62;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->size = size;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60),
-				  fr_fold((__u64)fr_add64(ld64(front + 22)) +
-					  fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) +
-					  fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_video_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) -
-		((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		 fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) :
-		 FR_ZERO + (__u16)~ld16(front + 60) -
-		 ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) +
-		  fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		  fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
+		  ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) +
+		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
-	same->v_ip_end_2 = v_ip_end_2;
-	same->v_udp_end_2 = v_udp_end_2;
-	same->v_rtp_extensions_end_2 = v_rtp_extensions_end_2;
-	same->v_vp8_layer_end_2 = v_vp8_layer_end_2;
-	same->v_priority_2 = v_priority_2;
+	same->ip_end = ip_end;
+	same->udp_end = udp_end;
+	same->rtp_extensions_end = rtp_extensions_end;
+	same->vp8_layer_end = vp8_layer_end;
+	same->priority = priority;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -774,111 +1243,402 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int prog_video_ipv6_rest_rest_rest_rest_rest(struct __sk_buff *skb,
+	void *data, __u64 ip_end, __u64 udp_end, __u64 rtp_extensions_end, __u64 vp8_layer_end,
+	__u64 priority, __u64 partial)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_rtp *rtp = data + 62;
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= (vp8_layer_end + 1)))
+		return fr_up(skb, reason_video_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_video_partial_checksum);
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		struct val_streams val __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.publisher.addr, ipv6->src, 0);
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v6(key.server.addr, ipv6->dst, 2);
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		val.highest = be16(&rtp->sequence);
+		fr_learning(0);
+		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
+			return fr_up(skb, reason_video_full_streams);
+	}
+	return prog_video_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, vp8_layer_end,
+			       priority);
+}
+
+static __always_inline int prog_video_ipv6_rest_rest_rest_rest(struct __sk_buff *skb, void *data,
+	void *data_end, const struct fr_lease *lease, __u64 ip_end, __u64 udp_end,
+	__u64 rtp_profile, __u64 rtp_words_end, __u64 rtp_extensions_size, __u64 rtp_extensions_end,
+	__u64 vp8_layer, __u64 vp8_layer_end)
+{
+	void *at_vp8_layer_end;
+	struct hdr_vp8_2 *vp8;
+	struct hdr_rtp *rtp = data + 62;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
+	at_vp8_layer_end = fr_pin(data + fr_bound(vp8_layer_end, 0x1ff));
+	if (at_vp8_layer_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_layer_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* vp8: fields: [// RFC 7741 §4.2, and the first byte behind it: of a frame, where sta... */
+	vp8 = at_vp8_layer_end;
+	if ((void *)(vp8 + 1) > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if ((vp8_layer_end + 1) > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_video_super_packet);
+
+	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
+	__u64 rtp_extensions_found;
+	__u64 rtp_extensions_element;
+	{
+		__u64 form = (rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) :
+			((rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 element = form == FR_NO_FORM ? 0 :
+			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
+					form, set_extension);
+
+		rtp_extensions_found = element != 0;
+		rtp_extensions_element = element ?
+			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
+	}
+	__u64 priority_value = rtp_extensions_found ? ((rtp_extensions_element >> 56) & 255) :
+		(vp8_layer >> 6);
+	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+
+	/* when:   "rtp.payload_type == setting.vp8" */
+	if ((be8(&rtp->marker_payload_type) & 127) != set_vp8)
+		return fr_up(skb, reason_video_no_match);
+
+	/* lookup: stream: streams: names */
+	struct val_streams *stream;
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.publisher.addr, ipv6->src, 0);
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v6(key.server.addr, ipv6->dst, 2);
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		found = find_streams(&key, lease, 0, &stream);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_video_changing :
+				     reason_video_no_streams);
+	}
+
+	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
+	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+		fr_named_add(0, 1);
+		return prog_video_ipv6_rest_rest_rest_rest_send(skb);
+	}
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	__u64 partial = fr_partial(skb);
+
+	return prog_video_ipv6_rest_rest_rest_rest_rest(skb, data, ip_end, udp_end,
+							rtp_extensions_end, vp8_layer_end, priority,
+							partial);
+}
+
+static __always_inline int prog_video_ipv6_rest_rest_rest(struct __sk_buff *skb, void *data,
+							  void *data_end,
+							  const struct fr_lease *lease,
+							  __u64 ip_end, __u64 udp_end,
+							  __u64 rtp_profile, __u64 rtp_words_end,
+							  __u64 rtp_extensions_size,
+							  __u64 rtp_extensions_end, __u64 vp8_has,
+							  __u64 vp8_picture, __u64 vp8_picture_end)
+{
+	void *at_vp8_picture_end;
+	void *at_vp8_picture_low_end;
+	void *at_vp8_tl0picidx_end;
+
+	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
+	at_vp8_picture_end = fr_pin(data + fr_bound(vp8_picture_end, 0x1ff));
+	if (at_vp8_picture_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_picture_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != 0"}, */
+	__u64 vp8_picture_low_present = !((vp8_has & 128) == 0) && !((vp8_picture & 128) == 0);
+	__u64 vp8_picture_low_size;
+	if (vp8_picture_low_present) { /* picture_low */
+		if (at_vp8_picture_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_picture_low_size = 1;
+	} else {
+		vp8_picture_low_size = 0;
+	}
+	__u64 vp8_picture_low_end = fr_forget(skb, vp8_picture_end + vp8_picture_low_size);
+	at_vp8_picture_low_end = fr_pin(data + fr_bound(vp8_picture_low_end, 0x1ff));
+	if (at_vp8_picture_low_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_picture_low_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
+	__u64 vp8_tl0picidx_present = !((vp8_has & 64) == 0);
+	__u64 vp8_tl0picidx_size;
+	if (vp8_tl0picidx_present) { /* tl0picidx */
+		if (at_vp8_picture_low_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_tl0picidx_size = 1;
+	} else {
+		vp8_tl0picidx_size = 0;
+	}
+	__u64 vp8_tl0picidx_end = fr_forget(skb, vp8_picture_low_end + vp8_tl0picidx_size);
+	at_vp8_tl0picidx_end = fr_pin(data + fr_bound(vp8_tl0picidx_end, 0x1ff));
+	if (at_vp8_tl0picidx_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_tl0picidx_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
+	__u64 vp8_layer_present = !((vp8_has & 48) == 0);
+	__u64 vp8_layer_size;
+	__u64 vp8_layer;
+	if (vp8_layer_present) { /* layer */
+		if (at_vp8_tl0picidx_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_layer_size = 1;
+		vp8_layer = be8(at_vp8_tl0picidx_end);
+	} else {
+		vp8_layer_size = 0;
+		vp8_layer = 0;
+	}
+	__u64 vp8_layer_end = fr_forget(skb, vp8_tl0picidx_end + vp8_layer_size);
+
+	return prog_video_ipv6_rest_rest_rest_rest(skb, data, data_end, lease, ip_end, udp_end,
+						   rtp_profile, rtp_words_end, rtp_extensions_size,
+						   rtp_extensions_end, vp8_layer, vp8_layer_end);
+}
+
+static __always_inline int prog_video_ipv6_rest_rest(struct __sk_buff *skb, void *data,
+						     void *data_end, const struct fr_lease *lease,
+						     __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
+						     __u64 rtp_words_end, __u64 rtp_extensions_size,
+						     __u64 rtp_extensions_end)
+{
+	void *at_rtp_extensions_end;
+	void *at_vp8_has_end;
+	struct hdr_vp8 *vp8;
+
+	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0x1ff));
+	if (at_rtp_extensions_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (rtp_extensions_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "has", bits: 8, when: "extended == 1"}, */
+	vp8 = at_rtp_extensions_end;
+	if ((void *)(vp8 + 1) > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if ((rtp_extensions_end + 1) > udp_end)
+		return fr_up(skb, reason_video_truncated);
+	__u64 vp8_has_present = (be8(&vp8->extended_to_partition) >> 7) == 1;
+	__u64 vp8_has_size;
+	__u64 vp8_has;
+	if (vp8_has_present) { /* has */
+		if (at_rtp_extensions_end + 2 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_has_size = 1;
+		vp8_has = be8(at_rtp_extensions_end + 1);
+	} else {
+		vp8_has_size = 0;
+		vp8_has = 0;
+	}
+	__u64 vp8_has_end = fr_forget(skb, rtp_extensions_end + 1 + vp8_has_size);
+	at_vp8_has_end = fr_pin(data + fr_bound(vp8_has_end, 0x1ff));
+	if (at_vp8_has_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (vp8_has_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
+	__u64 vp8_picture_present = !((vp8_has & 128) == 0);
+	__u64 vp8_picture_size;
+	__u64 vp8_picture;
+	if (vp8_picture_present) { /* picture */
+		if (at_vp8_has_end + 1 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		vp8_picture_size = 1;
+		vp8_picture = be8(at_vp8_has_end);
+	} else {
+		vp8_picture_size = 0;
+		vp8_picture = 0;
+	}
+	__u64 vp8_picture_end = fr_forget(skb, vp8_has_end + vp8_picture_size);
+
+	return prog_video_ipv6_rest_rest_rest(skb, data, data_end, lease, ip_end, udp_end,
+					      rtp_profile, rtp_words_end, rtp_extensions_size,
+					      rtp_extensions_end, vp8_has, vp8_picture,
+					      vp8_picture_end);
+}
+
+static __always_inline int prog_video_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+						const struct fr_lease *lease, __u64 ip_end,
+						__u64 udp_end, __u64 rtp_csrc_list_end)
+{
+	void *at_rtp_csrc_list_end;
+	void *at_rtp_profile_end;
+	void *at_rtp_words_end;
+	struct hdr_rtp *rtp = data + 62;
+
+	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0xff));
+	if (at_rtp_csrc_list_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (rtp_csrc_list_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "profile", bits: 16, when: "extended == 1"}, */
+	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_profile_size;
+	__u64 rtp_profile;
+	if (rtp_profile_present) { /* profile */
+		if (at_rtp_csrc_list_end + 2 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		rtp_profile_size = 2;
+		rtp_profile = be16(at_rtp_csrc_list_end);
+	} else {
+		rtp_profile_size = 0;
+		rtp_profile = 0;
+	}
+	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
+	at_rtp_profile_end = fr_pin(data + fr_bound(rtp_profile_end, 0xff));
+	if (at_rtp_profile_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (rtp_profile_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "words", bits: 16, when: "extended == 1"}, */
+	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_words_size;
+	__u64 rtp_words;
+	if (rtp_words_present) { /* words */
+		if (at_rtp_profile_end + 2 > data_end)
+			return fr_up(skb, reason_video_truncated);
+		rtp_words_size = 2;
+		rtp_words = be16(at_rtp_profile_end);
+	} else {
+		rtp_words_size = 0;
+		rtp_words = 0;
+	}
+	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
+	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0xff));
+	if (at_rtp_words_end > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (rtp_words_end > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_extensions_size;
+	if (rtp_extensions_present) { /* extensions */
+		rtp_extensions_size = rtp_words * 4;
+		if (rtp_extensions_size > 128)
+			return fr_up(skb, reason_video_rtp_extensions);
+	} else {
+		rtp_extensions_size = 0;
+	}
+	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
+
+	return prog_video_ipv6_rest_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+					 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
+}
+
+static __always_inline int prog_video_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_rtp *rtp = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_video_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_video_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_video_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_video_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_video_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_video_multicast);
+		return fr_up(skb, reason_video_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_video_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_video_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_video_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_video_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_video_udp_length);
+
+	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	if ((void *)(rtp + 1) > data_end)
+		return fr_up(skb, reason_video_truncated);
+	if (74ULL > udp_end)
+		return fr_up(skb, reason_video_truncated);
+
+	/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "extended", b... */
+	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
+		return fr_up(skb, reason_video_rtp_version);
+
+	/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, reason: "... */
+	if (!((be8(&rtp->marker_payload_type) & 127) <= 63 ||
+	      (be8(&rtp->marker_payload_type) & 127) >= 96))
+		return fr_up(skb, reason_video_rtcp);
+	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
+	if (rtp_csrc_list_size > 60)
+		return fr_up(skb, reason_video_rtp_csrc_list);
+	__u64 rtp_csrc_list_end = fr_forget(skb, 74ULL + rtp_csrc_list_size);
+
+	return prog_video_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+}
+
 SEC("tc") int prog_video(struct __sk_buff *skb)
 {
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_rtp_csrc_list_size;
-	__u64 v_rtp_csrc_list_end;
-	void *p_rtp_csrc_list_end;
-	__u64 v_rtp_profile_present;
-	__u64 v_rtp_profile_size;
-	__u64 v_rtp_profile;
-	__u64 v_rtp_profile_end;
-	void *p_rtp_profile_end;
-	__u64 v_rtp_words_present;
-	__u64 v_rtp_words_size;
-	__u64 v_rtp_words;
-	__u64 v_rtp_words_end;
-	void *p_rtp_words_end;
-	__u64 v_rtp_extensions_present;
-	__u64 v_rtp_extensions_size;
-	__u64 v_rtp_extensions_end;
-	void *p_rtp_extensions_end;
-	__u64 v_vp8_has_present;
-	__u64 v_vp8_has_size;
-	__u64 v_vp8_has;
-	__u64 v_vp8_has_end;
-	void *p_vp8_has_end;
-	__u64 v_vp8_picture_present;
-	__u64 v_vp8_picture_size;
-	__u64 v_vp8_picture;
-	__u64 v_vp8_picture_end;
-	void *p_vp8_picture_end;
-	__u64 v_vp8_picture_low_present;
-	__u64 v_vp8_picture_low_size;
-	__u64 v_vp8_picture_low_end;
-	void *p_vp8_picture_low_end;
-	__u64 v_vp8_tl0picidx_present;
-	__u64 v_vp8_tl0picidx_size;
-	__u64 v_vp8_tl0picidx_end;
-	void *p_vp8_tl0picidx_end;
-	__u64 v_vp8_layer_present;
-	__u64 v_vp8_layer_size;
-	__u64 v_vp8_layer;
-	__u64 v_vp8_layer_end;
-	void *p_vp8_layer_end;
-	__u64 v_rtp_extensions_found;
-	__u64 v_rtp_extensions_element;
-	__u64 v_priority_value;
-	__u64 v_priority;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_rtp_csrc_list_size_2;
-	__u64 v_rtp_csrc_list_end_2;
-	void *p_rtp_csrc_list_end_2;
-	__u64 v_rtp_profile_present_2;
-	__u64 v_rtp_profile_size_2;
-	__u64 v_rtp_profile_2;
-	__u64 v_rtp_profile_end_2;
-	void *p_rtp_profile_end_2;
-	__u64 v_rtp_words_present_2;
-	__u64 v_rtp_words_size_2;
-	__u64 v_rtp_words_2;
-	__u64 v_rtp_words_end_2;
-	void *p_rtp_words_end_2;
-	__u64 v_rtp_extensions_present_2;
-	__u64 v_rtp_extensions_size_2;
-	__u64 v_rtp_extensions_end_2;
-	void *p_rtp_extensions_end_2;
-	__u64 v_vp8_has_present_2;
-	__u64 v_vp8_has_size_2;
-	__u64 v_vp8_has_2;
-	__u64 v_vp8_has_end_2;
-	void *p_vp8_has_end_2;
-	__u64 v_vp8_picture_present_2;
-	__u64 v_vp8_picture_size_2;
-	__u64 v_vp8_picture_2;
-	__u64 v_vp8_picture_end_2;
-	void *p_vp8_picture_end_2;
-	__u64 v_vp8_picture_low_present_2;
-	__u64 v_vp8_picture_low_size_2;
-	__u64 v_vp8_picture_low_end_2;
-	void *p_vp8_picture_low_end_2;
-	__u64 v_vp8_tl0picidx_present_2;
-	__u64 v_vp8_tl0picidx_size_2;
-	__u64 v_vp8_tl0picidx_end_2;
-	void *p_vp8_tl0picidx_end_2;
-	__u64 v_vp8_layer_present_2;
-	__u64 v_vp8_layer_size_2;
-	__u64 v_vp8_layer_2;
-	__u64 v_vp8_layer_end_2;
-	void *p_vp8_layer_end_2;
-	__u64 v_rtp_extensions_found_2;
-	__u64 v_rtp_extensions_element_2;
-	__u64 v_priority_value_2;
-	__u64 v_priority_2;
-	__u64 v_partial_2;
-	struct val_streams *row_stream;
-	struct val_streams *row_stream_2;
 
 	fr_pull(skb, 273);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* video: forward & { */
 	if (!fr_lease_valid(lease, now))
@@ -894,652 +1654,14 @@ SEC("tc") int prog_video(struct __sk_buff *skb)
 			return fr_up(skb, reason_video_link_broadcast);
 		return fr_up(skb, reason_video_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_video_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_video_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_video_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_video_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_video_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_video_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_video_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_video_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_video_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_video_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_video_multicast);
-			return fr_up(skb, reason_video_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_video_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_video_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_video_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_video_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_video_udp_length);
-
-		/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (54ULL > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "exte... */
-		if ((be8(data + 42) >> 6) != 2)
-			return fr_up(skb, reason_video_rtp_version);
-
-		/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, r... */
-		if (!(((be8(data + 43) & 127) <= 63) || ((be8(data + 43) & 127) >= 96)))
-			return fr_up(skb, reason_video_rtcp);
-
-		/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-		v_rtp_csrc_list_size = (be8(data + 42) & 15) * 4; /* rtp.csrcs */
-		if (v_rtp_csrc_list_size > 60)
-			return fr_up(skb, reason_video_rtp_csrc_list);
-		v_rtp_csrc_list_end = fr_forget(skb, 54ULL + v_rtp_csrc_list_size);
-		p_rtp_csrc_list_end = fr_pin(data + fr_bound(v_rtp_csrc_list_end, 0x7f));
-		if (p_rtp_csrc_list_end > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_rtp_csrc_list_end > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "profile", bits: 16, when: "extended == 1"}, */
-		v_rtp_profile_present = ((be8(data + 42) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_profile_present) { /* profile */
-			if (p_rtp_csrc_list_end + 2 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_rtp_profile_size = 2;
-			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-		} else {
-			/* {name: "profile", bits: 16, when: "extended == 1"}, */
-			v_rtp_profile_size = 0;
-			v_rtp_profile = 0;
-		}
-
-		/* {name: "profile", bits: 16, when: "extended == 1"}, */
-		v_rtp_profile_end = fr_forget(skb, v_rtp_csrc_list_end + v_rtp_profile_size);
-		p_rtp_profile_end = fr_pin(data + fr_bound(v_rtp_profile_end, 0x7f));
-		if (p_rtp_profile_end > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_rtp_profile_end > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "words", bits: 16, when: "extended == 1"}, */
-		v_rtp_words_present = ((be8(data + 42) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_words_present) { /* words */
-			if (p_rtp_profile_end + 2 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_rtp_words_size = 2;
-			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-		} else {
-			/* {name: "words", bits: 16, when: "extended == 1"}, */
-			v_rtp_words_size = 0;
-			v_rtp_words = 0;
-		}
-
-		/* {name: "words", bits: 16, when: "extended == 1"}, */
-		v_rtp_words_end = fr_forget(skb, v_rtp_profile_end + v_rtp_words_size);
-		p_rtp_words_end = fr_pin(data + fr_bound(v_rtp_words_end, 0x7f));
-		if (p_rtp_words_end > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_rtp_words_end > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", e... */
-		v_rtp_extensions_present = ((be8(data + 42) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_extensions_present) { /* extensions */
-			v_rtp_extensions_size = v_rtp_words * 4;
-			if (v_rtp_extensions_size > 128)
-				return fr_up(skb, reason_video_rtp_extensions);
-		} else {
-			/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended ... */
-			v_rtp_extensions_size = 0;
-		}
-
-		/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", e... */
-		v_rtp_extensions_end = fr_forget(skb, v_rtp_words_end + v_rtp_extensions_size);
-		p_rtp_extensions_end = fr_pin(data + fr_bound(v_rtp_extensions_end, 0xff));
-		if (p_rtp_extensions_end > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_rtp_extensions_end > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "has", bits: 8, when: "extended == 1"}, */
-		if (p_rtp_extensions_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if ((v_rtp_extensions_end + 1) > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-		v_vp8_has_present = (be8(p_rtp_extensions_end) >> 7) == 1; /* vp8.extended */
-		if (v_vp8_has_present) { /* has */
-			if (p_rtp_extensions_end + 2 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_vp8_has_size = 1;
-			v_vp8_has = be8(p_rtp_extensions_end + 1); /* vp8.has */
-		} else {
-			/* {name: "has", bits: 8, when: "extended == 1"}, */
-			v_vp8_has_size = 0;
-			v_vp8_has = 0;
-		}
-
-		/* {name: "has", bits: 8, when: "extended == 1"}, */
-		v_vp8_has_end = fr_forget(skb, (v_rtp_extensions_end + 1) + v_vp8_has_size);
-		p_vp8_has_end = fr_pin(data + fr_bound(v_vp8_has_end, 0xff));
-		if (p_vp8_has_end > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_vp8_has_end > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-		v_vp8_picture_present = !((v_vp8_has & 128) == 0);
-		if (v_vp8_picture_present) { /* picture */
-			if (p_vp8_has_end + 1 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_vp8_picture_size = 1;
-			v_vp8_picture = be8(p_vp8_has_end); /* vp8.picture */
-		} else {
-			/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-			v_vp8_picture_size = 0;
-			v_vp8_picture = 0;
-		}
-
-		/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-		v_vp8_picture_end = fr_forget(skb, v_vp8_has_end + v_vp8_picture_size);
-		p_vp8_picture_end = fr_pin(data + fr_bound(v_vp8_picture_end, 0xff));
-		if (p_vp8_picture_end > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_vp8_picture_end > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != ... */
-		v_vp8_picture_low_present = !((v_vp8_has & 128) == 0) &&
-			!((v_vp8_picture & 128) == 0);
-		if (v_vp8_picture_low_present) { /* picture_low */
-			if (p_vp8_picture_end + 1 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_vp8_picture_low_size = 1;
-		} else {
-			/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & ... */
-			v_vp8_picture_low_size = 0;
-		}
-
-		/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != ... */
-		v_vp8_picture_low_end = fr_forget(skb, v_vp8_picture_end + v_vp8_picture_low_size);
-		p_vp8_picture_low_end = fr_pin(data + fr_bound(v_vp8_picture_low_end, 0xff));
-		if (p_vp8_picture_low_end > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_vp8_picture_low_end > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-		v_vp8_tl0picidx_present = !((v_vp8_has & 64) == 0);
-		if (v_vp8_tl0picidx_present) { /* tl0picidx */
-			if (p_vp8_picture_low_end + 1 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_vp8_tl0picidx_size = 1;
-		} else {
-			/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-			v_vp8_tl0picidx_size = 0;
-		}
-
-		/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-		v_vp8_tl0picidx_end = fr_forget(skb, v_vp8_picture_low_end + v_vp8_tl0picidx_size);
-		p_vp8_tl0picidx_end = fr_pin(data + fr_bound(v_vp8_tl0picidx_end, 0xff));
-		if (p_vp8_tl0picidx_end > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_vp8_tl0picidx_end > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-		v_vp8_layer_present = !((v_vp8_has & 48) == 0);
-		if (v_vp8_layer_present) { /* layer */
-			if (p_vp8_tl0picidx_end + 1 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_vp8_layer_size = 1;
-			v_vp8_layer = be8(p_vp8_tl0picidx_end); /* vp8.layer */
-		} else {
-			/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-			v_vp8_layer_size = 0;
-			v_vp8_layer = 0;
-		}
-
-		/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-		v_vp8_layer_end = fr_forget(skb, v_vp8_tl0picidx_end + v_vp8_layer_size);
-		p_vp8_layer_end = fr_pin(data + fr_bound(v_vp8_layer_end, 0xff));
-		if (p_vp8_layer_end > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_vp8_layer_end > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* vp8: fields: [// RFC 7741 §4.2, and the first byte behind it: of a frame, w... */
-		if (p_vp8_layer_end + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if ((v_vp8_layer_end + 1) > v_udp_end)
-			return fr_up(skb, reason_video_truncated);
-
-		/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_video_super_packet);
-
-		/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensi... */
-		{
-			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-				((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
-				FR_NO_FORM;
-			__u64 element = form == FR_NO_FORM ? 0 :
-				fr_find_element(skb, v_rtp_words_end, v_rtp_words_end +
-						v_rtp_extensions_size, form, set_extension);
-
-			v_rtp_extensions_found = element != 0;
-			v_rtp_extensions_element = element ?
-				fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-		}
-		v_priority_value = v_rtp_extensions_found ?
-			((v_rtp_extensions_element >> 56) & 255) : (v_vp8_layer >> 6);
-		v_priority = (v_priority_value < 4) ? v_priority_value : 3ULL;
-
-		/* when:   "rtp.payload_type == setting.vp8" */
-		if ((be8(data + 43) & 127) != set_vp8)
-			return fr_up(skb, reason_video_no_match);
-
-		/* lookup: stream: streams: names */
-		{
-			struct key_streams key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-			key.m_publisher.port = be16(data + 34);
-			fr_put_v4(key.m_server.addr, ld32(data + 30));
-			key.m_server.port = be16(data + 36);
-			key.m_ssrc = be32(data + 50);
-			found = find_streams(&key, lease, 0, &row_stream);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_video_changing);
-			if (found == FR_MISSING)
-				row_stream = NULL;
-		}
-		if (!row_stream)
-			return fr_up(skb, reason_video_no_streams);
-
-		/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count:... */
-		/* rule */
-		if ((((be16(data + 44) - (__u64)row_stream->m_highest) - 1) & 0xffff) >= 0x8000) {
-			fr_named_add(0, 1);
-			return prog_video_write1(skb);
-		}
-
-		/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {g... */
-		v_partial = fr_partial(skb);
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-		      ((v_partial >> 16) >= (v_vp8_layer_end + 1))))
-			return fr_up(skb, reason_video_partial_checksum);
-		if (!((skb->len <= v_ip_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-			return fr_up(skb, reason_video_partial_checksum);
-		{
-			struct key_streams key __attribute__((aligned(8))) = {};
-			struct val_streams val __attribute__((aligned(8))) = {};
-
-			fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-			key.m_publisher.port = be16(data + 34);
-			fr_put_v4(key.m_server.addr, ld32(data + 30));
-			key.m_server.port = be16(data + 36);
-			key.m_ssrc = be32(data + 50);
-			val.m_highest = be16(data + 44);
-			fr_learning(0);
-			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_video_full_streams);
-		}
-		return prog_video_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end,
-				       v_vp8_layer_end, v_priority);
-	}
-
-	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_video_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_video_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_video_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_video_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_video_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_video_multicast);
-			return fr_up(skb, reason_video_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_video_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_video_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_video_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_video_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_video_udp_length);
-
-		/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-		if (data + 74 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (74ULL > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "exte... */
-		if ((be8(data + 62) >> 6) != 2)
-			return fr_up(skb, reason_video_rtp_version);
-
-		/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, r... */
-		if (!(((be8(data + 63) & 127) <= 63) || ((be8(data + 63) & 127) >= 96)))
-			return fr_up(skb, reason_video_rtcp);
-
-		/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-		v_rtp_csrc_list_size_2 = (be8(data + 62) & 15) * 4; /* rtp.csrcs */
-		if (v_rtp_csrc_list_size_2 > 60)
-			return fr_up(skb, reason_video_rtp_csrc_list);
-		v_rtp_csrc_list_end_2 = fr_forget(skb, 74ULL + v_rtp_csrc_list_size_2);
-		p_rtp_csrc_list_end_2 = fr_pin(data + fr_bound(v_rtp_csrc_list_end_2, 0xff));
-		if (p_rtp_csrc_list_end_2 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_rtp_csrc_list_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "profile", bits: 16, when: "extended == 1"}, */
-		v_rtp_profile_present_2 = ((be8(data + 62) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_profile_present_2) { /* profile */
-			if (p_rtp_csrc_list_end_2 + 2 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_rtp_profile_size_2 = 2;
-			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-		} else {
-			/* {name: "profile", bits: 16, when: "extended == 1"}, */
-			v_rtp_profile_size_2 = 0;
-			v_rtp_profile_2 = 0;
-		}
-
-		/* {name: "profile", bits: 16, when: "extended == 1"}, */
-		v_rtp_profile_end_2 = fr_forget(skb, v_rtp_csrc_list_end_2 + v_rtp_profile_size_2);
-		p_rtp_profile_end_2 = fr_pin(data + fr_bound(v_rtp_profile_end_2, 0xff));
-		if (p_rtp_profile_end_2 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_rtp_profile_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "words", bits: 16, when: "extended == 1"}, */
-		v_rtp_words_present_2 = ((be8(data + 62) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_words_present_2) { /* words */
-			if (p_rtp_profile_end_2 + 2 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_rtp_words_size_2 = 2;
-			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-		} else {
-			/* {name: "words", bits: 16, when: "extended == 1"}, */
-			v_rtp_words_size_2 = 0;
-			v_rtp_words_2 = 0;
-		}
-
-		/* {name: "words", bits: 16, when: "extended == 1"}, */
-		v_rtp_words_end_2 = fr_forget(skb, v_rtp_profile_end_2 + v_rtp_words_size_2);
-		p_rtp_words_end_2 = fr_pin(data + fr_bound(v_rtp_words_end_2, 0xff));
-		if (p_rtp_words_end_2 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_rtp_words_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", e... */
-		v_rtp_extensions_present_2 = ((be8(data + 62) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_extensions_present_2) { /* extensions */
-			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
-			if (v_rtp_extensions_size_2 > 128)
-				return fr_up(skb, reason_video_rtp_extensions);
-		} else {
-			/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended ... */
-			v_rtp_extensions_size_2 = 0;
-		}
-
-		/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", e... */
-		v_rtp_extensions_end_2 = fr_forget(skb, v_rtp_words_end_2 +
-						   v_rtp_extensions_size_2);
-		p_rtp_extensions_end_2 = fr_pin(data + fr_bound(v_rtp_extensions_end_2, 0x1ff));
-		if (p_rtp_extensions_end_2 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_rtp_extensions_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "has", bits: 8, when: "extended == 1"}, */
-		if (p_rtp_extensions_end_2 + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if ((v_rtp_extensions_end_2 + 1) > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-		v_vp8_has_present_2 = (be8(p_rtp_extensions_end_2) >> 7) == 1; /* vp8.extended */
-		if (v_vp8_has_present_2) { /* has */
-			if (p_rtp_extensions_end_2 + 2 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_vp8_has_size_2 = 1;
-			v_vp8_has_2 = be8(p_rtp_extensions_end_2 + 1); /* vp8.has */
-		} else {
-			/* {name: "has", bits: 8, when: "extended == 1"}, */
-			v_vp8_has_size_2 = 0;
-			v_vp8_has_2 = 0;
-		}
-
-		/* {name: "has", bits: 8, when: "extended == 1"}, */
-		v_vp8_has_end_2 = fr_forget(skb, (v_rtp_extensions_end_2 + 1) + v_vp8_has_size_2);
-		p_vp8_has_end_2 = fr_pin(data + fr_bound(v_vp8_has_end_2, 0x1ff));
-		if (p_vp8_has_end_2 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_vp8_has_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-		v_vp8_picture_present_2 = !((v_vp8_has_2 & 128) == 0);
-		if (v_vp8_picture_present_2) { /* picture */
-			if (p_vp8_has_end_2 + 1 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_vp8_picture_size_2 = 1;
-			v_vp8_picture_2 = be8(p_vp8_has_end_2); /* vp8.picture */
-		} else {
-			/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-			v_vp8_picture_size_2 = 0;
-			v_vp8_picture_2 = 0;
-		}
-
-		/* {name: "picture", bits: 8, when: "has & 0x80 != 0"}, */
-		v_vp8_picture_end_2 = fr_forget(skb, v_vp8_has_end_2 + v_vp8_picture_size_2);
-		p_vp8_picture_end_2 = fr_pin(data + fr_bound(v_vp8_picture_end_2, 0x1ff));
-		if (p_vp8_picture_end_2 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_vp8_picture_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != ... */
-		v_vp8_picture_low_present_2 = !((v_vp8_has_2 & 128) == 0) &&
-			!((v_vp8_picture_2 & 128) == 0);
-		if (v_vp8_picture_low_present_2) { /* picture_low */
-			if (p_vp8_picture_end_2 + 1 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_vp8_picture_low_size_2 = 1;
-		} else {
-			/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & ... */
-			v_vp8_picture_low_size_2 = 0;
-		}
-
-		/* {name: "picture_low", bits: 8, when: "has & 0x80 != 0 && picture & 0x80 != ... */
-		v_vp8_picture_low_end_2 = fr_forget(skb, v_vp8_picture_end_2 +
-						    v_vp8_picture_low_size_2);
-		p_vp8_picture_low_end_2 = fr_pin(data + fr_bound(v_vp8_picture_low_end_2, 0x1ff));
-		if (p_vp8_picture_low_end_2 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_vp8_picture_low_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-		v_vp8_tl0picidx_present_2 = !((v_vp8_has_2 & 64) == 0);
-		if (v_vp8_tl0picidx_present_2) { /* tl0picidx */
-			if (p_vp8_picture_low_end_2 + 1 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_vp8_tl0picidx_size_2 = 1;
-		} else {
-			/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-			v_vp8_tl0picidx_size_2 = 0;
-		}
-
-		/* {name: "tl0picidx", bits: 8, when: "has & 0x40 != 0"}, */
-		v_vp8_tl0picidx_end_2 = fr_forget(skb, v_vp8_picture_low_end_2 +
-						  v_vp8_tl0picidx_size_2);
-		p_vp8_tl0picidx_end_2 = fr_pin(data + fr_bound(v_vp8_tl0picidx_end_2, 0x1ff));
-		if (p_vp8_tl0picidx_end_2 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_vp8_tl0picidx_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-		v_vp8_layer_present_2 = !((v_vp8_has_2 & 48) == 0);
-		if (v_vp8_layer_present_2) { /* layer */
-			if (p_vp8_tl0picidx_end_2 + 1 > data_end)
-				return fr_up(skb, reason_video_truncated);
-			v_vp8_layer_size_2 = 1;
-			v_vp8_layer_2 = be8(p_vp8_tl0picidx_end_2); /* vp8.layer */
-		} else {
-			/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-			v_vp8_layer_size_2 = 0;
-			v_vp8_layer_2 = 0;
-		}
-
-		/* {name: "layer", bits: 8, when: "has & 0x30 != 0"}, // TID, Y, KEYIDX */
-		v_vp8_layer_end_2 = fr_forget(skb, v_vp8_tl0picidx_end_2 + v_vp8_layer_size_2);
-		p_vp8_layer_end_2 = fr_pin(data + fr_bound(v_vp8_layer_end_2, 0x1ff));
-		if (p_vp8_layer_end_2 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if (v_vp8_layer_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* vp8: fields: [// RFC 7741 §4.2, and the first byte behind it: of a frame, w... */
-		if (p_vp8_layer_end_2 + 1 > data_end)
-			return fr_up(skb, reason_video_truncated);
-		if ((v_vp8_layer_end_2 + 1) > v_udp_end_2)
-			return fr_up(skb, reason_video_truncated);
-
-		/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_video_super_packet);
-
-		/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensi... */
-		{
-			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-				((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
-				FR_NO_FORM;
-			__u64 element = form == FR_NO_FORM ? 0 :
-				fr_find_element(skb, v_rtp_words_end_2, v_rtp_words_end_2 +
-						v_rtp_extensions_size_2, form, set_extension);
-
-			v_rtp_extensions_found_2 = element != 0;
-			v_rtp_extensions_element_2 = element ?
-				fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-		}
-		v_priority_value_2 = v_rtp_extensions_found_2 ?
-			((v_rtp_extensions_element_2 >> 56) & 255) : (v_vp8_layer_2 >> 6);
-		v_priority_2 = (v_priority_value_2 < 4) ? v_priority_value_2 : 3ULL;
-
-		/* when:   "rtp.payload_type == setting.vp8" */
-		if ((be8(data + 63) & 127) != set_vp8)
-			return fr_up(skb, reason_video_no_match);
-
-		/* lookup: stream: streams: names */
-		{
-			struct key_streams key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_publisher.port = be16(data + 54);
-			st16((void *)&key + 18, ld16(data + 38));
-			st32((void *)&key + 20, ld32(data + 38 + 2));
-			st64((void *)&key + 24, ld64(data + 38 + 6));
-			st16((void *)&key + 32, ld16(data + 38 + 14));
-			key.m_server.port = be16(data + 56);
-			key.m_ssrc = be32(data + 70);
-			found = find_streams(&key, lease, 0, &row_stream_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_video_changing);
-			if (found == FR_MISSING)
-				row_stream_2 = NULL;
-		}
-		if (!row_stream_2)
-			return fr_up(skb, reason_video_no_streams);
-
-		/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count:... */
-		/* rule */
-		if ((((be16(data + 64) - (__u64)row_stream_2->m_highest) - 1) & 0xffff) >= 0x8000) {
-			fr_named_add(0, 1);
-			return prog_video_write2(skb);
-		}
-
-		/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {g... */
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-		      ((v_partial_2 >> 16) >= (v_vp8_layer_end_2 + 1))))
-			return fr_up(skb, reason_video_partial_checksum);
-		if (!((skb->len <= v_ip_end_2) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-			return fr_up(skb, reason_video_partial_checksum);
-		{
-			struct key_streams key __attribute__((aligned(8))) = {};
-			struct val_streams val __attribute__((aligned(8))) = {};
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_publisher.port = be16(data + 54);
-			st16((void *)&key + 18, ld16(data + 38));
-			st32((void *)&key + 20, ld32(data + 38 + 2));
-			st64((void *)&key + 24, ld64(data + 38 + 6));
-			st16((void *)&key + 32, ld16(data + 38 + 14));
-			key.m_server.port = be16(data + 56);
-			key.m_ssrc = be32(data + 70);
-			val.m_highest = be16(data + 64);
-			fr_learning(0);
-			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_video_full_streams);
-		}
-		return prog_video_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2,
-				       v_vp8_layer_end_2, v_priority_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "rtp", "vp8"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_video_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_video_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_video_not_ip);
 }
 
@@ -1569,12 +1691,31 @@ enum {
 	reason_audio_ipv6_payload_length, reason_audio_udp_checksum, reason_audio_not_ip,
 };
 
-static __always_inline int prog_audio_write1(struct __sk_buff *skb)
+static __always_inline int prog_audio_ipv4_rest_rest_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
 	fr_count(reason_audio_pass, len);
 	return TC_ACT_UNSPEC;
+}
+
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_audio_unusable(__u32 state)
+{
+	switch (state) {
+	case FR_HOP_NEIGHBOUR:
+		return reason_audio_no_neighbour;
+	case FR_HOP_LOCAL:
+		return reason_audio_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_audio_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_audio_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_audio_prohibit;
+	default:
+		return reason_audio_no_route;
+	}
 }
 
 /* What is the same for all receivers. */
@@ -1584,10 +1725,10 @@ struct prog_audio_same1 {
 	__u64 rest0;
 	__u64 rest1;
 	__u64 quiet;
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_rtp_extensions_end;
-	__u64 v_priority;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 rtp_extensions_end;
+	__u64 priority;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -1599,106 +1740,113 @@ struct prog_audio_fan1 {
 };
 
 static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, struct __sk_buff *skb,
-					     void *front, __u64 v_udp_end,
-					     __u64 v_rtp_extensions_end, __u64 v_priority,
-					     __u64 v_came, __u64 v_number,
-					     struct receiver_subscribers *row_r)
+					     void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					     __u64 priority, __u64 came, __u64 number,
+					     struct receiver_subscribers *r)
 {
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_rtp *saved_rtp = front + 42;
+
 	void *data;
 
 	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = v_priority;
-	__u32 credit0 = fr_credit(row_r->m_rate, 0);
-	__u64 spent0 = v_udp_end - 42;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, v_priority * 0xbb8, same->clock);
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 42;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(row_r->h_receiver, skb->len, reason_audio_refused_rate);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(row_r->h_receiver, skb->len, reason_audio_contended);
+		return fr_decline(r->receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r->m_local.port) +
-				   bpf_htons(row_r->m_remote.port) +
-				   bpf_htons(((((0x8000ULL | (((be8(front + 42) >> 5) & 1) << 13)) |
-						(((be8(front + 42) >> 4) & 1) << 12)) |
-						((be8(front + 42) & 15) << 8)) |
-						((be8(front + 43) >> 7) << 7)) |
-						(__u64)row_r->m_payload_type) +
-						bpf_htons(v_number) +
-						bpf_htonl((be32(front + 46) +
-							   (__u64)row_r->m_timestamp) &
-							   0xffffffffULL) +
-							   bpf_htonl(row_r->m_ssrc));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htons(0x8000ULL |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   5) & 1) << 13) |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   4) & 1) << 12) |
+							   ((be8(&saved_rtp->version_to_csrcs) &
+							   15) << 8) |
+							   ((be8(&saved_rtp->marker_payload_type) >>
+							   7) << 7) | (__u64)r->payload_type) +
+							   bpf_htons(number) +
+							   bpf_htonl((be32(&saved_rtp->timestamp) +
+							   (__u64)r->timestamp) & 0xffffffffULL) +
+							   bpf_htonl(r->ssrc));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) +
-				 ld32(row_r->m_remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(row_r->h_receiver, skb->len, reason_audio_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
 	}
 
-	st64(data, ld64(row_r->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
-	st16(data + 18, bpf_htons(0)); /* ipv4: id */
-	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
-	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
-	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
-	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
-	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
-	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
-	/* rtp: version padding extended csrcs marker payload_type */
-	st16(data + 42,
-	     bpf_htons(((((0x8000ULL | (((be8(front + 42) >> 5) & 1) << 13)) |
-			  (((be8(front + 42) >> 4) & 1) << 12)) | ((be8(front + 42) & 15) << 8)) |
-			  ((be8(front + 43) >> 7) << 7)) | (__u64)row_r->m_payload_type));
-	st16(data + 44, bpf_htons(v_number)); /* rtp: sequence */
-	/* rtp: timestamp */
-	st32(data + 46, bpf_htonl((be32(front + 46) + (__u64)row_r->m_timestamp) & 0xffffffffULL));
-	st32(data + 50, bpf_htonl(row_r->m_ssrc)); /* rtp: ssrc */
-	st16(data + 40, sum0);
-	st16(data + 24, sum1);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_rtp *new_rtp = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_rtp->version_to_csrcs,
+	     bpf_htons(0x8000ULL | (((be8(&saved_rtp->version_to_csrcs) >> 5) & 1) << 13) |
+		       (((be8(&saved_rtp->version_to_csrcs) >> 4) & 1) << 12) |
+		       ((be8(&saved_rtp->version_to_csrcs) & 15) << 8) |
+		       ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
+		       (__u64)r->payload_type));
+	st16(&new_rtp->sequence, bpf_htons(number));
+	st32(&new_rtp->timestamp,
+	     bpf_htonl((be32(&saved_rtp->timestamp) + (__u64)r->timestamp) & 0xffffffffULL));
+	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0))) {
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(row_r->h_receiver, skb->len, reason_audio_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
 	}
 	same->copies0++;
-	fr_copied(row_r->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 
 	/* {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (event0) {
-		fr_head(&event0->head, row_r->h_receiver, 1, sizeof(*event0));
+		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
 		st32((void *)event0 + 20, 0);
-		event0->m_original = be16(front + 44);
-		event0->m_number = v_number;
+		event0->original = be16(&saved_rtp->sequence);
+		event0->number = number;
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
 	} else {
 		fr_lose(1);
 	}
 
 	/* {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "... */
-	fr_shared_add(row_r->m_skipped, v_came);
-	fr_shared_add(row_r->m_sent, 1);
-	fr_shared_add(row_r->m_octets, v_udp_end - v_rtp_extensions_end);
+	fr_shared_add(r->skipped, came);
+	fr_shared_add(r->sent, 1);
+	fr_shared_add(r->octets, udp_end - rtp_extensions_end);
 	return 0;
 }
 
@@ -1707,83 +1855,73 @@ static __noinline long prog_audio_turn1(__u32 i, struct prog_audio_fan1 *fan)
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end = same->v_ip_end;
-	__u64 v_udp_end = same->v_udp_end;
-	__u64 v_rtp_extensions_end = same->v_rtp_extensions_end;
-	__u64 v_priority = same->v_priority;
-	__u64 v_came;
-	__u64 v_number;
-	struct receiver_subscribers *row_r = receiver_of_subscribers(fan->list, i);
+	__u64 ip_end = same->ip_end;
+	__u64 udp_end = same->udp_end;
+	__u64 rtp_extensions_end = same->rtp_extensions_end;
+	__u64 priority = same->priority;
+	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
+	struct hdr_rtp *saved_rtp = front + 42;
 
-	if (!row_r)
+	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
 	/* rule */
-	if (v_priority >
-	    ((((be32(front + 46) - (__u64)row_r->m_since) & 0xffffffffULL) < 0x80000000ULL) ?
-	     (__u64)row_r->m_layer : (__u64)row_r->m_before)) {
-		fr_shared_add(row_r->m_skipped, (fr_shared_get(row_r->m_sent) == 0) ? 0ULL : 1ULL);
-		return fr_decline(row_r->h_receiver, skb->len, reason_audio_layer);
+	if (priority >
+	    ((((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL) ?
+	     (__u64)r->layer : (__u64)r->before)) {
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_audio_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	v_came = (fr_shared_get(row_r->m_sent) == 0) ? be16(front + 44) : 0ULL; /* rtp.sequence */
-	/* rtp.sequence */
-	v_number = ((__u64)row_r->m_first +
-		    ((fr_shared_get(row_r->m_sent) == 0) ? 0ULL :
-		     (be16(front + 44) - fr_shared_get(row_r->m_skipped)))) & 0xffff;
+	__u64 came = (fr_shared_get(r->sent) == 0) ? be16(&saved_rtp->sequence) : 0ULL;
+	__u64 number = ((__u64)r->first +
+			((fr_shared_get(r->sent) == 0) ? 0ULL :
+			 (be16(&saved_rtp->sequence) - fr_shared_get(r->skipped)))) & 0xffff;
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
-	if (!((row_r->m_payload_type <= 63) || (row_r->m_payload_type >= 96)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_audio_unfit_rtp_payload_type);
+	if (!(r->payload_type <= 63 || r->payload_type >= 96))
+		return fr_decline(r->receiver, skb->len, reason_audio_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_audio_address_family);
-	if (!(fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_audio_address_family);
-	if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r->h_receiver, skb->len, reason_audio_no_neighbour);
-		if (row_r->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r->h_receiver, skb->len, reason_audio_local);
-		if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_audio_unreachable);
-		if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_audio_blackhole);
-		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r->h_receiver, skb->len, reason_audio_prohibit);
-		return fr_decline(row_r->h_receiver, skb->len, reason_audio_no_route);
-	}
-	if (v_ip_end - 14 > row_r->h_hop_remote.mtu)
-		return fr_decline(row_r->h_receiver, skb->len, reason_audio_too_big);
-	return prog_audio_copy1(same, skb, front, v_udp_end, v_rtp_extensions_end, v_priority,
-				v_came, v_number, row_r);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
+	if (!fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len, prog_audio_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_audio_too_big);
+	return prog_audio_copy1(same, skb, front, udp_end, rtp_extensions_end, priority, came,
+				number, r);
 }
 
-static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end,
-					   __u64 v_udp_end, __u64 v_rtp_extensions_end,
-					   __u64 v_priority)
+static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_extensions_end, __u64 priority)
 {
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_rtp *rtp = data + 42;
+
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-	key.m_publisher.port = be16(data + 34);
-	fr_put_v4(key.m_server.addr, ld32(data + 30));
-	key.m_server.port = be16(data + 36);
-	key.m_ssrc = be32(data + 50);
+	fr_put_v4(key.publisher.addr, ld32(ipv4->src));
+	key.publisher.port = be16(&udp->src_port);
+	fr_put_v4(key.server.addr, ld32(ipv4->dst));
+	key.server.port = be16(&udp->dst_port);
+	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_up(skb, reason_audio_no_subscribers);
 
-	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_audio_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -1791,30 +1929,35 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	if (!front)
 		return fr_up(skb, reason_audio_no_memory);
 	struct prog_audio_same1 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_rtp *saved_rtp = front + 42;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(front + 40) ?
-		fr_sum_kind(skb, 40, ld16(front + 40),
-			    fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) +
-				    0x1100)) : FR_SUM_ABSENT;
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_audio_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) -
-		((__u64)ld32(front + 26) + ld32(front + 30)) :
-		FR_ZERO + (__u16)~ld16(front + 40) -
-		((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) +
-		 ld32(front + 26) + ld32(front + 30));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
+		 ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) -
-		((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) +
-		(__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
+		 64;
 	same->quiet = 0;
-	same->v_ip_end = v_ip_end;
-	same->v_udp_end = v_udp_end;
-	same->v_rtp_extensions_end = v_rtp_extensions_end;
-	same->v_priority = v_priority;
+	same->ip_end = ip_end;
+	same->udp_end = udp_end;
+	same->rtp_extensions_end = rtp_extensions_end;
+	same->priority = priority;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -1845,7 +1988,238 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
-static __always_inline int prog_audio_write2(struct __sk_buff *skb)
+static __always_inline int prog_audio_ipv4_rest_rest(struct __sk_buff *skb, void *data,
+						     void *data_end, const struct fr_lease *lease,
+						     __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
+						     __u64 rtp_words_end, __u64 rtp_extensions_size,
+						     __u64 rtp_extensions_end)
+{
+	void *at_rtp_extensions_end;
+	struct hdr_rtp *rtp = data + 42;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0xff));
+	if (at_rtp_extensions_end > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (rtp_extensions_end > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
+	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_audio_super_packet);
+
+	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
+	__u64 rtp_extensions_found;
+	__u64 rtp_extensions_element;
+	{
+		__u64 form = (rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) :
+			((rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 element = form == FR_NO_FORM ? 0 :
+			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
+					form, set_extension);
+
+		rtp_extensions_found = element != 0;
+		rtp_extensions_element = element ?
+			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
+	}
+	__u64 priority_value = rtp_extensions_found ? ((rtp_extensions_element >> 56) & 255) : 0ULL;
+	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
+		return fr_up(skb, reason_audio_no_match);
+
+	/* lookup: stream: streams: names */
+	struct val_streams *stream;
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		found = find_streams(&key, lease, 0, &stream);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_audio_changing :
+				     reason_audio_no_streams);
+	}
+
+	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
+	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+		fr_named_add(0, 1);
+		return prog_audio_ipv4_rest_rest_send(skb);
+	}
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= rtp_extensions_end))
+		return fr_up(skb, reason_audio_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_audio_partial_checksum);
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		struct val_streams val __attribute__((aligned(8))) = {};
+
+		fr_put_v4(key.publisher.addr, ld32(ipv4->src));
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		val.highest = be16(&rtp->sequence);
+		fr_learning(0);
+		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
+			return fr_up(skb, reason_audio_full_streams);
+	}
+	return prog_audio_fan1(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
+}
+
+static __always_inline int prog_audio_ipv4_rest(struct __sk_buff *skb, void *data, void *data_end,
+						const struct fr_lease *lease, __u64 ip_end,
+						__u64 udp_end, __u64 rtp_csrc_list_end)
+{
+	void *at_rtp_csrc_list_end;
+	void *at_rtp_profile_end;
+	void *at_rtp_words_end;
+	struct hdr_rtp *rtp = data + 42;
+
+	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0x7f));
+	if (at_rtp_csrc_list_end > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (rtp_csrc_list_end > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
+	/* {name: "profile", bits: 16, when: "extended == 1"}, */
+	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_profile_size;
+	__u64 rtp_profile;
+	if (rtp_profile_present) { /* profile */
+		if (at_rtp_csrc_list_end + 2 > data_end)
+			return fr_up(skb, reason_audio_truncated);
+		rtp_profile_size = 2;
+		rtp_profile = be16(at_rtp_csrc_list_end);
+	} else {
+		rtp_profile_size = 0;
+		rtp_profile = 0;
+	}
+	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
+	at_rtp_profile_end = fr_pin(data + fr_bound(rtp_profile_end, 0x7f));
+	if (at_rtp_profile_end > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (rtp_profile_end > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
+	/* {name: "words", bits: 16, when: "extended == 1"}, */
+	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_words_size;
+	__u64 rtp_words;
+	if (rtp_words_present) { /* words */
+		if (at_rtp_profile_end + 2 > data_end)
+			return fr_up(skb, reason_audio_truncated);
+		rtp_words_size = 2;
+		rtp_words = be16(at_rtp_profile_end);
+	} else {
+		rtp_words_size = 0;
+		rtp_words = 0;
+	}
+	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
+	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0x7f));
+	if (at_rtp_words_end > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (rtp_words_end > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
+	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_extensions_size;
+	if (rtp_extensions_present) { /* extensions */
+		rtp_extensions_size = rtp_words * 4;
+		if (rtp_extensions_size > 128)
+			return fr_up(skb, reason_audio_rtp_extensions);
+	} else {
+		rtp_extensions_size = 0;
+	}
+	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
+
+	return prog_audio_ipv4_rest_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+					 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
+}
+
+static __always_inline int prog_audio_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_rtp *rtp = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_audio_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_audio_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_audio_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_audio_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_audio_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_audio_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_audio_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_audio_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_audio_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_audio_multicast);
+		return fr_up(skb, reason_audio_martian_destination);
+	}
+
+	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_audio_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_audio_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_audio_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_audio_udp_length);
+
+	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	if ((void *)(rtp + 1) > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (54ULL > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
+	/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "extended", b... */
+	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
+		return fr_up(skb, reason_audio_rtp_version);
+
+	/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, reason: "... */
+	if (!((be8(&rtp->marker_payload_type) & 127) <= 63 ||
+	      (be8(&rtp->marker_payload_type) & 127) >= 96))
+		return fr_up(skb, reason_audio_rtcp);
+	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
+	if (rtp_csrc_list_size > 60)
+		return fr_up(skb, reason_audio_rtp_csrc_list);
+	__u64 rtp_csrc_list_end = fr_forget(skb, 54ULL + rtp_csrc_list_size);
+
+	return prog_audio_ipv4_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+}
+
+static __always_inline int prog_audio_ipv6_rest_rest_send(struct __sk_buff *skb)
 {
 	__u32 len = skb->len;
 
@@ -1859,10 +2233,10 @@ struct prog_audio_same2 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 quiet;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_rtp_extensions_end_2;
-	__u64 v_priority_2;
+	__u64 ip_end;
+	__u64 udp_end;
+	__u64 rtp_extensions_end;
+	__u64 priority;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -1874,107 +2248,112 @@ struct prog_audio_fan2 {
 };
 
 static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, struct __sk_buff *skb,
-					     void *front, __u64 v_udp_end_2,
-					     __u64 v_rtp_extensions_end_2, __u64 v_priority_2,
-					     __u64 v_came_2, __u64 v_number_2,
-					     struct receiver_subscribers *row_r_2)
+					     void *front, __u64 udp_end, __u64 rtp_extensions_end,
+					     __u64 priority, __u64 came, __u64 number,
+					     struct receiver_subscribers *r)
 {
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_rtp *saved_rtp = front + 62;
+
 	void *data;
 
 	/* {admit: {credit: "r.rate", cost: "len(udp.payload)", floor: "priority * 3000", coun... */
-	__u32 level0 = v_priority_2;
-	__u32 credit0 = fr_credit(row_r_2->m_rate, 0);
-	__u64 spent0 = v_udp_end_2 - 62;
-	__u64 admitted0 = fr_admit_timed(credit0, spent0, v_priority_2 * 0xbb8, same->clock);
+	__u32 level0 = priority;
+	__u32 credit0 = fr_credit(r->rate, 0);
+	__u64 spent0 = udp_end - 62;
+	__u64 admitted0 = fr_admit_timed(credit0, spent0, priority * 0xbb8, same->clock);
 	if (admitted0 == FR_REFUSED) {
 		fr_refused(credit0, level0);
-		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL :
-			      1ULL);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_refused_rate);
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_audio_refused_rate);
 	}
 	if (unlikely(admitted0 == FR_CONTENDED))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_contended);
+		return fr_decline(r->receiver, skb->len, reason_audio_contended);
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) +
-		fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) +
-		fr_add64(ld64(row_r_2->m_remote.addr + 8));
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r_2->m_local.port) +
-				   bpf_htons(row_r_2->m_remote.port) +
-				   bpf_htons(((((0x8000ULL | (((be8(front + 62) >> 5) & 1) << 13)) |
-						(((be8(front + 62) >> 4) & 1) << 12)) |
-						((be8(front + 62) & 15) << 8)) |
-						((be8(front + 63) >> 7) << 7)) |
-						(__u64)row_r_2->m_payload_type) +
-						bpf_htons(v_number_2) +
-						bpf_htonl((be32(front + 66) +
-							   (__u64)row_r_2->m_timestamp) &
-							   0xffffffffULL) +
-							   bpf_htonl(row_r_2->m_ssrc));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htons(0x8000ULL |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   5) & 1) << 13) |
+							   (((be8(&saved_rtp->version_to_csrcs) >>
+							   4) & 1) << 12) |
+							   ((be8(&saved_rtp->version_to_csrcs) &
+							   15) << 8) |
+							   ((be8(&saved_rtp->marker_payload_type) >>
+							   7) << 7) | (__u64)r->payload_type) +
+							   bpf_htons(number) +
+							   bpf_htonl((be32(&saved_rtp->timestamp) +
+							   (__u64)r->timestamp) & 0xffffffffULL) +
+							   bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end)) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_audio_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
 	}
 
-	st64(data, ld64(row_r_2->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r_2->h_hop_remote.src + 2));
-	/* ipv6: version dscp ecn flow_label */
-	st32(data + 14,
-	     bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) |
-		       (((be8(front + 15) >> 4) & 3) << 20)));
-	st16(data + 20, bpf_htons((be8(front + 20) << 8) | 64)); /* ipv6: next_header hop_limit */
-	st64(data + 22, ld64(row_r_2->m_local.addr)); /* ipv6: src */
-	st64(data + 30, ld64(row_r_2->m_local.addr + 8));
-	st64(data + 38, ld64(row_r_2->m_remote.addr)); /* ipv6: dst */
-	st64(data + 46, ld64(row_r_2->m_remote.addr + 8));
-	st16(data + 54, bpf_htons(row_r_2->m_local.port)); /* udp: src_port */
-	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
-	/* rtp: version padding extended csrcs marker payload_type */
-	st16(data + 62,
-	     bpf_htons(((((0x8000ULL | (((be8(front + 62) >> 5) & 1) << 13)) |
-			  (((be8(front + 62) >> 4) & 1) << 12)) | ((be8(front + 62) & 15) << 8)) |
-			  ((be8(front + 63) >> 7) << 7)) | (__u64)row_r_2->m_payload_type));
-	st16(data + 64, bpf_htons(v_number_2)); /* rtp: sequence */
-	/* rtp: timestamp */
-	st32(data + 66,
-	     bpf_htonl((be32(front + 66) + (__u64)row_r_2->m_timestamp) & 0xffffffffULL));
-	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
-	st16(data + 60, sum0);
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_rtp *new_rtp = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_rtp->version_to_csrcs,
+	     bpf_htons(0x8000ULL | (((be8(&saved_rtp->version_to_csrcs) >> 5) & 1) << 13) |
+		       (((be8(&saved_rtp->version_to_csrcs) >> 4) & 1) << 12) |
+		       ((be8(&saved_rtp->version_to_csrcs) & 15) << 8) |
+		       ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
+		       (__u64)r->payload_type));
+	st16(&new_rtp->sequence, bpf_htons(number));
+	st32(&new_rtp->timestamp,
+	     bpf_htonl((be32(&saved_rtp->timestamp) + (__u64)r->timestamp) & 0xffffffffULL));
+	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r_2->h_hop_remote.ifindex, 0))) {
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0))) {
 		fr_refund(credit0, admitted0 - FR_ADMITTED);
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_audio_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_audio_refused_by_device);
 	}
 	same->copies0++;
-	fr_copied(row_r_2->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 
 	/* {emit: sent: {original: "rtp.sequence", number: "number"}}, */
 	struct event_sent *event0 = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_sent), 0);
 	if (event0) {
-		fr_head(&event0->head, row_r_2->h_receiver, 1, sizeof(*event0));
+		fr_head(&event0->head, r->receiver, 1, sizeof(*event0));
 		st32((void *)event0 + 20, 0);
-		event0->m_original = be16(front + 64);
-		event0->m_number = v_number_2;
+		event0->original = be16(&saved_rtp->sequence);
+		event0->number = number;
 		same->quiet |= fr_submit_more(&event0->head, same->clock);
 	} else {
 		fr_lose(1);
 	}
 
 	/* {count: {counter: "r.skipped", by: "came"}}, {count: "r.sent"}, {count: {counter: "... */
-	fr_shared_add(row_r_2->m_skipped, v_came_2);
-	fr_shared_add(row_r_2->m_sent, 1);
-	fr_shared_add(row_r_2->m_octets, v_udp_end_2 - v_rtp_extensions_end_2);
+	fr_shared_add(r->skipped, came);
+	fr_shared_add(r->sent, 1);
+	fr_shared_add(r->octets, udp_end - rtp_extensions_end);
 	return 0;
 }
 
@@ -1983,94 +2362,76 @@ static __noinline long prog_audio_turn2(__u32 i, struct prog_audio_fan2 *fan)
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end_2 = same->v_ip_end_2;
-	__u64 v_udp_end_2 = same->v_udp_end_2;
-	__u64 v_rtp_extensions_end_2 = same->v_rtp_extensions_end_2;
-	__u64 v_priority_2 = same->v_priority_2;
-	__u64 v_came_2;
-	__u64 v_number_2;
-	struct receiver_subscribers *row_r_2 = receiver_of_subscribers(fan->list, i);
+	__u64 ip_end = same->ip_end;
+	__u64 udp_end = same->udp_end;
+	__u64 rtp_extensions_end = same->rtp_extensions_end;
+	__u64 priority = same->priority;
+	struct receiver_subscribers *r = receiver_of_subscribers(fan->list, i);
+	struct hdr_rtp *saved_rtp = front + 62;
+	struct hdr_udp *saved_udp = front + 54;
 
-	if (!row_r_2)
+	if (!r)
 		return 1;
 	if (i % 8 == 0)
 		same->clock = bpf_ktime_get_ns();
 
 	/* {when: "priority > pick(low(rtp.timestamp - r.since, 32) < 0x80000000, r.layer, r.b... */
 	/* rule */
-	if (v_priority_2 >
-	    ((((be32(front + 66) - (__u64)row_r_2->m_since) & 0xffffffffULL) < 0x80000000ULL) ?
-	     (__u64)row_r_2->m_layer : (__u64)row_r_2->m_before)) {
-		fr_shared_add(row_r_2->m_skipped, (fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL :
-			      1ULL);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_layer);
+	if (priority >
+	    ((((be32(&saved_rtp->timestamp) - (__u64)r->since) & 0xffffffffULL) < 0x80000000ULL) ?
+	     (__u64)r->layer : (__u64)r->before)) {
+		fr_shared_add(r->skipped, (fr_shared_get(r->sent) == 0) ? 0ULL : 1ULL);
+		return fr_decline(r->receiver, skb->len, reason_audio_layer);
 	}
 
 	/* {let: {came: "pick(r.sent == 0, rtp.sequence, 0)", number: "low(r.first + pick(r.se... */
-	/* rtp.sequence */
-	v_came_2 = (fr_shared_get(row_r_2->m_sent) == 0) ? be16(front + 64) : 0ULL;
-	/* rtp.sequence */
-	v_number_2 = ((__u64)row_r_2->m_first +
-		      ((fr_shared_get(row_r_2->m_sent) == 0) ? 0ULL :
-		       (be16(front + 64) - fr_shared_get(row_r_2->m_skipped)))) & 0xffff;
+	__u64 came = (fr_shared_get(r->sent) == 0) ? be16(&saved_rtp->sequence) : 0ULL;
+	__u64 number = ((__u64)r->first +
+			((fr_shared_get(r->sent) == 0) ? 0ULL :
+			 (be16(&saved_rtp->sequence) - fr_shared_get(r->skipped)))) & 0xffff;
 
 	/* {set: {"rtp.ssrc": "r.ssrc", "rtp.payload_type": "r.payload_type", "rtp.sequence": ... */
-	if (!((row_r_2->m_payload_type <= 63) || (row_r_2->m_payload_type >= 96)))
-		return fr_decline(row_r_2->h_receiver, skb->len,
-				  reason_audio_unfit_rtp_payload_type);
+	if (!(r->payload_type <= 63 || r->payload_type >= 96))
+		return fr_decline(r->receiver, skb->len, reason_audio_unfit_rtp_payload_type);
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr)))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_address_family);
-	if (fr_is_v4(row_r_2->m_remote.addr))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_address_family);
-	if (be16(front + 60) == 0)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_udp_checksum);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (unlikely(row_r_2->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r_2->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_no_neighbour);
-		if (row_r_2->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_local);
-		if (row_r_2->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_unreachable);
-		if (row_r_2->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_blackhole);
-		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_prohibit);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_no_route);
-	}
-	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_audio_too_big);
-	return prog_audio_copy2(same, skb, front, v_udp_end_2, v_rtp_extensions_end_2, v_priority_2,
-				v_came_2, v_number_2, row_r_2);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
+	if (fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_audio_address_family);
+	if (be16(&saved_udp->checksum) == 0)
+		return fr_decline(r->receiver, skb->len, reason_audio_udp_checksum);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len, prog_audio_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_audio_too_big);
+	return prog_audio_copy2(same, skb, front, udp_end, rtp_extensions_end, priority, came,
+				number, r);
 }
 
-static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2,
-					   __u64 v_udp_end_2, __u64 v_rtp_extensions_end_2,
-					   __u64 v_priority_2)
+static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __u64 ip_end,
+					   __u64 udp_end, __u64 rtp_extensions_end, __u64 priority)
 {
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_rtp *rtp = data + 62;
+
 	__u32 len = skb->len;
 
 	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
 	struct group_subscribers key __attribute__((aligned(8))) = {};
 	struct list_subscribers *list;
 
-	st64((void *)&key, ld64(data + 22));
-	st64((void *)&key + 8, ld64(data + 22 + 8));
-	key.m_publisher.port = be16(data + 54);
-	st16((void *)&key + 18, ld16(data + 38));
-	st32((void *)&key + 20, ld32(data + 38 + 2));
-	st64((void *)&key + 24, ld64(data + 38 + 6));
-	st16((void *)&key + 32, ld16(data + 38 + 14));
-	key.m_server.port = be16(data + 56);
-	key.m_ssrc = be32(data + 70);
+	fr_put_v6(key.publisher.addr, ipv6->src, 0);
+	key.publisher.port = be16(&udp->src_port);
+	fr_put_v6(key.server.addr, ipv6->dst, 2);
+	key.server.port = be16(&udp->dst_port);
+	key.ssrc = be32(&rtp->ssrc);
 	list = list_of_subscribers(&key);
 	if (!list)
 		return fr_up(skb, reason_audio_no_subscribers);
 
-	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_audio_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -2078,27 +2439,33 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	if (!front)
 		return fr_up(skb, reason_audio_no_memory);
 	struct prog_audio_same2 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_rtp *saved_rtp = front + 62;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 	same->clock = 0;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60),
-				  fr_fold((__u64)fr_add64(ld64(front + 22)) +
-					  fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) +
-					  fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_audio_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) -
-		((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		 fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) :
-		 FR_ZERO + (__u16)~ld16(front + 60) -
-		 ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) +
-		  fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		  fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
+		  ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) +
+		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
 	same->quiet = 0;
-	same->v_ip_end_2 = v_ip_end_2;
-	same->v_udp_end_2 = v_udp_end_2;
-	same->v_rtp_extensions_end_2 = v_rtp_extensions_end_2;
-	same->v_priority_2 = v_priority_2;
+	same->ip_end = ip_end;
+	same->udp_end = udp_end;
+	same->rtp_extensions_end = rtp_extensions_end;
+	same->priority = priority;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -2129,65 +2496,239 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int prog_audio_ipv6_rest_rest(struct __sk_buff *skb, void *data,
+						     void *data_end, const struct fr_lease *lease,
+						     __u64 ip_end, __u64 udp_end, __u64 rtp_profile,
+						     __u64 rtp_words_end, __u64 rtp_extensions_size,
+						     __u64 rtp_extensions_end)
+{
+	void *at_rtp_extensions_end;
+	struct hdr_rtp *rtp = data + 62;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	at_rtp_extensions_end = fr_pin(data + fr_bound(rtp_extensions_end, 0x1ff));
+	if (at_rtp_extensions_end > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (rtp_extensions_end > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
+	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_audio_super_packet);
+
+	/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensions, set... */
+	__u64 rtp_extensions_found;
+	__u64 rtp_extensions_element;
+	{
+		__u64 form = (rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) :
+			((rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) : FR_NO_FORM;
+		__u64 element = form == FR_NO_FORM ? 0 :
+			fr_find_element(skb, rtp_words_end, rtp_words_end + rtp_extensions_size,
+					form, set_extension);
+
+		rtp_extensions_found = element != 0;
+		rtp_extensions_element = element ?
+			fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
+	}
+	__u64 priority_value = rtp_extensions_found ? ((rtp_extensions_element >> 56) & 255) : 0ULL;
+	__u64 priority = (priority_value < 4) ? priority_value : 3ULL;
+	if ((be8(&rtp->marker_payload_type) & 127) == set_vp8)
+		return fr_up(skb, reason_audio_no_match);
+
+	/* lookup: stream: streams: names */
+	struct val_streams *stream;
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.publisher.addr, ipv6->src, 0);
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v6(key.server.addr, ipv6->dst, 2);
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		found = find_streams(&key, lease, 0, &stream);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_audio_changing :
+				     reason_audio_no_streams);
+	}
+
+	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
+	if ((((be16(&rtp->sequence) - (__u64)stream->highest) - 1) & 0xffff) >= 0x8000) { /* rule */
+		fr_named_add(0, 1);
+		return prog_audio_ipv6_rest_rest_send(skb);
+	}
+
+	/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {group: su... */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= rtp_extensions_end))
+		return fr_up(skb, reason_audio_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_audio_partial_checksum);
+	{
+		struct key_streams key __attribute__((aligned(8))) = {};
+		struct val_streams val __attribute__((aligned(8))) = {};
+
+		fr_put_v6(key.publisher.addr, ipv6->src, 0);
+		key.publisher.port = be16(&udp->src_port);
+		fr_put_v6(key.server.addr, ipv6->dst, 2);
+		key.server.port = be16(&udp->dst_port);
+		key.ssrc = be32(&rtp->ssrc);
+		val.highest = be16(&rtp->sequence);
+		fr_learning(0);
+		if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
+			return fr_up(skb, reason_audio_full_streams);
+	}
+	return prog_audio_fan2(skb, data, ip_end, udp_end, rtp_extensions_end, priority);
+}
+
+static __always_inline int prog_audio_ipv6_rest(struct __sk_buff *skb, void *data, void *data_end,
+						const struct fr_lease *lease, __u64 ip_end,
+						__u64 udp_end, __u64 rtp_csrc_list_end)
+{
+	void *at_rtp_csrc_list_end;
+	void *at_rtp_profile_end;
+	void *at_rtp_words_end;
+	struct hdr_rtp *rtp = data + 62;
+
+	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	at_rtp_csrc_list_end = fr_pin(data + fr_bound(rtp_csrc_list_end, 0xff));
+	if (at_rtp_csrc_list_end > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (rtp_csrc_list_end > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
+	/* {name: "profile", bits: 16, when: "extended == 1"}, */
+	__u64 rtp_profile_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_profile_size;
+	__u64 rtp_profile;
+	if (rtp_profile_present) { /* profile */
+		if (at_rtp_csrc_list_end + 2 > data_end)
+			return fr_up(skb, reason_audio_truncated);
+		rtp_profile_size = 2;
+		rtp_profile = be16(at_rtp_csrc_list_end);
+	} else {
+		rtp_profile_size = 0;
+		rtp_profile = 0;
+	}
+	__u64 rtp_profile_end = fr_forget(skb, rtp_csrc_list_end + rtp_profile_size);
+	at_rtp_profile_end = fr_pin(data + fr_bound(rtp_profile_end, 0xff));
+	if (at_rtp_profile_end > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (rtp_profile_end > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
+	/* {name: "words", bits: 16, when: "extended == 1"}, */
+	__u64 rtp_words_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_words_size;
+	__u64 rtp_words;
+	if (rtp_words_present) { /* words */
+		if (at_rtp_profile_end + 2 > data_end)
+			return fr_up(skb, reason_audio_truncated);
+		rtp_words_size = 2;
+		rtp_words = be16(at_rtp_profile_end);
+	} else {
+		rtp_words_size = 0;
+		rtp_words = 0;
+	}
+	__u64 rtp_words_end = fr_forget(skb, rtp_profile_end + rtp_words_size);
+	at_rtp_words_end = fr_pin(data + fr_bound(rtp_words_end, 0xff));
+	if (at_rtp_words_end > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (rtp_words_end > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
+	/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", elements: [ */
+	__u64 rtp_extensions_present = ((be8(&rtp->version_to_csrcs) >> 4) & 1) == 1;
+	__u64 rtp_extensions_size;
+	if (rtp_extensions_present) { /* extensions */
+		rtp_extensions_size = rtp_words * 4;
+		if (rtp_extensions_size > 128)
+			return fr_up(skb, reason_audio_rtp_extensions);
+	} else {
+		rtp_extensions_size = 0;
+	}
+	__u64 rtp_extensions_end = fr_forget(skb, rtp_words_end + rtp_extensions_size);
+
+	return prog_audio_ipv6_rest_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_profile,
+					 rtp_words_end, rtp_extensions_size, rtp_extensions_end);
+}
+
+static __always_inline int prog_audio_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					   const struct fr_lease *lease)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_rtp *rtp = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_audio_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_audio_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_audio_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_audio_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_audio_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_audio_multicast);
+		return fr_up(skb, reason_audio_martian_destination);
+	}
+
+	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_audio_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_audio_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_audio_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_audio_udp_length);
+
+	/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
+	if ((void *)(rtp + 1) > data_end)
+		return fr_up(skb, reason_audio_truncated);
+	if (74ULL > udp_end)
+		return fr_up(skb, reason_audio_truncated);
+
+	/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "extended", b... */
+	if ((be8(&rtp->version_to_csrcs) >> 6) != 2)
+		return fr_up(skb, reason_audio_rtp_version);
+
+	/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, reason: "... */
+	if (!((be8(&rtp->marker_payload_type) & 127) <= 63 ||
+	      (be8(&rtp->marker_payload_type) & 127) >= 96))
+		return fr_up(skb, reason_audio_rtcp);
+	__u64 rtp_csrc_list_size = (be8(&rtp->version_to_csrcs) & 15) * 4;
+	if (rtp_csrc_list_size > 60)
+		return fr_up(skb, reason_audio_rtp_csrc_list);
+	__u64 rtp_csrc_list_end = fr_forget(skb, 74ULL + rtp_csrc_list_size);
+
+	return prog_audio_ipv6_rest(skb, data, data_end, lease, ip_end, udp_end, rtp_csrc_list_end);
+}
+
 SEC("tc") int prog_audio(struct __sk_buff *skb)
 {
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_rtp_csrc_list_size;
-	__u64 v_rtp_csrc_list_end;
-	void *p_rtp_csrc_list_end;
-	__u64 v_rtp_profile_present;
-	__u64 v_rtp_profile_size;
-	__u64 v_rtp_profile;
-	__u64 v_rtp_profile_end;
-	void *p_rtp_profile_end;
-	__u64 v_rtp_words_present;
-	__u64 v_rtp_words_size;
-	__u64 v_rtp_words;
-	__u64 v_rtp_words_end;
-	void *p_rtp_words_end;
-	__u64 v_rtp_extensions_present;
-	__u64 v_rtp_extensions_size;
-	__u64 v_rtp_extensions_end;
-	void *p_rtp_extensions_end;
-	__u64 v_rtp_extensions_found;
-	__u64 v_rtp_extensions_element;
-	__u64 v_priority_value;
-	__u64 v_priority;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_rtp_csrc_list_size_2;
-	__u64 v_rtp_csrc_list_end_2;
-	void *p_rtp_csrc_list_end_2;
-	__u64 v_rtp_profile_present_2;
-	__u64 v_rtp_profile_size_2;
-	__u64 v_rtp_profile_2;
-	__u64 v_rtp_profile_end_2;
-	void *p_rtp_profile_end_2;
-	__u64 v_rtp_words_present_2;
-	__u64 v_rtp_words_size_2;
-	__u64 v_rtp_words_2;
-	__u64 v_rtp_words_end_2;
-	void *p_rtp_words_end_2;
-	__u64 v_rtp_extensions_present_2;
-	__u64 v_rtp_extensions_size_2;
-	__u64 v_rtp_extensions_end_2;
-	void *p_rtp_extensions_end_2;
-	__u64 v_rtp_extensions_found_2;
-	__u64 v_rtp_extensions_element_2;
-	__u64 v_priority_value_2;
-	__u64 v_priority_2;
-	__u64 v_partial_2;
-	struct val_streams *row_stream;
-	struct val_streams *row_stream_2;
 
 	fr_pull(skb, 266);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
 	if (!fr_lease_valid(lease, now))
@@ -2203,425 +2744,11 @@ SEC("tc") int prog_audio(struct __sk_buff *skb)
 			return fr_up(skb, reason_audio_link_broadcast);
 		return fr_up(skb, reason_audio_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_audio_truncated);
-
-	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_audio_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_audio_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_audio_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_audio_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_audio_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_audio_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_audio_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_audio_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_audio_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_audio_multicast);
-			return fr_up(skb, reason_audio_martian_destination);
-		}
-
-		/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_ty... */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_audio_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_audio_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_audio_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_audio_udp_length);
-
-		/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (54ULL > v_udp_end)
-			return fr_up(skb, reason_audio_truncated);
-
-		/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "exte... */
-		if ((be8(data + 42) >> 6) != 2)
-			return fr_up(skb, reason_audio_rtp_version);
-
-		/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, r... */
-		if (!(((be8(data + 43) & 127) <= 63) || ((be8(data + 43) & 127) >= 96)))
-			return fr_up(skb, reason_audio_rtcp);
-
-		/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-		v_rtp_csrc_list_size = (be8(data + 42) & 15) * 4; /* rtp.csrcs */
-		if (v_rtp_csrc_list_size > 60)
-			return fr_up(skb, reason_audio_rtp_csrc_list);
-		v_rtp_csrc_list_end = fr_forget(skb, 54ULL + v_rtp_csrc_list_size);
-		p_rtp_csrc_list_end = fr_pin(data + fr_bound(v_rtp_csrc_list_end, 0x7f));
-		if (p_rtp_csrc_list_end > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (v_rtp_csrc_list_end > v_udp_end)
-			return fr_up(skb, reason_audio_truncated);
-
-		/* {name: "profile", bits: 16, when: "extended == 1"}, */
-		v_rtp_profile_present = ((be8(data + 42) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_profile_present) { /* profile */
-			if (p_rtp_csrc_list_end + 2 > data_end)
-				return fr_up(skb, reason_audio_truncated);
-			v_rtp_profile_size = 2;
-			v_rtp_profile = be16(p_rtp_csrc_list_end); /* rtp.profile */
-		} else {
-			/* {name: "profile", bits: 16, when: "extended == 1"}, */
-			v_rtp_profile_size = 0;
-			v_rtp_profile = 0;
-		}
-
-		/* {name: "profile", bits: 16, when: "extended == 1"}, */
-		v_rtp_profile_end = fr_forget(skb, v_rtp_csrc_list_end + v_rtp_profile_size);
-		p_rtp_profile_end = fr_pin(data + fr_bound(v_rtp_profile_end, 0x7f));
-		if (p_rtp_profile_end > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (v_rtp_profile_end > v_udp_end)
-			return fr_up(skb, reason_audio_truncated);
-
-		/* {name: "words", bits: 16, when: "extended == 1"}, */
-		v_rtp_words_present = ((be8(data + 42) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_words_present) { /* words */
-			if (p_rtp_profile_end + 2 > data_end)
-				return fr_up(skb, reason_audio_truncated);
-			v_rtp_words_size = 2;
-			v_rtp_words = be16(p_rtp_profile_end); /* rtp.words */
-		} else {
-			/* {name: "words", bits: 16, when: "extended == 1"}, */
-			v_rtp_words_size = 0;
-			v_rtp_words = 0;
-		}
-
-		/* {name: "words", bits: 16, when: "extended == 1"}, */
-		v_rtp_words_end = fr_forget(skb, v_rtp_profile_end + v_rtp_words_size);
-		p_rtp_words_end = fr_pin(data + fr_bound(v_rtp_words_end, 0x7f));
-		if (p_rtp_words_end > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (v_rtp_words_end > v_udp_end)
-			return fr_up(skb, reason_audio_truncated);
-
-		/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", e... */
-		v_rtp_extensions_present = ((be8(data + 42) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_extensions_present) { /* extensions */
-			v_rtp_extensions_size = v_rtp_words * 4;
-			if (v_rtp_extensions_size > 128)
-				return fr_up(skb, reason_audio_rtp_extensions);
-		} else {
-			/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended ... */
-			v_rtp_extensions_size = 0;
-		}
-
-		/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", e... */
-		v_rtp_extensions_end = fr_forget(skb, v_rtp_words_end + v_rtp_extensions_size);
-		p_rtp_extensions_end = fr_pin(data + fr_bound(v_rtp_extensions_end, 0xff));
-		if (p_rtp_extensions_end > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (v_rtp_extensions_end > v_udp_end)
-			return fr_up(skb, reason_audio_truncated);
-
-		/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_ty... */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_audio_super_packet);
-
-		/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensi... */
-		{
-			__u64 form = (v_rtp_profile == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-				((v_rtp_profile & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
-				FR_NO_FORM;
-			__u64 element = form == FR_NO_FORM ? 0 :
-				fr_find_element(skb, v_rtp_words_end, v_rtp_words_end +
-						v_rtp_extensions_size, form, set_extension);
-
-			v_rtp_extensions_found = element != 0;
-			v_rtp_extensions_element = element ?
-				fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-		}
-		v_priority_value = v_rtp_extensions_found ?
-			((v_rtp_extensions_element >> 56) & 255) : 0ULL;
-		v_priority = (v_priority_value < 4) ? v_priority_value : 3ULL;
-
-		/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_ty... */
-		if ((be8(data + 43) & 127) == set_vp8)
-			return fr_up(skb, reason_audio_no_match);
-
-		/* lookup: stream: streams: names */
-		{
-			struct key_streams key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-			key.m_publisher.port = be16(data + 34);
-			fr_put_v4(key.m_server.addr, ld32(data + 30));
-			key.m_server.port = be16(data + 36);
-			key.m_ssrc = be32(data + 50);
-			found = find_streams(&key, lease, 0, &row_stream);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_audio_changing);
-			if (found == FR_MISSING)
-				row_stream = NULL;
-		}
-		if (!row_stream)
-			return fr_up(skb, reason_audio_no_streams);
-
-		/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count:... */
-		/* rule */
-		if ((((be16(data + 44) - (__u64)row_stream->m_highest) - 1) & 0xffff) >= 0x8000) {
-			fr_named_add(0, 1);
-			return prog_audio_write1(skb);
-		}
-
-		/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {g... */
-		v_partial = fr_partial(skb);
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-		      ((v_partial >> 16) >= v_rtp_extensions_end)))
-			return fr_up(skb, reason_audio_partial_checksum);
-		if (!((skb->len <= v_ip_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-			return fr_up(skb, reason_audio_partial_checksum);
-		{
-			struct key_streams key __attribute__((aligned(8))) = {};
-			struct val_streams val __attribute__((aligned(8))) = {};
-
-			fr_put_v4(key.m_publisher.addr, ld32(data + 26));
-			key.m_publisher.port = be16(data + 34);
-			fr_put_v4(key.m_server.addr, ld32(data + 30));
-			key.m_server.port = be16(data + 36);
-			key.m_ssrc = be32(data + 50);
-			val.m_highest = be16(data + 44);
-			fr_learning(0);
-			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_audio_full_streams);
-		}
-		return prog_audio_fan1(skb, data, v_ip_end, v_udp_end, v_rtp_extensions_end,
-				       v_priority);
-	}
-
-	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_audio_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_audio_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_audio_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_audio_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_audio_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_audio_multicast);
-			return fr_up(skb, reason_audio_martian_destination);
-		}
-
-		/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_ty... */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_audio_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_audio_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_audio_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_audio_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_audio_udp_length);
-
-		/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-		if (data + 74 > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (74ULL > v_udp_end_2)
-			return fr_up(skb, reason_audio_truncated);
-
-		/* {name: "version", bits: 2, is: 2}, {name: "padding", bits: 1}, {name: "exte... */
-		if ((be8(data + 62) >> 6) != 2)
-			return fr_up(skb, reason_audio_rtp_version);
-
-		/* {name: "marker", bits: 1}, {name: "payload_type", bits: 7, is: <64 | >95, r... */
-		if (!(((be8(data + 63) & 127) <= 63) || ((be8(data + 63) & 127) >= 96)))
-			return fr_up(skb, reason_audio_rtcp);
-
-		/* {name: "csrc_list", bytes: "csrcs * 4", max: 60}, */
-		v_rtp_csrc_list_size_2 = (be8(data + 62) & 15) * 4; /* rtp.csrcs */
-		if (v_rtp_csrc_list_size_2 > 60)
-			return fr_up(skb, reason_audio_rtp_csrc_list);
-		v_rtp_csrc_list_end_2 = fr_forget(skb, 74ULL + v_rtp_csrc_list_size_2);
-		p_rtp_csrc_list_end_2 = fr_pin(data + fr_bound(v_rtp_csrc_list_end_2, 0xff));
-		if (p_rtp_csrc_list_end_2 > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (v_rtp_csrc_list_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_audio_truncated);
-
-		/* {name: "profile", bits: 16, when: "extended == 1"}, */
-		v_rtp_profile_present_2 = ((be8(data + 62) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_profile_present_2) { /* profile */
-			if (p_rtp_csrc_list_end_2 + 2 > data_end)
-				return fr_up(skb, reason_audio_truncated);
-			v_rtp_profile_size_2 = 2;
-			v_rtp_profile_2 = be16(p_rtp_csrc_list_end_2); /* rtp.profile */
-		} else {
-			/* {name: "profile", bits: 16, when: "extended == 1"}, */
-			v_rtp_profile_size_2 = 0;
-			v_rtp_profile_2 = 0;
-		}
-
-		/* {name: "profile", bits: 16, when: "extended == 1"}, */
-		v_rtp_profile_end_2 = fr_forget(skb, v_rtp_csrc_list_end_2 + v_rtp_profile_size_2);
-		p_rtp_profile_end_2 = fr_pin(data + fr_bound(v_rtp_profile_end_2, 0xff));
-		if (p_rtp_profile_end_2 > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (v_rtp_profile_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_audio_truncated);
-
-		/* {name: "words", bits: 16, when: "extended == 1"}, */
-		v_rtp_words_present_2 = ((be8(data + 62) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_words_present_2) { /* words */
-			if (p_rtp_profile_end_2 + 2 > data_end)
-				return fr_up(skb, reason_audio_truncated);
-			v_rtp_words_size_2 = 2;
-			v_rtp_words_2 = be16(p_rtp_profile_end_2); /* rtp.words */
-		} else {
-			/* {name: "words", bits: 16, when: "extended == 1"}, */
-			v_rtp_words_size_2 = 0;
-			v_rtp_words_2 = 0;
-		}
-
-		/* {name: "words", bits: 16, when: "extended == 1"}, */
-		v_rtp_words_end_2 = fr_forget(skb, v_rtp_profile_end_2 + v_rtp_words_size_2);
-		p_rtp_words_end_2 = fr_pin(data + fr_bound(v_rtp_words_end_2, 0xff));
-		if (p_rtp_words_end_2 > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (v_rtp_words_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_audio_truncated);
-
-		/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", e... */
-		v_rtp_extensions_present_2 = ((be8(data + 62) >> 4) & 1) == 1; /* rtp.extended */
-		if (v_rtp_extensions_present_2) { /* extensions */
-			v_rtp_extensions_size_2 = v_rtp_words_2 * 4;
-			if (v_rtp_extensions_size_2 > 128)
-				return fr_up(skb, reason_audio_rtp_extensions);
-		} else {
-			/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended ... */
-			v_rtp_extensions_size_2 = 0;
-		}
-
-		/* {name: "extensions", bytes: "words * 4", max: 128, when: "extended == 1", e... */
-		v_rtp_extensions_end_2 = fr_forget(skb, v_rtp_words_end_2 +
-						   v_rtp_extensions_size_2);
-		p_rtp_extensions_end_2 = fr_pin(data + fr_bound(v_rtp_extensions_end_2, 0x1ff));
-		if (p_rtp_extensions_end_2 > data_end)
-			return fr_up(skb, reason_audio_truncated);
-		if (v_rtp_extensions_end_2 > v_udp_end_2)
-			return fr_up(skb, reason_audio_truncated);
-
-		/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_ty... */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_audio_super_packet);
-
-		/* priority: "pick(has(rtp.extensions, setting.extension), element(rtp.extensi... */
-		{
-			__u64 form = (v_rtp_profile_2 == 0xbede) ? FR_FORM(1, 1, 0, 15) :
-				((v_rtp_profile_2 & 0xfff0) == 0x1000) ? FR_FORM(2, 0, 0, 256) :
-				FR_NO_FORM;
-			__u64 element = form == FR_NO_FORM ? 0 :
-				fr_find_element(skb, v_rtp_words_end_2, v_rtp_words_end_2 +
-						v_rtp_extensions_size_2, form, set_extension);
-
-			v_rtp_extensions_found_2 = element != 0;
-			v_rtp_extensions_element_2 = element ?
-				fr_leading(skb, element >> 32, (__u32)element - 1) : 0;
-		}
-		v_priority_value_2 = v_rtp_extensions_found_2 ?
-			((v_rtp_extensions_element_2 >> 56) & 255) : 0ULL;
-		v_priority_2 = (v_priority_value_2 < 4) ? v_priority_value_2 : 3ULL;
-
-		/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_ty... */
-		if ((be8(data + 63) & 127) == set_vp8)
-			return fr_up(skb, reason_audio_no_match);
-
-		/* lookup: stream: streams: names */
-		{
-			struct key_streams key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_publisher.port = be16(data + 54);
-			st16((void *)&key + 18, ld16(data + 38));
-			st32((void *)&key + 20, ld32(data + 38 + 2));
-			st64((void *)&key + 24, ld64(data + 38 + 6));
-			st16((void *)&key + 32, ld16(data + 38 + 14));
-			key.m_server.port = be16(data + 56);
-			key.m_ssrc = be32(data + 70);
-			found = find_streams(&key, lease, 0, &row_stream_2);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_audio_changing);
-			if (found == FR_MISSING)
-				row_stream_2 = NULL;
-		}
-		if (!row_stream_2)
-			return fr_up(skb, reason_audio_no_streams);
-
-		/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count:... */
-		/* rule */
-		if ((((be16(data + 64) - (__u64)row_stream_2->m_highest) - 1) & 0xffff) >= 0x8000) {
-			fr_named_add(0, 1);
-			return prog_audio_write2(skb);
-		}
-
-		/* {do: [{learn: streams: {key: names, value: ["rtp.sequence"]}}, {fan_out: {g... */
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-		      ((v_partial_2 >> 16) >= v_rtp_extensions_end_2)))
-			return fr_up(skb, reason_audio_partial_checksum);
-		if (!((skb->len <= v_ip_end_2) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-			return fr_up(skb, reason_audio_partial_checksum);
-		{
-			struct key_streams key __attribute__((aligned(8))) = {};
-			struct val_streams val __attribute__((aligned(8))) = {};
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_publisher.port = be16(data + 54);
-			st16((void *)&key + 18, ld16(data + 38));
-			st32((void *)&key + 20, ld32(data + 38 + 2));
-			st64((void *)&key + 24, ld64(data + 38 + 6));
-			st16((void *)&key + 32, ld16(data + 38 + 14));
-			key.m_server.port = be16(data + 56);
-			key.m_ssrc = be32(data + 70);
-			val.m_highest = be16(data + 64);
-			fr_learning(0);
-			if (bpf_map_update_elem(&tbl_streams, &key, &val, BPF_ANY))
-				return fr_up(skb, reason_audio_full_streams);
-		}
-		return prog_audio_fan2(skb, data, v_ip_end_2, v_udp_end_2, v_rtp_extensions_end_2,
-				       v_priority_2);
-	}
-
-	/* audio: forward & {stack: ["eth", "ip", "udp", "rtp"], when: "rtp.payload_type != se... */
+	if (be16(&eth->type) == 0x800)
+		return prog_audio_ipv4(skb, data, data_end, lease);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_audio_ipv6(skb, data, data_end, lease);
 	return fr_up(skb, reason_audio_not_ip);
 }

@@ -16,42 +16,84 @@
 #define FR_NEEDS_SCRATCH
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_channel_data {
+	__be16 number;
+	__be16 length;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* table by_channel */
 struct key_by_channel {
-	struct fr_endpoint m_client;
-	struct fr_endpoint m_server;
-	__u16 m_number;
+	struct fr_endpoint client;
+	struct fr_endpoint server;
+	__u16 number;
 	__u8 pad0[2];
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct key_by_channel) == 40, "layout of key_by_channel");
 
 struct val_by_channel {
-	struct fr_endpoint m_relayed;
-	struct fr_endpoint m_peer;
-	struct fr_hop h_hop_peer;
-	__u32 h_slot;
-	__u32 h_gen;
+	struct fr_endpoint relayed;
+	struct fr_endpoint peer;
+	struct fr_hop hop_peer;
+	__u32 slot;
+	__u32 gen;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct val_by_channel) == 64, "layout of val_by_channel");
 
 /* table by_peer */
 struct key_by_peer {
-	struct fr_endpoint m_peer;
-	struct fr_endpoint m_relayed;
+	struct fr_endpoint peer;
+	struct fr_endpoint relayed;
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct key_by_peer) == 36, "layout of key_by_peer");
 
 struct val_by_peer {
-	struct fr_endpoint m_client;
-	struct fr_endpoint m_server;
-	__u16 m_number;
+	struct fr_endpoint client;
+	struct fr_endpoint server;
+	__u16 number;
 	__u8 pad0[2];
-	struct fr_hop h_hop_client;
-	__u32 h_slot;
-	__u32 h_gen;
+	struct fr_hop hop_client;
+	__u32 slot;
+	__u32 gen;
 	__u8 pad1[4];
 } __packed_aligned(8);
 
@@ -89,8 +131,7 @@ static __always_inline enum fr_found find_by_channel(const struct key_by_channel
 	enum fr_found found = fr_find(&tbl_by_channel, key, lease, place, (void **)row,
 				      copy_by_channel, FR_CHANGES, NULL);
 
-	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING :
-		found;
+	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
 struct {
@@ -126,8 +167,7 @@ static __always_inline enum fr_found find_by_peer(const struct key_by_peer *key,
 	enum fr_found found = fr_find(&tbl_by_peer, key, lease, place, (void **)row, copy_by_peer,
 				      FR_CHANGES, NULL);
 
-	return found == FR_FOUND && !fr_alive((*row)->h_slot, (*row)->h_gen, now) ? FR_MISSING :
-		found;
+	return found == FR_FOUND && !fr_alive((*row)->slot, (*row)->gen, now) ? FR_MISSING : found;
 }
 
 /*
@@ -153,370 +193,599 @@ enum {
 	reason_to_peer_ipv6_payload_length, reason_to_peer_not_ip,
 };
 
-static __always_inline int prog_to_peer_write1(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 v_udp_end, __u64 v_channel_data_end,
-					       __u64 v_payload_len, __u64 v_partial,
-					       struct val_by_channel *row_ch)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_to_peer_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_to_peer_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_to_peer_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_to_peer_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_to_peer_prohibit;
+	default:
+		return reason_to_peer_no_route;
+	}
+}
+
+static __always_inline int prog_to_peer_ipv4_rest_send(struct __sk_buff *skb, void *data, __u64 now,
+						       __u64 udp_end, __u64 channel_data_end,
+						       __u64 payload_len, __u64 partial,
+						       struct val_by_channel *ch)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_channel_data *channel_data = data + 42;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
-	__u16 x1 = bpf_htons(v_payload_len + 28); /* ipv4: total_length */
-	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x3 = ld32(row_ch->m_relayed.addr + 12); /* ipv4: src */
-	__u32 x4 = ld32(row_ch->m_peer.addr + 12); /* ipv4: dst */
-	__u16 x5 = bpf_htons(row_ch->m_relayed.port); /* udp: src_port */
-	__u16 x6 = bpf_htons(row_ch->m_peer.port); /* udp: dst_port */
-	__u16 x7 = bpf_htons(v_payload_len + 8); /* udp: length */
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(ch->relayed.addr + 12);
+	__be32 ipv4_dst = ld32(ch->peer.addr + 12);
+	__be16 udp_src_port = bpf_htons(ch->relayed.port);
+	__be16 udp_dst_port = bpf_htons(ch->peer.port);
+	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x8 = ld32(data + 26);
-	__u32 x9 = ld32(data + 30);
-	__u16 x10 = ld16(data + 38);
-	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
-	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u64 tail0 = 0;
-	if (unlikely(v_udp_end > 46 + v_payload_len)) {
-		tail0 = fr_sum64(skb, 46 + v_payload_len, v_udp_end - (46 + v_payload_len));
-		if (((v_channel_data_end - 34) & 1) != 0)
-			tail0 <<= 8;
-	}
-	__u32 x11 = ld32(data + 34);
-	__u32 x12 = ld32(data + 42);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) +
-				 (__u64)x5 + x6 + x7 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u64 udp_cut_off = fr_sum_cut64(skb, 46 + payload_len, udp_end,
+					 ((channel_data_end - 34) & 1) != 0);
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 ld32(&channel_data->number) + udp_old_pseudo +
+						 udp_cut_off) + (__u64)udp_src_port + udp_dst_port +
+						 udp_length + udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x13 = ld32(data + 16);
-	__u32 x14 = ld32(data + 20);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x13 + x14 + x8 + x9) + (__u64)x1 +
-				 x2 + x3 + x4 + 64);
-	int direct = row_ch->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + (__u64)ipv4_total_length +
+					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
+	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 46, 42, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 46, 42, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) :
-			fr_up(skb, reason_to_peer_no_memory);
+		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_peer_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 28);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 28);
 
-	if (direct) {
-		st64(data, ld64(row_ch->h_hop_peer.dst));
-		st32(data + 8, ld32(row_ch->h_hop_peer.src + 2));
-	}
-	st32(data + 12, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x2);
-	st32(data + 26, x3);
-	st32(data + 30, x4);
-	st16(data + 34, x5);
-	st16(data + 36, x6);
-	st16(data + 38, x7);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &ch->hop_peer);
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 28);
-	}
+	fr_complete_end(skb, csum, 14, 28);
 
 	fr_count(reason_to_peer_sent, len);
-	fr_use(row_ch->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_ch->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_ch->h_hop_peer.ifindex, NULL, 0, 0);
+	fr_use(ch->slot, 0, len, now);
+	return fr_send(&ch->hop_peer, direct);
 }
 
-static __always_inline int prog_to_peer_write2(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 v_udp_end, __u64 v_channel_data_end,
-					       __u64 v_payload_len_2, __u64 v_partial_2,
-					       struct val_by_channel *row_ch)
+static __always_inline int prog_to_peer_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
+							 __u64 now, __u64 udp_end,
+							 __u64 channel_data_end, __u64 payload_len,
+							 __u64 partial, struct val_by_channel *ch)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_channel_data *channel_data = data + 42;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) |
-			     ((be8(data + 15) & 3) << 20));
-	__u16 x1 = bpf_htons(v_payload_len_2 + 8); /* ipv6: payload_length */
-	__u64 x2 = ld64(row_ch->m_relayed.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_ch->m_relayed.addr + 8);
-	__u64 x4 = ld64(row_ch->m_peer.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_ch->m_peer.addr + 8);
-	__u16 x6 = bpf_htons(row_ch->m_relayed.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_ch->m_peer.port); /* udp: dst_port */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
+	__be64 ipv6_src = ld64(ch->relayed.addr);
+	__be64 ipv6_src_8 = ld64(ch->relayed.addr + 8);
+	__be64 ipv6_dst = ld64(ch->peer.addr);
+	__be64 ipv6_dst_8 = ld64(ch->peer.addr + 8);
+	__be16 udp_src_port = bpf_htons(ch->relayed.port);
+	__be16 udp_dst_port = bpf_htons(ch->peer.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x8 = ld32(data + 26);
-	__u32 x9 = ld32(data + 30);
-	__u16 x10 = ld16(data + 38);
-	__u64 was0 = (__u64)x8 + x9 + x10 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u64 tail0 = 0;
-	if (unlikely(v_udp_end > 46 + v_payload_len_2)) {
-		tail0 = fr_sum64(skb, 46 + v_payload_len_2, v_udp_end - (46 + v_payload_len_2));
-		if (((v_channel_data_end - 34) & 1) != 0)
-			tail0 <<= 8;
-	}
-	__u32 x11 = ld32(data + 34);
-	__u32 x12 = ld32(data + 42);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x11 + x10 + x12 + was0 + tail0) +
-				 (__u64)x6 + x7 + x1 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_ch->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u64 udp_cut_off = fr_sum_cut64(skb, 46 + payload_len, udp_end,
+					 ((channel_data_end - 34) & 1) != 0);
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 ld32(&channel_data->number) + udp_old_pseudo +
+						 udp_cut_off) + (__u64)udp_src_port + udp_dst_port +
+						 ipv6_payload_length + udp_new_pseudo);
+	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 46, 62, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 46, 62, payload_len, FR_TO_IPV6 | (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) :
-			fr_up(skb, reason_to_peer_no_memory);
+		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_peer_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 48);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 48);
 
-	if (direct) {
-		st64(data, ld64(row_ch->h_hop_peer.dst));
-		st32(data + 8, ld32(row_ch->h_hop_peer.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x0);
-	st16(data + 18, x1);
-	st16(data + 20, bpf_htons(0x1140));
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 58, x1);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	if (direct)
+		fr_link(data, &ch->hop_peer);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 48);
-	}
+	fr_complete_end(skb, csum, 14, 48);
 
 	fr_count(reason_to_peer_sent, len);
-	fr_use(row_ch->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_ch->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_ch->h_hop_peer.ifindex, NULL, 0, 0);
+	fr_use(ch->slot, 0, len, now);
+	return fr_send(&ch->hop_peer, direct);
 }
 
-static __always_inline int prog_to_peer_write3(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 v_udp_end_2, __u64 v_channel_data_end_2,
-					       __u64 v_payload_len_3, __u64 v_partial_3,
-					       struct val_by_channel *row_ch_2)
+static __always_inline int prog_to_peer_ipv4_rest(struct __sk_buff *skb, void *data,
+						  const struct fr_lease *lease, __u64 now,
+						  __u64 udp_end, __u64 channel_data_end)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_channel_data *channel_data = data + 42;
+
+	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
+	struct val_by_channel *ch;
+	{
+		struct key_by_channel key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.client.addr, ld32(ipv4->src));
+		key.client.port = be16(&udp->src_port);
+		fr_put_v4(key.server.addr, ld32(ipv4->dst));
+		key.server.port = be16(&udp->dst_port);
+		key.number = be16(&channel_data->number);
+		found = find_by_channel(&key, lease, 0, &ch, now);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_to_peer_changing :
+				     reason_to_peer_no_by_channel);
+	}
+
+	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
+	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
+		return fr_up(skb, reason_to_peer_address_family);
+	if (fr_is_v4(ch->peer.addr)) { /* ipv4 stays */
+		__u64 payload_len = channel_data_end - 46;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 ||
+		      ((partial >> 16) >= 46 && (partial & 0xffff) < ((46ULL + payload_len) - 1))))
+			return fr_up(skb, reason_to_peer_partial_checksum);
+		if (unlikely(!fr_usable(&ch->hop_peer)))
+			return fr_up(skb, prog_to_peer_unusable(ch->hop_peer.state));
+		if (28ULL + payload_len > ch->hop_peer.mtu)
+			return fr_up(skb, reason_to_peer_too_big);
+		return prog_to_peer_ipv4_rest_send(skb, data, now, udp_end, channel_data_end,
+						   payload_len, partial, ch);
+	}
+	__u64 payload_len_2 = channel_data_end - 46;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	      ((partial_2 >> 16) >= 46 && (partial_2 & 0xffff) < ((46ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_to_peer_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_to_peer_udp_checksum);
+	if (unlikely(!fr_usable(&ch->hop_peer)))
+		return fr_up(skb, prog_to_peer_unusable(ch->hop_peer.state));
+	if (48ULL + payload_len_2 > ch->hop_peer.mtu)
+		return fr_up(skb, reason_to_peer_too_big);
+	return prog_to_peer_ipv4_rest_send_2(skb, data, now, udp_end, channel_data_end,
+					     payload_len_2, partial_2, ch);
+}
+
+static __always_inline int prog_to_peer_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_channel_data *channel_data = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_to_peer_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_to_peer_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_to_peer_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_to_peer_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_to_peer_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_to_peer_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_to_peer_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_to_peer_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_to_peer_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_to_peer_multicast);
+		return fr_up(skb, reason_to_peer_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "channel_data"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_to_peer_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_to_peer_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_to_peer_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_to_peer_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_to_peer_udp_length);
+
+	/* headers: channel_data: fields: [ */
+	if ((void *)(channel_data + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated);
+	if (46ULL > udp_end)
+		return fr_up(skb, reason_to_peer_truncated);
+
+	/* {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF},     // RFC 8656 takes up to 0x... */
+	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
+		return fr_up(skb, reason_to_peer_channel_data_number);
+
+	/* {name: "length", bits: 16, counts: "payload", slack: 3}, // up to 3 bytes of paddin... */
+	__u64 channel_data_end = 46ULL + be16(&channel_data->length);
+	if (!((channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3) ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_to_peer_super_packet);
+	if (!(channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3))
+		return fr_up(skb, reason_to_peer_channel_data_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_to_peer_super_packet);
+
+	return prog_to_peer_ipv4_rest(skb, data, lease, now, udp_end, channel_data_end);
+}
+
+static __always_inline int prog_to_peer_ipv6_rest_send(struct __sk_buff *skb, void *data, __u64 now,
+						       __u64 udp_end, __u64 channel_data_end,
+						       __u64 payload_len, __u64 partial,
+						       struct val_by_channel *ch)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_channel_data *channel_data = data + 62;
+
 	__u32 len = skb->len;
-	__u16 x0 = ld16(data + 12); /* eth: type */
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x1 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x2 = bpf_htons(v_payload_len_3 + 8); /* ipv6: payload_length */
-	__u16 x3 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x4 = ld64(row_ch_2->m_relayed.addr); /* ipv6: src */
-	__u64 x5 = ld64(row_ch_2->m_relayed.addr + 8);
-	__u64 x6 = ld64(row_ch_2->m_peer.addr); /* ipv6: dst */
-	__u64 x7 = ld64(row_ch_2->m_peer.addr + 8);
-	__u16 x8 = bpf_htons(row_ch_2->m_relayed.port); /* udp: src_port */
-	__u16 x9 = bpf_htons(row_ch_2->m_peer.port); /* udp: dst_port */
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 8);
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ld64(ch->relayed.addr);
+	__be64 ipv6_src_8 = ld64(ch->relayed.addr + 8);
+	__be64 ipv6_dst = ld64(ch->peer.addr);
+	__be64 ipv6_dst_8 = ld64(ch->peer.addr + 8);
+	__be16 udp_src_port = bpf_htons(ch->relayed.port);
+	__be16 udp_dst_port = bpf_htons(ch->peer.port);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x10 = ld64(data + 22);
-	__u64 x11 = ld64(data + 30);
-	__u64 x12 = ld64(data + 38);
-	__u64 x13 = ld64(data + 46);
-	__u16 x14 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + fr_add64(x13) + x14 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	__u32 partial = v_partial_3;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u64 tail0 = 0;
-	if (unlikely(v_udp_end_2 > 66 + v_payload_len_3)) {
-		tail0 = fr_sum64(skb, 66 + v_payload_len_3, v_udp_end_2 - (66 + v_payload_len_3));
-		if (((v_channel_data_end_2 - 54) & 1) != 0)
-			tail0 <<= 8;
-	}
-	__u32 x15 = ld32(data + 54);
-	__u32 x16 = ld32(data + 62);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x15 + x14 + x16 + was0 + tail0) +
-				 (__u64)x8 + x9 + x2 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_ch_2->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u64 udp_cut_off = fr_sum_cut64(skb, 66 + payload_len, udp_end,
+					 ((channel_data_end - 54) & 1) != 0);
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 ld32(&channel_data->number) + udp_old_pseudo +
+						 udp_cut_off) + (__u64)udp_src_port + udp_dst_port +
+						 ipv6_payload_length + udp_new_pseudo);
+	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 66, 62, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 66, 62, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) :
-			fr_up(skb, reason_to_peer_no_memory);
+		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 62 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_peer_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 48);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 48);
 
-	if (direct) {
-		st64(data, ld64(row_ch_2->h_hop_peer.dst));
-		st32(data + 8, ld32(row_ch_2->h_hop_peer.src + 2));
-	}
-	st16(data + 12, x0);
-	st32(data + 14, x1);
-	st16(data + 18, x2);
-	st16(data + 20, x3);
-	st64(data + 22, x4);
-	st64(data + 30, x5);
-	st64(data + 38, x6);
-	st64(data + 46, x7);
-	st16(data + 54, x8);
-	st16(data + 56, x9);
-	st16(data + 58, x2);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+
+	if (direct)
+		fr_link(data, &ch->hop_peer);
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 48);
-	}
+	fr_complete_end(skb, csum, 14, 48);
 
 	fr_count(reason_to_peer_sent, len);
-	fr_use(row_ch_2->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_ch_2->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_ch_2->h_hop_peer.ifindex, NULL, 0, 0);
+	fr_use(ch->slot, 0, len, now);
+	return fr_send(&ch->hop_peer, direct);
 }
 
-static __always_inline int prog_to_peer_write4(struct __sk_buff *skb, void *data, __u64 now,
-					       __u64 v_udp_end_2, __u64 v_channel_data_end_2,
-					       __u64 v_payload_len_4, __u64 v_partial_4,
-					       struct val_by_channel *row_ch_2)
+static __always_inline int prog_to_peer_ipv6_rest_send_2(struct __sk_buff *skb, void *data,
+							 __u64 now, __u64 udp_end,
+							 __u64 channel_data_end, __u64 payload_len,
+							 __u64 partial, struct val_by_channel *ch)
 {
-	__s64 csum;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_channel_data *channel_data = data + 62;
+
 	__u32 len = skb->len;
-	/* ipv4: version ihl dscp ecn */
-	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) |
-			     ((be8(data + 15) >> 4) & 3));
-	__u16 x1 = bpf_htons(v_payload_len_4 + 28); /* ipv4: total_length */
-	__u32 x2 = ld32(row_ch_2->m_relayed.addr + 12); /* ipv4: src */
-	__u32 x3 = ld32(row_ch_2->m_peer.addr + 12); /* ipv4: dst */
-	__u16 x4 = bpf_htons(row_ch_2->m_relayed.port); /* udp: src_port */
-	__u16 x5 = bpf_htons(row_ch_2->m_peer.port); /* udp: dst_port */
-	__u16 x6 = bpf_htons(v_payload_len_4 + 8); /* udp: length */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						      3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + 28);
+	__be32 ipv4_src = ld32(ch->relayed.addr + 12);
+	__be32 ipv4_dst = ld32(ch->peer.addr + 12);
+	__be16 udp_src_port = bpf_htons(ch->relayed.port);
+	__be16 udp_dst_port = bpf_htons(ch->peer.port);
+	__be16 udp_length = bpf_htons(payload_len + 8);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x7 = ld64(data + 22);
-	__u64 x8 = ld64(data + 30);
-	__u64 x9 = ld64(data + 38);
-	__u64 x10 = ld64(data + 46);
-	__u16 x11 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x7) + fr_add64(x8) + fr_add64(x9) + fr_add64(x10) + x11 +
-		0x1100;
-	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = v_partial_4;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u64 tail0 = 0;
-	if (unlikely(v_udp_end_2 > 66 + v_payload_len_4)) {
-		tail0 = fr_sum64(skb, 66 + v_payload_len_4, v_udp_end_2 - (66 + v_payload_len_4));
-		if (((v_channel_data_end_2 - 54) & 1) != 0)
-			tail0 <<= 8;
-	}
-	__u32 x12 = ld32(data + 54);
-	__u32 x13 = ld32(data + 62);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x12 + x11 + x13 + was0 + tail0) +
-				 (__u64)x4 + x5 + x6 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__u64 udp_cut_off = fr_sum_cut64(skb, 66 + payload_len, udp_end,
+					 ((channel_data_end - 54) & 1) != 0);
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 ld32(&channel_data->number) + udp_old_pseudo +
+						 udp_cut_off) + (__u64)udp_src_port + udp_dst_port +
+						 udp_length + udp_new_pseudo);
 
 	/* ipv4.checksum */
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-	int direct = row_ch_2->h_hop_peer.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
+	int direct = ch->hop_peer.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 66, 42, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 66, 42, payload_len, FR_TO_IPV4 | (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_to_peer_fault) :
-			fr_up(skb, reason_to_peer_no_memory);
+		return fr_failed(skb, len, err, reason_to_peer_fault, reason_to_peer_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 42 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_peer_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 28);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 28);
 
-	if (direct) {
-		st64(data, ld64(row_ch_2->h_hop_peer.dst));
-		st32(data + 8, ld32(row_ch_2->h_hop_peer.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, bpf_htons(0x4011));
-	st32(data + 26, x2);
-	st32(data + 30, x3);
-	st16(data + 34, x4);
-	st16(data + 36, x5);
-	st16(data + 38, x6);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+
+	if (direct)
+		fr_link(data, &ch->hop_peer);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_peer_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 28);
-	}
+	fr_complete_end(skb, csum, 14, 28);
 
 	fr_count(reason_to_peer_sent, len);
-	fr_use(row_ch_2->h_slot, 0, len, now);
-	if (direct)
-		return bpf_redirect(row_ch_2->h_hop_peer.ifindex, 0);
-	return bpf_redirect_neigh(row_ch_2->h_hop_peer.ifindex, NULL, 0, 0);
+	fr_use(ch->slot, 0, len, now);
+	return fr_send(&ch->hop_peer, direct);
+}
+
+static __always_inline int prog_to_peer_ipv6_rest(struct __sk_buff *skb, void *data, __u64 now,
+						  __u64 udp_end, __u64 channel_data_end,
+						  struct val_by_channel *ch)
+{
+	struct hdr_udp *udp = data + 54;
+
+	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
+	if (fr_is_v4(ch->relayed.addr) != fr_is_v4(ch->peer.addr))
+		return fr_up(skb, reason_to_peer_address_family);
+	if (!fr_is_v4(ch->peer.addr)) { /* ipv6 stays */
+		__u64 payload_len = channel_data_end - 66;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c ||
+		      ((partial >> 16) >= 66 && (partial & 0xffff) < ((66ULL + payload_len) - 1))))
+			return fr_up(skb, reason_to_peer_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_to_peer_udp_checksum);
+		if (unlikely(!fr_usable(&ch->hop_peer)))
+			return fr_up(skb, prog_to_peer_unusable(ch->hop_peer.state));
+		if (48ULL + payload_len > ch->hop_peer.mtu)
+			return fr_up(skb, reason_to_peer_too_big);
+		return prog_to_peer_ipv6_rest_send(skb, data, now, udp_end, channel_data_end,
+						   payload_len, partial, ch);
+	}
+	__u64 payload_len_2 = channel_data_end - 66;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	      ((partial_2 >> 16) >= 66 && (partial_2 & 0xffff) < ((66ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_to_peer_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_to_peer_udp_checksum);
+	if (unlikely(!fr_usable(&ch->hop_peer)))
+		return fr_up(skb, prog_to_peer_unusable(ch->hop_peer.state));
+	if (28ULL + payload_len_2 > ch->hop_peer.mtu)
+		return fr_up(skb, reason_to_peer_too_big);
+	return prog_to_peer_ipv6_rest_send_2(skb, data, now, udp_end, channel_data_end,
+					     payload_len_2, partial_2, ch);
+}
+
+static __always_inline int prog_to_peer_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					     const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_channel_data *channel_data = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_to_peer_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_to_peer_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_to_peer_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_to_peer_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_to_peer_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_to_peer_multicast);
+		return fr_up(skb, reason_to_peer_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "channel_data"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_to_peer_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_to_peer_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_to_peer_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_to_peer_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_to_peer_udp_length);
+
+	/* headers: channel_data: fields: [ */
+	if ((void *)(channel_data + 1) > data_end)
+		return fr_up(skb, reason_to_peer_truncated);
+	if (66ULL > udp_end)
+		return fr_up(skb, reason_to_peer_truncated);
+
+	/* {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF},     // RFC 8656 takes up to 0x... */
+	if (!(be16(&channel_data->number) >= 0x4000 && be16(&channel_data->number) <= 0x7fff))
+		return fr_up(skb, reason_to_peer_channel_data_number);
+
+	/* {name: "length", bits: 16, counts: "payload", slack: 3}, // up to 3 bytes of paddin... */
+	__u64 channel_data_end = 66ULL + be16(&channel_data->length);
+	if (!((channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3) ||
+	      skb->gso_size == 0))
+		return fr_up(skb, reason_to_peer_super_packet);
+	if (!(channel_data_end <= udp_end && (udp_end - channel_data_end) <= 3))
+		return fr_up(skb, reason_to_peer_channel_data_length);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_to_peer_super_packet);
+
+	/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
+	struct val_by_channel *ch;
+	{
+		struct key_by_channel key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.client.addr, ipv6->src, 0);
+		key.client.port = be16(&udp->src_port);
+		fr_put_v6(key.server.addr, ipv6->dst, 2);
+		key.server.port = be16(&udp->dst_port);
+		key.number = be16(&channel_data->number);
+		found = find_by_channel(&key, lease, 0, &ch, now);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_to_peer_changing :
+				     reason_to_peer_no_by_channel);
+	}
+
+	return prog_to_peer_ipv6_rest(skb, data, now, udp_end, channel_data_end, ch);
 }
 
 SEC("tc") int prog_to_peer(struct __sk_buff *skb)
@@ -524,26 +793,12 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_channel_data_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_payload_len_2;
-	__u64 v_partial_2;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_channel_data_end_2;
-	__u64 v_payload_len_3;
-	__u64 v_partial_3;
-	__u64 v_payload_len_4;
-	__u64 v_partial_4;
-	struct val_by_channel *row_ch;
-	struct val_by_channel *row_ch_2;
 
 	fr_pull(skb, 66);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* to_peer: { */
 	if (!fr_lease_valid(lease, now))
@@ -559,297 +814,14 @@ SEC("tc") int prog_to_peer(struct __sk_buff *skb)
 			return fr_up(skb, reason_to_peer_link_broadcast);
 		return fr_up(skb, reason_to_peer_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_to_peer_truncated);
 
 	/* stack: ["eth", "ip", "udp", "channel_data"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_to_peer_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_to_peer_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_to_peer_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_to_peer_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_to_peer_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_to_peer_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_to_peer_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_to_peer_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_to_peer_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_to_peer_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_to_peer_multicast);
-			return fr_up(skb, reason_to_peer_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "channel_data"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_to_peer_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_to_peer_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_to_peer_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_to_peer_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_to_peer_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_to_peer_udp_length);
-
-		/* headers: channel_data: fields: [ */
-		if (data + 46 > data_end)
-			return fr_up(skb, reason_to_peer_truncated);
-		if (46ULL > v_udp_end)
-			return fr_up(skb, reason_to_peer_truncated);
-
-		/* {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF},     // RFC 8656 takes ... */
-		if (!((be16(data + 42) >= 0x4000) && (be16(data + 42) <= 0x7fff)))
-			return fr_up(skb, reason_to_peer_channel_data_number);
-
-		/* {name: "length", bits: 16, counts: "payload", slack: 3}, // up to 3 bytes o... */
-		v_channel_data_end = 46ULL + be16(data + 44); /* channel_data.length */
-		if (!(((v_channel_data_end <= v_udp_end) &&
-		       ((v_udp_end - v_channel_data_end) <= 3)) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_to_peer_super_packet);
-		if (!((v_channel_data_end <= v_udp_end) && ((v_udp_end - v_channel_data_end) <= 3)))
-			return fr_up(skb, reason_to_peer_channel_data_length);
-
-		/* stack: ["eth", "ip", "udp", "channel_data"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_to_peer_super_packet);
-
-		/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-		{
-			struct key_by_channel key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_client.addr, ld32(data + 26));
-			key.m_client.port = be16(data + 34);
-			fr_put_v4(key.m_server.addr, ld32(data + 30));
-			key.m_server.port = be16(data + 36);
-			key.m_number = be16(data + 42);
-			found = find_by_channel(&key, lease, 0, &row_ch, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_to_peer_changing);
-			if (found == FR_MISSING)
-				row_ch = NULL;
-		}
-		if (!row_ch)
-			return fr_up(skb, reason_to_peer_no_by_channel);
-
-		/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
-		if ((fr_is_v4(row_ch->m_relayed.addr)) != (fr_is_v4(row_ch->m_peer.addr)))
-			return fr_up(skb, reason_to_peer_address_family);
-		if (fr_is_v4(row_ch->m_peer.addr)) { /* ipv4 stays */
-			v_payload_len = v_channel_data_end - 46;
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-			      (((v_partial >> 16) >= 46) &&
-			       ((v_partial & 0xffff) < ((46ULL + v_payload_len) - 1)))))
-				return fr_up(skb, reason_to_peer_partial_checksum);
-			if (unlikely(row_ch->h_hop_peer.state != FR_HOP_DIRECT &&
-				     row_ch->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-				if (row_ch->h_hop_peer.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_to_peer_local);
-				if (row_ch->h_hop_peer.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_to_peer_unreachable);
-				if (row_ch->h_hop_peer.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_to_peer_blackhole);
-				if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_to_peer_prohibit);
-				return fr_up(skb, reason_to_peer_no_route);
-			}
-			if (28ULL + v_payload_len > row_ch->h_hop_peer.mtu)
-				return fr_up(skb, reason_to_peer_too_big);
-			return prog_to_peer_write1(skb, data, now, v_udp_end, v_channel_data_end,
-						   v_payload_len, v_partial, row_ch);
-		}
-
-		/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
-		v_payload_len_2 = v_channel_data_end - 46;
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-		      (((v_partial_2 >> 16) >= 46) &&
-		       ((v_partial_2 & 0xffff) < ((46ULL + v_payload_len_2) - 1)))))
-			return fr_up(skb, reason_to_peer_partial_checksum);
-		if (be16(data + 40) == 0)
-			return fr_up(skb, reason_to_peer_udp_checksum);
-
-		/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
-		if (unlikely(row_ch->h_hop_peer.state != FR_HOP_DIRECT &&
-			     row_ch->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-			if (row_ch->h_hop_peer.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_to_peer_local);
-			if (row_ch->h_hop_peer.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_to_peer_unreachable);
-			if (row_ch->h_hop_peer.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_to_peer_blackhole);
-			if (row_ch->h_hop_peer.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_to_peer_prohibit);
-			return fr_up(skb, reason_to_peer_no_route);
-		}
-		if (48ULL + v_payload_len_2 > row_ch->h_hop_peer.mtu)
-			return fr_up(skb, reason_to_peer_too_big);
-		return prog_to_peer_write2(skb, data, now, v_udp_end, v_channel_data_end,
-					   v_payload_len_2, v_partial_2, row_ch);
-	}
-
-	/* stack: ["eth", "ip", "udp", "channel_data"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_to_peer_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_to_peer_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_to_peer_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_to_peer_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_to_peer_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_to_peer_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_to_peer_multicast);
-			return fr_up(skb, reason_to_peer_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "channel_data"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_to_peer_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_to_peer_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_to_peer_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_to_peer_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_to_peer_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_to_peer_udp_length);
-
-		/* headers: channel_data: fields: [ */
-		if (data + 66 > data_end)
-			return fr_up(skb, reason_to_peer_truncated);
-		if (66ULL > v_udp_end_2)
-			return fr_up(skb, reason_to_peer_truncated);
-
-		/* {name: "number", bits: 16, is: >=0x4000 & <=0x7FFF},     // RFC 8656 takes ... */
-		if (!((be16(data + 62) >= 0x4000) && (be16(data + 62) <= 0x7fff)))
-			return fr_up(skb, reason_to_peer_channel_data_number);
-
-		/* {name: "length", bits: 16, counts: "payload", slack: 3}, // up to 3 bytes o... */
-		v_channel_data_end_2 = 66ULL + be16(data + 64); /* channel_data.length */
-		if (!(((v_channel_data_end_2 <= v_udp_end_2) &&
-		       ((v_udp_end_2 - v_channel_data_end_2) <= 3)) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_to_peer_super_packet);
-		if (!((v_channel_data_end_2 <= v_udp_end_2) &&
-		      ((v_udp_end_2 - v_channel_data_end_2) <= 3)))
-			return fr_up(skb, reason_to_peer_channel_data_length);
-
-		/* stack: ["eth", "ip", "udp", "channel_data"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_to_peer_super_packet);
-
-		/* lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"] */
-		{
-			struct key_by_channel key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_client.port = be16(data + 54);
-			st16((void *)&key + 18, ld16(data + 38));
-			st32((void *)&key + 20, ld32(data + 38 + 2));
-			st64((void *)&key + 24, ld64(data + 38 + 6));
-			st16((void *)&key + 32, ld16(data + 38 + 14));
-			key.m_server.port = be16(data + 56);
-			key.m_number = be16(data + 62);
-			found = find_by_channel(&key, lease, 0, &row_ch_2, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_to_peer_changing);
-			if (found == FR_MISSING)
-				row_ch_2 = NULL;
-		}
-		if (!row_ch_2)
-			return fr_up(skb, reason_to_peer_no_by_channel);
-
-		/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
-		if ((fr_is_v4(row_ch_2->m_relayed.addr)) != (fr_is_v4(row_ch_2->m_peer.addr)))
-			return fr_up(skb, reason_to_peer_address_family);
-		if (!(fr_is_v4(row_ch_2->m_peer.addr))) { /* ipv6 stays */
-			v_payload_len_3 = v_channel_data_end_2 - 66;
-			v_partial_3 = fr_partial(skb);
-			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) ||
-			      (((v_partial_3 >> 16) >= 66) &&
-			       ((v_partial_3 & 0xffff) < ((66ULL + v_payload_len_3) - 1)))))
-				return fr_up(skb, reason_to_peer_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_to_peer_udp_checksum);
-
-			/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.pee... */
-			if (unlikely(row_ch_2->h_hop_peer.state != FR_HOP_DIRECT &&
-				     row_ch_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-				if (row_ch_2->h_hop_peer.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_to_peer_local);
-				if (row_ch_2->h_hop_peer.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_to_peer_unreachable);
-				if (row_ch_2->h_hop_peer.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_to_peer_blackhole);
-				if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_to_peer_prohibit);
-				return fr_up(skb, reason_to_peer_no_route);
-			}
-			if (48ULL + v_payload_len_3 > row_ch_2->h_hop_peer.mtu)
-				return fr_up(skb, reason_to_peer_too_big);
-			return prog_to_peer_write3(skb, data, now, v_udp_end_2,
-						   v_channel_data_end_2, v_payload_len_3,
-						   v_partial_3, row_ch_2);
-		}
-
-		/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
-		v_payload_len_4 = v_channel_data_end_2 - 66;
-		v_partial_4 = fr_partial(skb);
-		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) ||
-		      (((v_partial_4 >> 16) >= 66) &&
-		       ((v_partial_4 & 0xffff) < ((66ULL + v_payload_len_4) - 1)))))
-			return fr_up(skb, reason_to_peer_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_to_peer_udp_checksum);
-
-		/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
-		if (unlikely(row_ch_2->h_hop_peer.state != FR_HOP_DIRECT &&
-			     row_ch_2->h_hop_peer.state != FR_HOP_NEIGHBOUR)) {
-			if (row_ch_2->h_hop_peer.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_to_peer_local);
-			if (row_ch_2->h_hop_peer.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_to_peer_unreachable);
-			if (row_ch_2->h_hop_peer.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_to_peer_blackhole);
-			if (row_ch_2->h_hop_peer.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_to_peer_prohibit);
-			return fr_up(skb, reason_to_peer_no_route);
-		}
-		if (28ULL + v_payload_len_4 > row_ch_2->h_hop_peer.mtu)
-			return fr_up(skb, reason_to_peer_too_big);
-		return prog_to_peer_write4(skb, data, now, v_udp_end_2, v_channel_data_end_2,
-					   v_payload_len_4, v_partial_4, row_ch_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "channel_data"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_to_peer_ipv4(skb, data, data_end, lease, now);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_to_peer_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_to_peer_not_ip);
 }
 
@@ -878,354 +850,559 @@ enum {
 	reason_to_client_not_ip,
 };
 
-static __always_inline int prog_to_client_write1(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 v_payload_len, __u64 v_partial,
-						 struct val_by_peer *row_ch)
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_to_client_unusable(__u32 state)
 {
-	__s64 csum;
+	switch (state) {
+	case FR_HOP_LOCAL:
+		return reason_to_client_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_to_client_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_to_client_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_to_client_prohibit;
+	default:
+		return reason_to_client_no_route;
+	}
+}
+
+static __always_inline int prog_to_client_ipv4_rest_send(struct __sk_buff *skb, void *data,
+							 __u64 now, __u64 payload_len,
+							 __u64 partial, struct val_by_peer *ch)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	__u32 x0 = ld32(data + 12); /* eth: type, ipv4: version ihl dscp ecn */
-	__u16 x1 = bpf_htons(v_payload_len + 32); /* ipv4: total_length */
-	__u16 x2 = bpf_htons(0x4000ULL | be8(data + 23)); /* ipv4: ttl protocol */
-	__u32 x3 = ld32(row_ch->m_server.addr + 12); /* ipv4: src */
-	__u32 x4 = ld32(row_ch->m_client.addr + 12); /* ipv4: dst */
-	__u16 x5 = bpf_htons(row_ch->m_server.port); /* udp: src_port */
-	__u16 x6 = bpf_htons(row_ch->m_client.port); /* udp: dst_port */
-	__u16 x7 = bpf_htons(v_payload_len + 12); /* udp: length */
-	__u16 x8 = bpf_htons(row_ch->m_number); /* channel_data: number */
-	__u16 x9 = bpf_htons(v_payload_len); /* channel_data: length */
+	__be32 eth_type_to_ecn = ld32(&eth->type);
+	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
+	__be16 ipv4_ttl_protocol = bpf_htons(0x4000ULL | be8(&ipv4->protocol));
+	__be32 ipv4_src = ld32(ch->server.addr + 12);
+	__be32 ipv4_dst = ld32(ch->client.addr + 12);
+	__be16 udp_src_port = bpf_htons(ch->server.port);
+	__be16 udp_dst_port = bpf_htons(ch->client.port);
+	__be16 udp_length = bpf_htons(payload_len + 12);
+	__be16 channel_data_number = bpf_htons(ch->number);
+	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x10 = ld32(data + 26);
-	__u32 x11 = ld32(data + 30);
-	__u16 x12 = ld16(data + 38);
-	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
-	__u64 now0 = (__u64)x3 + x4 + x7 + 0x1100;
-	__u32 partial = v_partial;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x13 = ld32(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x5 +
-				 x6 + x7 + x8 + x9 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	if (!old0) /* no checksum came, none leaves */
-		sum0 = 0;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be32 old_ipv4_src = ld32(ipv4->src);
+	__be32 old_ipv4_dst = ld32(ipv4->dst);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)old_ipv4_src + old_ipv4_dst + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + udp_length + channel_data_number +
+						 channel_data_length + udp_new_pseudo);
+	if (!udp_old_checksum) /* no checksum came, none leaves */
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 old1 = ld16(data + 24);
-	__u32 x14 = ld32(data + 16);
-	__u32 x15 = ld32(data + 20);
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u16)~old1 - ((__u64)x14 + x15 + x10 + x11) +
-				 (__u64)x1 + x2 + x3 + x4 + 64);
-	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
+	__be16 ip_old_checksum = ld16(&ipv4->checksum);
+	__be16 ip_checksum = fr_checksum(fr_sum_of(ip_old_checksum) -
+					 ((__u64)ld32(&ipv4->total_length) +
+					  ld32(ipv4->reserved_to_fragment_offset) + old_ipv4_src +
+					  old_ipv4_dst) + (__u64)ipv4_total_length +
+					  ipv4_ttl_protocol + ipv4_src + ipv4_dst + 64);
+	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 42, 46, v_payload_len, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 42, 46, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) :
-			fr_up(skb, reason_to_client_no_memory);
+		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 46 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_client_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 32);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 32);
 
-	if (direct) {
-		st64(data, ld64(row_ch->h_hop_client.dst));
-		st32(data + 8, ld32(row_ch->h_hop_client.src + 2));
-	}
-	st32(data + 12, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, x2);
-	st32(data + 26, x3);
-	st32(data + 30, x4);
-	st16(data + 34, x5);
-	st16(data + 36, x6);
-	st16(data + 38, x7);
-	st16(data + 42, x8);
-	st16(data + 44, x9);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_channel_data *new_channel_data = data + 42;
+
+	if (direct)
+		fr_link(data, &ch->hop_client);
+	st32(&new_eth->type, eth_type_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, ipv4_ttl_protocol);
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_channel_data->number, channel_data_number);
+	st16(&new_channel_data->length, channel_data_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ip_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 32);
-	}
+	fr_complete_end(skb, csum, 14, 32);
 
 	fr_count(reason_to_client_sent, len);
-	fr_use(row_ch->h_slot, 1, len, now);
-	if (direct)
-		return bpf_redirect(row_ch->h_hop_client.ifindex, 0);
-	return bpf_redirect_neigh(row_ch->h_hop_client.ifindex, NULL, 0, 0);
+	fr_use(ch->slot, 1, len, now);
+	return fr_send(&ch->hop_client, direct);
 }
 
-static __always_inline int prog_to_client_write2(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 v_payload_len_2, __u64 v_partial_2,
-						 struct val_by_peer *row_ch)
+static __always_inline int prog_to_client_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
+							   __u64 now, __u64 payload_len,
+							   __u64 partial, struct val_by_peer *ch)
 {
-	__s64 csum;
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x0 = bpf_htonl((0x60000000ULL | ((be8(data + 15) >> 2) << 22)) |
-			     ((be8(data + 15) & 3) << 20));
-	__u16 x1 = bpf_htons(v_payload_len_2 + 12); /* ipv6: payload_length */
-	__u64 x2 = ld64(row_ch->m_server.addr); /* ipv6: src */
-	__u64 x3 = ld64(row_ch->m_server.addr + 8);
-	__u64 x4 = ld64(row_ch->m_client.addr); /* ipv6: dst */
-	__u64 x5 = ld64(row_ch->m_client.addr + 8);
-	__u16 x6 = bpf_htons(row_ch->m_server.port); /* udp: src_port */
-	__u16 x7 = bpf_htons(row_ch->m_client.port); /* udp: dst_port */
-	__u16 x8 = bpf_htons(row_ch->m_number); /* channel_data: number */
-	__u16 x9 = bpf_htons(v_payload_len_2); /* channel_data: length */
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      ((be8(&ipv4->dscp_ecn) >> 2) << 22) |
+						      ((be8(&ipv4->dscp_ecn) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
+	__be64 ipv6_src = ld64(ch->server.addr);
+	__be64 ipv6_src_8 = ld64(ch->server.addr + 8);
+	__be64 ipv6_dst = ld64(ch->client.addr);
+	__be64 ipv6_dst_8 = ld64(ch->client.addr + 8);
+	__be16 udp_src_port = bpf_htons(ch->server.port);
+	__be16 udp_dst_port = bpf_htons(ch->client.port);
+	__be16 channel_data_number = bpf_htons(ch->number);
+	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 40);
-	__u32 x10 = ld32(data + 26);
-	__u32 x11 = ld32(data + 30);
-	__u16 x12 = ld16(data + 38);
-	__u64 was0 = (__u64)x10 + x11 + x12 + 0x1100;
-	__u64 now0 = (__u64)fr_add64(x2) + fr_add64(x3) + fr_add64(x4) + fr_add64(x5) + x1 + 0x1100;
-	__u32 partial = v_partial_2;
-	int pending0 = fr_is_partial(partial, 40, old0, fr_fold(was0));
-	__u32 x13 = ld32(data + 34);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x13 + x12 + was0) + (__u64)x6 +
-				 x7 + x1 + x8 + x9 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_ch->h_hop_client.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)ld32(ipv4->src) + ld32(ipv4->dst) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 40, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + ipv6_payload_length +
+						 channel_data_number + channel_data_length +
+						 udp_new_pseudo);
+	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 42, 66, v_payload_len_2, FR_TO_IPV6 | (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 42, 66, payload_len, FR_TO_IPV6 | (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) :
-			fr_up(skb, reason_to_client_no_memory);
+		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 66 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_client_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 52);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 52);
 
-	if (direct) {
-		st64(data, ld64(row_ch->h_hop_client.dst));
-		st32(data + 8, ld32(row_ch->h_hop_client.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x86dd));
-	st32(data + 14, x0);
-	st16(data + 18, x1);
-	st16(data + 20, bpf_htons(0x1140));
-	st64(data + 22, x2);
-	st64(data + 30, x3);
-	st64(data + 38, x4);
-	st64(data + 46, x5);
-	st16(data + 54, x6);
-	st16(data + 56, x7);
-	st16(data + 58, x1);
-	st16(data + 62, x8);
-	st16(data + 64, x9);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_channel_data *new_channel_data = data + 62;
+
+	if (direct)
+		fr_link(data, &ch->hop_client);
+	st16(&new_eth->type, bpf_htons(0x86dd));
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, bpf_htons(0x1140));
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_channel_data->number, channel_data_number);
+	st16(&new_channel_data->length, channel_data_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 52);
-	}
+	fr_complete_end(skb, csum, 14, 52);
 
 	fr_count(reason_to_client_sent, len);
-	fr_use(row_ch->h_slot, 1, len, now);
-	if (direct)
-		return bpf_redirect(row_ch->h_hop_client.ifindex, 0);
-	return bpf_redirect_neigh(row_ch->h_hop_client.ifindex, NULL, 0, 0);
+	fr_use(ch->slot, 1, len, now);
+	return fr_send(&ch->hop_client, direct);
 }
 
-static __always_inline int prog_to_client_write3(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 v_payload_len_3, __u64 v_partial_3,
-						 struct val_by_peer *row_ch_2)
+static __always_inline int prog_to_client_ipv4_rest(struct __sk_buff *skb, void *data, __u64 now,
+						    __u64 udp_end, struct val_by_peer *ch)
 {
-	__s64 csum;
+	struct hdr_udp *udp = data + 34;
+
+	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
+	if (fr_is_v4(ch->server.addr) != fr_is_v4(ch->client.addr))
+		return fr_up(skb, reason_to_client_address_family);
+	if (fr_is_v4(ch->client.addr)) { /* ipv4 stays */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_to_client_super_packet);
+		__u64 payload_len = udp_end - 42;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x220028 ||
+		      ((partial >> 16) >= 42 && (partial & 0xffff) < ((42ULL + payload_len) - 1))))
+			return fr_up(skb, reason_to_client_partial_checksum);
+		if (unlikely(!fr_usable(&ch->hop_client)))
+			return fr_up(skb, prog_to_client_unusable(ch->hop_client.state));
+		if (32ULL + payload_len > ch->hop_client.mtu)
+			return fr_up(skb, reason_to_client_too_big);
+		return prog_to_client_ipv4_rest_send(skb, data, now, payload_len, partial, ch);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_to_client_super_packet);
+	__u64 payload_len_2 = udp_end - 42;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x220028 ||
+	      ((partial_2 >> 16) >= 42 && (partial_2 & 0xffff) < ((42ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_to_client_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_to_client_udp_checksum);
+	if (unlikely(!fr_usable(&ch->hop_client)))
+		return fr_up(skb, prog_to_client_unusable(ch->hop_client.state));
+	if (52ULL + payload_len_2 > ch->hop_client.mtu)
+		return fr_up(skb, reason_to_client_too_big);
+	return prog_to_client_ipv4_rest_send_2(skb, data, now, payload_len_2, partial_2, ch);
+}
+
+static __always_inline int prog_to_client_ipv4(struct __sk_buff *skb, void *data, void *data_end,
+					       const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_to_client_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_to_client_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_to_client_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_to_client_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_to_client_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_to_client_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_to_client_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_to_client_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_to_client_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_to_client_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_to_client_multicast);
+		return fr_up(skb, reason_to_client_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_to_client_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_to_client_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_to_client_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_to_client_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_to_client_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_to_client_udp_length);
+
+	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
+	struct val_by_peer *ch;
+	{
+		struct key_by_peer key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v4(key.peer.addr, ld32(ipv4->src));
+		key.peer.port = be16(&udp->src_port);
+		fr_put_v4(key.relayed.addr, ld32(ipv4->dst));
+		key.relayed.port = be16(&udp->dst_port);
+		found = find_by_peer(&key, lease, 0, &ch, now);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_to_client_changing :
+				     reason_to_client_no_by_peer);
+	}
+
+	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
+	if (!(ch->number >= 0x4000 && ch->number <= 0x7fff))
+		return fr_up(skb, reason_to_client_unfit_channel_data_number);
+
+	return prog_to_client_ipv4_rest(skb, data, now, udp_end, ch);
+}
+
+static __always_inline int prog_to_client_ipv6_send(struct __sk_buff *skb, void *data, __u64 now,
+						    __u64 payload_len, __u64 partial,
+						    struct val_by_peer *ch)
+{
+	struct hdr_eth *eth = data;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	__u16 x0 = ld16(data + 12); /* eth: type */
-	/* ipv6: version dscp ecn flow_label */
-	__u32 x1 = bpf_htonl((0x60000000ULL | (((be16(data + 14) >> 6) & 63) << 22)) |
-			     (((be8(data + 15) >> 4) & 3) << 20));
-	__u16 x2 = bpf_htons(v_payload_len_3 + 12); /* ipv6: payload_length */
-	__u16 x3 = bpf_htons((be8(data + 20) << 8) | 64); /* ipv6: next_header hop_limit */
-	__u64 x4 = ld64(row_ch_2->m_server.addr); /* ipv6: src */
-	__u64 x5 = ld64(row_ch_2->m_server.addr + 8);
-	__u64 x6 = ld64(row_ch_2->m_client.addr); /* ipv6: dst */
-	__u64 x7 = ld64(row_ch_2->m_client.addr + 8);
-	__u16 x8 = bpf_htons(row_ch_2->m_server.port); /* udp: src_port */
-	__u16 x9 = bpf_htons(row_ch_2->m_client.port); /* udp: dst_port */
-	__u16 x10 = bpf_htons(row_ch_2->m_number); /* channel_data: number */
-	__u16 x11 = bpf_htons(v_payload_len_3); /* channel_data: length */
+	__be16 eth_type = ld16(&eth->type);
+	__be32 ipv6_version_to_flow_label = bpf_htonl(0x60000000ULL |
+						      (((be16(ipv6->version_to_flow_label) >> 6) &
+							63) << 22) |
+							(((be8(ipv6->version_to_flow_label +
+							1) >> 4) & 3) << 20));
+	__be16 ipv6_payload_length = bpf_htons(payload_len + 12);
+	__be16 ipv6_next_header_hop_limit = bpf_htons((be8(&ipv6->next_header) << 8) | 64);
+	__be64 ipv6_src = ld64(ch->server.addr);
+	__be64 ipv6_src_8 = ld64(ch->server.addr + 8);
+	__be64 ipv6_dst = ld64(ch->client.addr);
+	__be64 ipv6_dst_8 = ld64(ch->client.addr + 8);
+	__be16 udp_src_port = bpf_htons(ch->server.port);
+	__be16 udp_dst_port = bpf_htons(ch->client.port);
+	__be16 channel_data_number = bpf_htons(ch->number);
+	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x12 = ld64(data + 22);
-	__u64 x13 = ld64(data + 30);
-	__u64 x14 = ld64(data + 38);
-	__u64 x15 = ld64(data + 46);
-	__u16 x16 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x12) + fr_add64(x13) + fr_add64(x14) + fr_add64(x15) + x16 +
-		0x1100;
-	__u64 now0 = (__u64)fr_add64(x4) + fr_add64(x5) + fr_add64(x6) + fr_add64(x7) + x2 + 0x1100;
-	__u32 partial = v_partial_3;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x17 = ld32(data + 54);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x17 + x16 + was0) + (__u64)x8 +
-				 x9 + x2 + x10 + x11 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
-	int direct = row_ch_2->h_hop_client.state == FR_HOP_DIRECT;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)fr_add64(ipv6_src) + fr_add64(ipv6_src_8) +
+		fr_add64(ipv6_dst) + fr_add64(ipv6_dst_8) + ipv6_payload_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + ipv6_payload_length +
+						 channel_data_number + channel_data_length +
+						 udp_new_pseudo);
+	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 62, 66, v_payload_len_3, (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 62, 66, payload_len, udp_partial ? FR_PAYLOAD : 0);
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) :
-			fr_up(skb, reason_to_client_no_memory);
+		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 66 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_client_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 52);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 52);
 
-	if (direct) {
-		st64(data, ld64(row_ch_2->h_hop_client.dst));
-		st32(data + 8, ld32(row_ch_2->h_hop_client.src + 2));
-	}
-	st16(data + 12, x0);
-	st32(data + 14, x1);
-	st16(data + 18, x2);
-	st16(data + 20, x3);
-	st64(data + 22, x4);
-	st64(data + 30, x5);
-	st64(data + 38, x6);
-	st64(data + 46, x7);
-	st16(data + 54, x8);
-	st16(data + 56, x9);
-	st16(data + 58, x2);
-	st16(data + 62, x10);
-	st16(data + 64, x11);
-	st16(data + 60, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 60, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_channel_data *new_channel_data = data + 62;
+
+	if (direct)
+		fr_link(data, &ch->hop_client);
+	st16(&new_eth->type, eth_type);
+	st32(new_ipv6->version_to_flow_label, ipv6_version_to_flow_label);
+	st16(&new_ipv6->payload_length, ipv6_payload_length);
+	st16(&new_ipv6->next_header, ipv6_next_header_hop_limit);
+	st64(new_ipv6->src, ipv6_src);
+	st64(new_ipv6->src + 8, ipv6_src_8);
+	st64(new_ipv6->dst, ipv6_dst);
+	st64(new_ipv6->dst + 8, ipv6_dst_8);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, ipv6_payload_length);
+	st16(&new_channel_data->number, channel_data_number);
+	st16(&new_channel_data->length, channel_data_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	if (fr_finish(skb, 60, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 52);
-	}
+	fr_complete_end(skb, csum, 14, 52);
 
 	fr_count(reason_to_client_sent, len);
-	fr_use(row_ch_2->h_slot, 1, len, now);
-	if (direct)
-		return bpf_redirect(row_ch_2->h_hop_client.ifindex, 0);
-	return bpf_redirect_neigh(row_ch_2->h_hop_client.ifindex, NULL, 0, 0);
+	fr_use(ch->slot, 1, len, now);
+	return fr_send(&ch->hop_client, direct);
 }
 
-static __always_inline int prog_to_client_write4(struct __sk_buff *skb, void *data, __u64 now,
-						 __u64 v_payload_len_4, __u64 v_partial_4,
-						 struct val_by_peer *row_ch_2)
+static __always_inline int prog_to_client_ipv6_send_2(struct __sk_buff *skb, void *data, __u64 now,
+						      __u64 payload_len, __u64 partial,
+						      struct val_by_peer *ch)
 {
-	__s64 csum;
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
-	/* ipv4: version ihl dscp ecn */
-	__u16 x0 = bpf_htons((0x4500ULL | (((be16(data + 14) >> 6) & 63) << 2)) |
-			     ((be8(data + 15) >> 4) & 3));
-	__u16 x1 = bpf_htons(v_payload_len_4 + 32); /* ipv4: total_length */
-	__u32 x2 = ld32(row_ch_2->m_server.addr + 12); /* ipv4: src */
-	__u32 x3 = ld32(row_ch_2->m_client.addr + 12); /* ipv4: dst */
-	__u16 x4 = bpf_htons(row_ch_2->m_server.port); /* udp: src_port */
-	__u16 x5 = bpf_htons(row_ch_2->m_client.port); /* udp: dst_port */
-	__u16 x6 = bpf_htons(v_payload_len_4 + 12); /* udp: length */
-	__u16 x7 = bpf_htons(row_ch_2->m_number); /* channel_data: number */
-	__u16 x8 = bpf_htons(v_payload_len_4); /* channel_data: length */
+	__be16 ipv4_version_to_ecn = bpf_htons(0x4500ULL |
+					       (((be16(ipv6->version_to_flow_label) >> 6) & 63) <<
+						2) | ((be8(ipv6->version_to_flow_label + 1) >> 4) &
+						      3));
+	__be16 ipv4_total_length = bpf_htons(payload_len + 32);
+	__be32 ipv4_src = ld32(ch->server.addr + 12);
+	__be32 ipv4_dst = ld32(ch->client.addr + 12);
+	__be16 udp_src_port = bpf_htons(ch->server.port);
+	__be16 udp_dst_port = bpf_htons(ch->client.port);
+	__be16 udp_length = bpf_htons(payload_len + 12);
+	__be16 channel_data_number = bpf_htons(ch->number);
+	__be16 channel_data_length = bpf_htons(payload_len);
 
 	/* udp.checksum */
-	__u16 old0 = ld16(data + 60);
-	__u64 x9 = ld64(data + 22);
-	__u64 x10 = ld64(data + 30);
-	__u64 x11 = ld64(data + 38);
-	__u64 x12 = ld64(data + 46);
-	__u16 x13 = ld16(data + 58);
-	__u64 was0 = (__u64)fr_add64(x9) + fr_add64(x10) + fr_add64(x11) + fr_add64(x12) + x13 +
-		0x1100;
-	__u64 now0 = (__u64)x2 + x3 + x6 + 0x1100;
-	__u32 partial = v_partial_4;
-	int pending0 = fr_is_partial(partial, 60, old0, fr_fold(was0));
-	__u32 x14 = ld32(data + 54);
-	__u16 sum0 = fr_checksum(FR_ZERO + (__u16)~old0 - ((__u64)x14 + x13 + was0) + (__u64)x4 +
-				 x5 + x6 + x7 + x8 + now0);
-	if (!sum0)
-		sum0 = 0xFFFF;
+	__be16 udp_old_checksum = ld16(&udp->checksum);
+	__be16 old_udp_length = ld16(&udp->length);
+	__u64 udp_old_pseudo = (__u64)fr_add64(ld64(ipv6->src)) + fr_add64(ld64(ipv6->src + 8)) +
+		fr_add64(ld64(ipv6->dst)) + fr_add64(ld64(ipv6->dst + 8)) + old_udp_length + 0x1100;
+	__u64 udp_new_pseudo = (__u64)ipv4_src + ipv4_dst + udp_length + 0x1100;
+	int udp_partial = fr_is_partial(partial, 60, udp_old_checksum, fr_fold(udp_old_pseudo));
+	__be16 udp_checksum = fr_checksum_not_0(fr_sum_of(udp_old_checksum) -
+						((__u64)ld32(&udp->src_port) + old_udp_length +
+						 udp_old_pseudo) + (__u64)udp_src_port +
+						 udp_dst_port + udp_length + channel_data_number +
+						 channel_data_length + udp_new_pseudo);
 
 	/* ipv4.checksum */
-	__u16 sum1 = fr_checksum(FR_ZERO + (__u64)x0 + x1 + x2 + x3 + 0x1180);
-	int direct = row_ch_2->h_hop_client.state == FR_HOP_DIRECT;
+	__be16 ipv4_checksum = fr_checksum(FR_ZERO + (__u64)ipv4_version_to_ecn +
+					   ipv4_total_length + ipv4_src + ipv4_dst + 0x1180);
+	int direct = ch->hop_client.state == FR_HOP_DIRECT;
 
-	int err = fr_resize(skb, 62, 46, v_payload_len_4, FR_TO_IPV4 | (pending0 ? FR_PAYLOAD : 0));
+	int err = fr_resize(skb, 62, 46, payload_len, FR_TO_IPV4 | (udp_partial ? FR_PAYLOAD : 0));
 	if (unlikely(err))
-		return err == FR_BROKEN ? fr_drop(len, reason_to_client_fault) :
-			fr_up(skb, reason_to_client_no_memory);
+		return fr_failed(skb, len, err, reason_to_client_fault, reason_to_client_no_memory);
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 46 > (void *)(long)skb->data_end))
 		return fr_drop(len, reason_to_client_fault);
 
-	csum = bpf_csum_update(skb, 0);
-	if (unlikely(csum >= 0)) {
-		csum = fr_complete_without(skb, csum, 14, 32);
-	}
+	__s64 csum = fr_complete_begin(skb, 14, 32);
 
-	if (direct) {
-		st64(data, ld64(row_ch_2->h_hop_client.dst));
-		st32(data + 8, ld32(row_ch_2->h_hop_client.src + 2));
-	}
-	st16(data + 12, bpf_htons(0x800));
-	st16(data + 14, x0);
-	st16(data + 16, x1);
-	st16(data + 18, bpf_htons(0));
-	st16(data + 20, bpf_htons(0x4000));
-	st16(data + 22, bpf_htons(0x4011));
-	st32(data + 26, x2);
-	st32(data + 30, x3);
-	st16(data + 34, x4);
-	st16(data + 36, x5);
-	st16(data + 38, x6);
-	st16(data + 42, x7);
-	st16(data + 44, x8);
-	st16(data + 40, pending0 ? (fr_facts ? fr_fold(FR_ZERO + old0 + now0 - was0) : old0) :
-	     sum0);
-	st16(data + 24, sum1);
-	if (unlikely(pending0) && !fr_facts &&
-	    fr_finish_sum(skb, 40, (__u32)old0 << 16 | sum0, FR_ZERO + now0 - was0,
-			  BPF_F_MARK_MANGLED_0))
+	struct hdr_eth *new_eth = data;
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_channel_data *new_channel_data = data + 42;
+
+	if (direct)
+		fr_link(data, &ch->hop_client);
+	st16(&new_eth->type, bpf_htons(0x800));
+	st16(&new_ipv4->version_ihl, ipv4_version_to_ecn);
+	st16(&new_ipv4->total_length, ipv4_total_length);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4011));
+	st32(new_ipv4->src, ipv4_src);
+	st32(new_ipv4->dst, ipv4_dst);
+	st16(&new_udp->src_port, udp_src_port);
+	st16(&new_udp->dst_port, udp_dst_port);
+	st16(&new_udp->length, udp_length);
+	st16(&new_channel_data->number, channel_data_number);
+	st16(&new_channel_data->length, channel_data_length);
+	st16(&new_udp->checksum,
+	     fr_sum_field(udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+			  udp_old_pseudo));
+	st16(&new_ipv4->checksum, ipv4_checksum);
+	if (fr_finish(skb, 40, udp_partial, udp_old_checksum, udp_checksum, udp_new_pseudo -
+		      udp_old_pseudo, BPF_F_MARK_MANGLED_0))
 		return fr_drop(len, reason_to_client_fault);
-	if (unlikely(csum >= 0)) {
-		fr_complete(skb, csum, 14, 32);
-	}
+	fr_complete_end(skb, csum, 14, 32);
 
 	fr_count(reason_to_client_sent, len);
-	fr_use(row_ch_2->h_slot, 1, len, now);
-	if (direct)
-		return bpf_redirect(row_ch_2->h_hop_client.ifindex, 0);
-	return bpf_redirect_neigh(row_ch_2->h_hop_client.ifindex, NULL, 0, 0);
+	fr_use(ch->slot, 1, len, now);
+	return fr_send(&ch->hop_client, direct);
+}
+
+static __always_inline int prog_to_client_ipv6(struct __sk_buff *skb, void *data, void *data_end,
+					       const struct fr_lease *lease, __u64 now)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_to_client_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_to_client_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_to_client_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_to_client_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_to_client_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_to_client_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_to_client_multicast);
+		return fr_up(skb, reason_to_client_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_to_client_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_to_client_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_to_client_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_to_client_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_to_client_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_to_client_udp_length);
+
+	/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
+	struct val_by_peer *ch;
+	{
+		struct key_by_peer key __attribute__((aligned(8))) = {};
+		enum fr_found found;
+
+		fr_put_v6(key.peer.addr, ipv6->src, 0);
+		key.peer.port = be16(&udp->src_port);
+		fr_put_v6(key.relayed.addr, ipv6->dst, 2);
+		key.relayed.port = be16(&udp->dst_port);
+		found = find_by_peer(&key, lease, 0, &ch, now);
+		if (found != FR_FOUND)
+			return fr_up(skb, found == FR_CHANGING ? reason_to_client_changing :
+				     reason_to_client_no_by_peer);
+	}
+
+	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
+	if (!(ch->number >= 0x4000 && ch->number <= 0x7fff))
+		return fr_up(skb, reason_to_client_unfit_channel_data_number);
+	if (fr_is_v4(ch->server.addr) != fr_is_v4(ch->client.addr))
+		return fr_up(skb, reason_to_client_address_family);
+	if (!fr_is_v4(ch->client.addr)) { /* ipv6 stays */
+		if (skb->gso_size != 0)
+			return fr_up(skb, reason_to_client_super_packet);
+		__u64 payload_len = udp_end - 62;
+		__u64 partial = fr_partial(skb);
+		if (!(partial == 0 || partial == 0x36003c ||
+		      ((partial >> 16) >= 62 && (partial & 0xffff) < ((62ULL + payload_len) - 1))))
+			return fr_up(skb, reason_to_client_partial_checksum);
+		if (be16(&udp->checksum) == 0)
+			return fr_up(skb, reason_to_client_udp_checksum);
+		if (unlikely(!fr_usable(&ch->hop_client)))
+			return fr_up(skb, prog_to_client_unusable(ch->hop_client.state));
+		if (52ULL + payload_len > ch->hop_client.mtu)
+			return fr_up(skb, reason_to_client_too_big);
+		return prog_to_client_ipv6_send(skb, data, now, payload_len, partial, ch);
+	}
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_to_client_super_packet);
+	__u64 payload_len_2 = udp_end - 62;
+	__u64 partial_2 = fr_partial(skb);
+	if (!(partial_2 == 0 || partial_2 == 0x36003c ||
+	      ((partial_2 >> 16) >= 62 && (partial_2 & 0xffff) < ((62ULL + payload_len_2) - 1))))
+		return fr_up(skb, reason_to_client_partial_checksum);
+	if (be16(&udp->checksum) == 0)
+		return fr_up(skb, reason_to_client_udp_checksum);
+	if (unlikely(!fr_usable(&ch->hop_client)))
+		return fr_up(skb, prog_to_client_unusable(ch->hop_client.state));
+	if (32ULL + payload_len_2 > ch->hop_client.mtu)
+		return fr_up(skb, reason_to_client_too_big);
+	return prog_to_client_ipv6_send_2(skb, data, now, payload_len_2, partial_2, ch);
 }
 
 SEC("tc") int prog_to_client(struct __sk_buff *skb)
@@ -1233,24 +1410,12 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_payload_len;
-	__u64 v_partial;
-	__u64 v_payload_len_2;
-	__u64 v_partial_2;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_payload_len_3;
-	__u64 v_partial_3;
-	__u64 v_payload_len_4;
-	__u64 v_partial_4;
-	struct val_by_peer *row_ch;
-	struct val_by_peer *row_ch_2;
 
 	fr_pull(skb, 62);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* to_client: { */
 	if (!fr_lease_valid(lease, now))
@@ -1266,259 +1431,13 @@ SEC("tc") int prog_to_client(struct __sk_buff *skb)
 			return fr_up(skb, reason_to_client_link_broadcast);
 		return fr_up(skb, reason_to_client_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_to_client_truncated);
 
 	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_to_client_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_to_client_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_to_client_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_to_client_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_to_client_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_to_client_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_to_client_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_to_client_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_to_client_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_to_client_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_to_client_multicast);
-			return fr_up(skb, reason_to_client_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_to_client_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_to_client_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_to_client_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_to_client_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_to_client_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_to_client_udp_length);
-
-		/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-		{
-			struct key_by_peer key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			fr_put_v4(key.m_peer.addr, ld32(data + 26));
-			key.m_peer.port = be16(data + 34);
-			fr_put_v4(key.m_relayed.addr, ld32(data + 30));
-			key.m_relayed.port = be16(data + 36);
-			found = find_by_peer(&key, lease, 0, &row_ch, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_to_client_changing);
-			if (found == FR_MISSING)
-				row_ch = NULL;
-		}
-		if (!row_ch)
-			return fr_up(skb, reason_to_client_no_by_peer);
-
-		/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", ... */
-		if (!((row_ch->m_number >= 0x4000) && (row_ch->m_number <= 0x7fff)))
-			return fr_up(skb, reason_to_client_unfit_channel_data_number);
-		if ((fr_is_v4(row_ch->m_server.addr)) != (fr_is_v4(row_ch->m_client.addr)))
-			return fr_up(skb, reason_to_client_address_family);
-		if (fr_is_v4(row_ch->m_client.addr)) { /* ipv4 stays */
-			if (skb->gso_size != 0)
-				return fr_up(skb, reason_to_client_super_packet);
-			v_payload_len = v_udp_end - 42;
-			v_partial = fr_partial(skb);
-			if (!(((v_partial == 0) || (v_partial == 0x220028)) ||
-			      (((v_partial >> 16) >= 42) &&
-			       ((v_partial & 0xffff) < ((42ULL + v_payload_len) - 1)))))
-				return fr_up(skb, reason_to_client_partial_checksum);
-			if (unlikely(row_ch->h_hop_client.state != FR_HOP_DIRECT &&
-				     row_ch->h_hop_client.state != FR_HOP_NEIGHBOUR)) {
-				if (row_ch->h_hop_client.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_to_client_local);
-				if (row_ch->h_hop_client.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_to_client_unreachable);
-				if (row_ch->h_hop_client.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_to_client_blackhole);
-				if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_to_client_prohibit);
-				return fr_up(skb, reason_to_client_no_route);
-			}
-			if (32ULL + v_payload_len > row_ch->h_hop_client.mtu)
-				return fr_up(skb, reason_to_client_too_big);
-			return prog_to_client_write1(skb, data, now, v_payload_len, v_partial,
-						     row_ch);
-		}
-
-		/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", ... */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_to_client_super_packet);
-		v_payload_len_2 = v_udp_end - 42;
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x220028)) ||
-		      (((v_partial_2 >> 16) >= 42) &&
-		       ((v_partial_2 & 0xffff) < ((42ULL + v_payload_len_2) - 1)))))
-			return fr_up(skb, reason_to_client_partial_checksum);
-		if (be16(data + 40) == 0)
-			return fr_up(skb, reason_to_client_udp_checksum);
-
-		/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", ... */
-		if (unlikely(row_ch->h_hop_client.state != FR_HOP_DIRECT &&
-			     row_ch->h_hop_client.state != FR_HOP_NEIGHBOUR)) {
-			if (row_ch->h_hop_client.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_to_client_local);
-			if (row_ch->h_hop_client.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_to_client_unreachable);
-			if (row_ch->h_hop_client.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_to_client_blackhole);
-			if (row_ch->h_hop_client.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_to_client_prohibit);
-			return fr_up(skb, reason_to_client_no_route);
-		}
-		if (52ULL + v_payload_len_2 > row_ch->h_hop_client.mtu)
-			return fr_up(skb, reason_to_client_too_big);
-		return prog_to_client_write2(skb, data, now, v_payload_len_2, v_partial_2, row_ch);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_to_client_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_to_client_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_to_client_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_to_client_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_to_client_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_to_client_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_to_client_multicast);
-			return fr_up(skb, reason_to_client_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_to_client_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_to_client_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_to_client_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_to_client_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_to_client_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_to_client_udp_length);
-
-		/* lookup: ch: by_peer: ["udp.src", "udp.dst"] */
-		{
-			struct key_by_peer key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			st64((void *)&key, ld64(data + 22));
-			st64((void *)&key + 8, ld64(data + 22 + 8));
-			key.m_peer.port = be16(data + 54);
-			st16((void *)&key + 18, ld16(data + 38));
-			st32((void *)&key + 20, ld32(data + 38 + 2));
-			st64((void *)&key + 24, ld64(data + 38 + 6));
-			st16((void *)&key + 32, ld16(data + 38 + 14));
-			key.m_relayed.port = be16(data + 56);
-			found = find_by_peer(&key, lease, 0, &row_ch_2, now);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_to_client_changing);
-			if (found == FR_MISSING)
-				row_ch_2 = NULL;
-		}
-		if (!row_ch_2)
-			return fr_up(skb, reason_to_client_no_by_peer);
-
-		/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", ... */
-		if (!((row_ch_2->m_number >= 0x4000) && (row_ch_2->m_number <= 0x7fff)))
-			return fr_up(skb, reason_to_client_unfit_channel_data_number);
-		if ((fr_is_v4(row_ch_2->m_server.addr)) != (fr_is_v4(row_ch_2->m_client.addr)))
-			return fr_up(skb, reason_to_client_address_family);
-		if (!(fr_is_v4(row_ch_2->m_client.addr))) { /* ipv6 stays */
-			if (skb->gso_size != 0)
-				return fr_up(skb, reason_to_client_super_packet);
-			v_payload_len_3 = v_udp_end_2 - 62;
-			v_partial_3 = fr_partial(skb);
-			if (!(((v_partial_3 == 0) || (v_partial_3 == 0x36003c)) ||
-			      (((v_partial_3 >> 16) >= 62) &&
-			       ((v_partial_3 & 0xffff) < ((62ULL + v_payload_len_3) - 1)))))
-				return fr_up(skb, reason_to_client_partial_checksum);
-			if (be16(data + 60) == 0)
-				return fr_up(skb, reason_to_client_udp_checksum);
-
-			/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.s... */
-			if (unlikely(row_ch_2->h_hop_client.state != FR_HOP_DIRECT &&
-				     row_ch_2->h_hop_client.state != FR_HOP_NEIGHBOUR)) {
-				if (row_ch_2->h_hop_client.state == FR_HOP_LOCAL)
-					return fr_up(skb, reason_to_client_local);
-				if (row_ch_2->h_hop_client.state == FR_HOP_UNREACHABLE)
-					return fr_up(skb, reason_to_client_unreachable);
-				if (row_ch_2->h_hop_client.state == FR_HOP_BLACKHOLE)
-					return fr_up(skb, reason_to_client_blackhole);
-				if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT)
-					return fr_up(skb, reason_to_client_prohibit);
-				return fr_up(skb, reason_to_client_no_route);
-			}
-			if (52ULL + v_payload_len_3 > row_ch_2->h_hop_client.mtu)
-				return fr_up(skb, reason_to_client_too_big);
-			return prog_to_client_write3(skb, data, now, v_payload_len_3, v_partial_3,
-						     row_ch_2);
-		}
-
-		/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", ... */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_to_client_super_packet);
-		v_payload_len_4 = v_udp_end_2 - 62;
-		v_partial_4 = fr_partial(skb);
-		if (!(((v_partial_4 == 0) || (v_partial_4 == 0x36003c)) ||
-		      (((v_partial_4 >> 16) >= 62) &&
-		       ((v_partial_4 & 0xffff) < ((62ULL + v_payload_len_4) - 1)))))
-			return fr_up(skb, reason_to_client_partial_checksum);
-		if (be16(data + 60) == 0)
-			return fr_up(skb, reason_to_client_udp_checksum);
-
-		/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", ... */
-		if (unlikely(row_ch_2->h_hop_client.state != FR_HOP_DIRECT &&
-			     row_ch_2->h_hop_client.state != FR_HOP_NEIGHBOUR)) {
-			if (row_ch_2->h_hop_client.state == FR_HOP_LOCAL)
-				return fr_up(skb, reason_to_client_local);
-			if (row_ch_2->h_hop_client.state == FR_HOP_UNREACHABLE)
-				return fr_up(skb, reason_to_client_unreachable);
-			if (row_ch_2->h_hop_client.state == FR_HOP_BLACKHOLE)
-				return fr_up(skb, reason_to_client_blackhole);
-			if (row_ch_2->h_hop_client.state == FR_HOP_PROHIBIT)
-				return fr_up(skb, reason_to_client_prohibit);
-			return fr_up(skb, reason_to_client_no_route);
-		}
-		if (32ULL + v_payload_len_4 > row_ch_2->h_hop_client.mtu)
-			return fr_up(skb, reason_to_client_too_big);
-		return prog_to_client_write4(skb, data, now, v_payload_len_4, v_partial_4,
-					     row_ch_2);
-	}
-
-	/* stack: ["eth", "ip", "udp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_to_client_ipv4(skb, data, data_end, lease, now);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_to_client_ipv6(skb, data, data_end, lease, now);
 	return fr_up(skb, reason_to_client_not_ip);
 }

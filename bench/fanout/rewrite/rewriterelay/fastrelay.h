@@ -28,6 +28,11 @@ typedef unsigned long long __u64;
 typedef int __s32;
 typedef long long __s64;
 
+/* In the order of bytes that the packet has. */
+typedef __u16 __be16;
+typedef __u32 __be32;
+typedef __u64 __be64;
+
 #define NULL ((void *)0)
 #define SEC(name) __attribute__((section(name), used))
 #define __always_inline inline __attribute__((always_inline, unused))
@@ -298,6 +303,33 @@ static __always_inline void fr_put_v4(__u8 *dst, __u32 addr)
 {
 	st16(dst + 10, 0xFFFF);
 	__builtin_memcpy(dst + 12, &addr, 4);
+}
+
+/* A 16-byte address; at is the offset of dst from an address that is a multiple of 8. */
+static __always_inline void fr_put_v6(void *dst, const void *addr, __u32 at)
+{
+	switch (at & 7) {
+	case 0:
+		st64(dst, ld64(addr));
+		st64(dst + 8, ld64(addr + 8));
+		break;
+	case 4:
+		st32(dst, ld32(addr));
+		st64(dst + 4, ld64(addr + 4));
+		st32(dst + 12, ld32(addr + 12));
+		break;
+	case 2:
+		st16(dst, ld16(addr));
+		st32(dst + 2, ld32(addr + 2));
+		st64(dst + 6, ld64(addr + 6));
+		st16(dst + 14, ld16(addr + 14));
+		break;
+	default:
+		st16(dst, ld16(addr));
+		st64(dst + 2, ld64(addr + 2));
+		st32(dst + 10, ld32(addr + 10));
+		st16(dst + 14, ld16(addr + 14));
+	}
 }
 
 /* A 16-byte address is an IPv4 one. */
@@ -873,6 +905,13 @@ static __noinline int fr_resize(struct __sk_buff *skb, __u32 from, __u32 to, __u
 	return FR_INJECT_FAULT ? FR_BROKEN : 0;
 }
 
+/* The end of a packet that fr_resize has failed on: broken and unchanged are reasons. */
+static __always_inline int fr_failed(struct __sk_buff *skb, __u32 len, int err, __u32 broken,
+				     __u32 unchanged)
+{
+	return err == FR_BROKEN ? fr_drop(len, broken) : fr_up(skb, unchanged);
+}
+
 /*
  * Sums.
  */
@@ -922,6 +961,20 @@ static __always_inline __u16 fr_checksum(__u64 s)
 	return sum;
 }
 
+/* The sum that a checksum is of, and FR_ZERO. */
+static __always_inline __u64 fr_sum_of(__be16 checksum)
+{
+	return FR_ZERO + (__u16)~checksum;
+}
+
+/* A checksum where 0 means that there is no checksum: a sum of 0 is written as FFFF. */
+static __always_inline __u16 fr_checksum_not_0(__u64 s)
+{
+	__u16 sum = fr_checksum(s);
+
+	return sum ? sum : 0xFFFF;
+}
+
 /*
  * The sum of len bytes of the packet from off on (at most 64), unfolded; 0 where they can't be
  * read.
@@ -934,6 +987,22 @@ static __noinline __u32 fr_sum64(struct __sk_buff *skb, __u32 off, __u32 len)
 	    bpf_skb_load_bytes(skb, off, chunk, fr_size(len, sizeof(chunk))))
 		return 0;
 	return bpf_csum_diff(NULL, 0, chunk, sizeof(chunk), 0);
+}
+
+/*
+ * The sum of the bytes from to end that are cut off the packet (at most 64); odd: what a checksum
+ * covers has them at odd positions.
+ */
+static __always_inline __u64 fr_sum_cut64(struct __sk_buff *skb, __u64 from, __u64 end, int odd)
+{
+	__u64 sum = 0;
+
+	if (unlikely(end > from)) {
+		sum = fr_sum64(skb, from, end - from);
+		if (odd)
+			sum <<= 8;
+	}
+	return sum;
 }
 
 #ifdef FR_NEEDS_SCRATCH
@@ -958,6 +1027,18 @@ static __noinline __u32 fr_sum(struct __sk_buff *skb, __u32 off, __u32 len)
 		len -= n;
 	}
 	return fr_fold(sum);
+}
+
+static __always_inline __u64 fr_sum_cut(struct __sk_buff *skb, __u64 from, __u64 end, int odd)
+{
+	__u64 sum = 0;
+
+	if (unlikely(end > from)) {
+		sum = fr_sum(skb, from, end - from);
+		if (odd)
+			sum <<= 8;
+	}
+	return sum;
 }
 
 #endif
@@ -1004,6 +1085,22 @@ static __noinline void fr_complete(struct __sk_buff *skb, __u32 csum, __u32 off,
 	bpf_csum_update(skb, fr_fold(FR_ZERO + csum - fr_fold((__u32)bpf_csum_update(skb, 0))));
 }
 
+/* Both where one place changes: fr_complete_begin before, fr_complete_end after. */
+static __always_inline __s64 fr_complete_begin(struct __sk_buff *skb, __u32 off, __u32 len)
+{
+	__s64 csum = bpf_csum_update(skb, 0);
+
+	if (unlikely(csum >= 0))
+		csum = fr_complete_without(skb, csum, off, len);
+	return csum;
+}
+
+static __always_inline void fr_complete_end(struct __sk_buff *skb, __s64 csum, __u32 off, __u32 len)
+{
+	if (unlikely(csum >= 0))
+		fr_complete(skb, csum, off, len);
+}
+
 /*
  * Finish a checksum that may be pending (CHECKSUM_PARTIAL): its field holds the old value, and the
  * kernel knows which of the two it is. To a pending one it adds what changes in the pseudo-header,
@@ -1020,9 +1117,52 @@ static __noinline long fr_finish_sum(struct __sk_buff *skb, __u32 off, __u32 sum
 		bpf_l4_csum_replace(skb, off, 0, fr_fold(FR_ZERO + old - sum - diff), flags);
 }
 
+#ifdef FR_NEEDS_FACTS
+
 /*
- * The way out.
+ * What is written into a checksum's field. Where it is partial, that is the new sum of the
+ * pseudo-header, which changes by change; where the kernel doesn't say, it stays for fr_finish.
  */
+static __always_inline __be16 fr_sum_field(int partial, __be16 old, __be16 sum, __u64 change)
+{
+	if (!partial)
+		return sum;
+	return fr_facts ? fr_fold(FR_ZERO + old + change) : old;
+}
+
+static __always_inline int fr_finish(struct __sk_buff *skb, __u32 off, int partial, __be16 old,
+				     __be16 sum, __u64 change, __u64 flags)
+{
+	return unlikely(partial) && !fr_facts &&
+	       fr_finish_sum(skb, off, (__u32)old << 16 | sum, FR_ZERO + change, flags);
+}
+
+#endif
+
+/*
+ * Transmission.
+ */
+
+/* A packet can leave through a hop. */
+static __always_inline int fr_usable(const struct fr_hop *hop)
+{
+	return hop->state == FR_HOP_DIRECT || hop->state == FR_HOP_NEIGHBOUR;
+}
+
+/* Write the link-layer addresses of a hop. */
+static __always_inline void fr_link(void *frame, const struct fr_hop *hop)
+{
+	st64(frame, ld64(hop->dst));
+	st32(frame + 8, ld32(hop->src + 2));
+}
+
+/* Send the packet through a hop, whose link-layer addresses it has where direct is set. */
+static __always_inline int fr_send(const struct fr_hop *hop, int direct)
+{
+	if (direct)
+		return bpf_redirect(hop->ifindex, 0);
+	return bpf_redirect_neigh(hop->ifindex, NULL, 0, 0);
+}
 
 /* Let the kernel resolve the neighbour and write the link-layer header. */
 static __always_inline long fr_redirect_neigh(__u32 ifindex, __u32 family, const void *next_hop)

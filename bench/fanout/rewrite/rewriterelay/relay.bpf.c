@@ -15,24 +15,69 @@
 #define FR_NEEDS_SAME 6
 #include "fastrelay.h"
 
+/* Headers of packets. */
+
+struct hdr_eth {
+	__u8 dst[6];
+	__u8 src[6];
+	__be16 type;
+} __attribute__((packed));
+
+struct hdr_ipv4 {
+	__u8 version_ihl;
+	__u8 dscp_ecn;
+	__be16 total_length;
+	__be16 id;
+	__u8 reserved_to_fragment_offset[2];
+	__u8 ttl;
+	__u8 protocol;
+	__be16 checksum;
+	__u8 src[4];
+	__u8 dst[4];
+} __attribute__((packed));
+
+struct hdr_udp {
+	__be16 src_port;
+	__be16 dst_port;
+	__be16 length;
+	__be16 checksum;
+} __attribute__((packed));
+
+struct hdr_rtp {
+	__u8 flags;
+	__u8 marker_payload_type;
+	__be16 sequence;
+	__be32 timestamp;
+	__be32 ssrc;
+} __attribute__((packed));
+
+struct hdr_ipv6 {
+	__u8 version_to_flow_label[4];
+	__be16 payload_length;
+	__u8 next_header;
+	__u8 hop_limit;
+	__u8 src[16];
+	__u8 dst[16];
+} __attribute__((packed));
+
 /* the key of a group, and a receiver's row: receivers */
 struct group_receivers {
-	struct fr_endpoint m_server;
+	struct fr_endpoint server;
 	__u8 pad0[2];
 } __packed_aligned(4);
 
 _Static_assert(sizeof(struct group_receivers) == 20, "layout of group_receivers");
 
 struct receiver_receivers {
-	struct fr_endpoint m_local;
-	struct fr_endpoint m_remote;
-	__u32 m_ssrc;
-	__u8 m_payload_type;
+	struct fr_endpoint local;
+	struct fr_endpoint remote;
+	__u32 ssrc;
+	__u8 payload_type;
 	__u8 pad0[1];
-	__u16 m_sequence;
-	__u32 m_timestamp;
-	struct fr_hop h_hop_remote;
-	__u32 h_receiver;
+	__u16 sequence;
+	__u32 timestamp;
+	struct fr_hop hop_remote;
+	__u32 receiver;
 } __packed_aligned(8);
 
 _Static_assert(sizeof(struct receiver_receivers) == 72, "layout of receiver_receivers");
@@ -103,12 +148,31 @@ enum {
 	reason_deliver_udp_checksum, reason_deliver_not_ip,
 };
 
+/* Why a packet can't leave through a hop of this state. */
+static __always_inline __u32 prog_deliver_unusable(__u32 state)
+{
+	switch (state) {
+	case FR_HOP_NEIGHBOUR:
+		return reason_deliver_no_neighbour;
+	case FR_HOP_LOCAL:
+		return reason_deliver_local;
+	case FR_HOP_UNREACHABLE:
+		return reason_deliver_unreachable;
+	case FR_HOP_BLACKHOLE:
+		return reason_deliver_blackhole;
+	case FR_HOP_PROHIBIT:
+		return reason_deliver_prohibit;
+	default:
+		return reason_deliver_no_route;
+	}
+}
+
 /* What is the same for all receivers. */
 struct prog_deliver_same1 {
 	__u32 kind0;
 	__u64 rest0;
 	__u64 rest1;
-	__u64 v_ip_end;
+	__u64 ip_end;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -121,67 +185,71 @@ struct prog_deliver_fan1 {
 
 static __always_inline long prog_deliver_copy1(struct prog_deliver_same1 *same,
 					       struct __sk_buff *skb, void *front,
-					       struct receiver_receivers *row_r)
+					       struct receiver_receivers *r)
 {
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
+	struct hdr_rtp *saved_rtp = front + 42;
+
 	void *data;
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)ld32(row_r->m_local.addr + 12) + ld32(row_r->m_remote.addr + 12);
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r->m_local.port) +
-				   bpf_htons(row_r->m_remote.port) +
-				   bpf_htons(((be8(front + 42) << 8) |
-					      ((be8(front + 43) >> 7) << 7)) |
-					      (__u64)row_r->m_payload_type) +
-					      bpf_htons((be16(front + 44) +
-							 (__u64)row_r->m_sequence) & 0xffff) +
-							 bpf_htonl((be32(front + 46) +
-							 (__u64)row_r->m_timestamp) &
-							 0xffffffffULL) + bpf_htonl(row_r->m_ssrc));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htons((be8(&saved_rtp->flags) << 8) |
+							   ((be8(&saved_rtp->marker_payload_type) >>
+							   7) << 7) | (__u64)r->payload_type) +
+							   bpf_htons((be16(&saved_rtp->sequence) +
+							   (__u64)r->sequence) & 0xffff) +
+							   bpf_htonl((be32(&saved_rtp->timestamp) +
+							   (__u64)r->timestamp) & 0xffffffffULL) +
+							   bpf_htonl(r->ssrc));
 	if (same->kind0 == FR_SUM_ABSENT) /* no checksum came, none leaves */
-		sum0 = 0;
+		udp_checksum = 0;
 
 	/* ip.checksum */
-	__u16 sum1 = fr_checksum(same->rest1 + (__u64)ld32(row_r->m_local.addr + 12) +
-				 ld32(row_r->m_remote.addr + 12));
+	__be16 ip_checksum = fr_checksum(same->rest1 + (__u64)ld32(r->local.addr + 12) +
+					 ld32(r->remote.addr + 12));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 54 > (void *)(long)skb->data_end))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_deliver_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_deliver_refused_by_device);
 
-	st64(data, ld64(row_r->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r->h_hop_remote.src + 2));
-	st16(data + 18, bpf_htons(0)); /* ipv4: id */
-	st16(data + 20, bpf_htons(0x4000)); /* ipv4: reserved df mf fragment_offset */
-	st16(data + 22, bpf_htons(0x4000ULL | be8(front + 23))); /* ipv4: ttl protocol */
-	st32(data + 26, ld32(row_r->m_local.addr + 12)); /* ipv4: src */
-	st32(data + 30, ld32(row_r->m_remote.addr + 12)); /* ipv4: dst */
-	st16(data + 34, bpf_htons(row_r->m_local.port)); /* udp: src_port */
-	st16(data + 36, bpf_htons(row_r->m_remote.port)); /* udp: dst_port */
-	/* rtp: flags marker payload_type */
-	st16(data + 42,
-	     bpf_htons(((be8(front + 42) << 8) | ((be8(front + 43) >> 7) << 7)) |
-		       (__u64)row_r->m_payload_type));
-	/* rtp: sequence */
-	st16(data + 44, bpf_htons((be16(front + 44) + (__u64)row_r->m_sequence) & 0xffff));
-	/* rtp: timestamp */
-	st32(data + 46, bpf_htonl((be32(front + 46) + (__u64)row_r->m_timestamp) & 0xffffffffULL));
-	st32(data + 50, bpf_htonl(row_r->m_ssrc)); /* rtp: ssrc */
-	st16(data + 40, sum0);
-	st16(data + 24, sum1);
+	struct hdr_ipv4 *new_ipv4 = data + 14;
+	struct hdr_udp *new_udp = data + 34;
+	struct hdr_rtp *new_rtp = data + 42;
+
+	fr_link(data, &r->hop_remote);
+	st16(&new_ipv4->id, bpf_htons(0));
+	st16(new_ipv4->reserved_to_fragment_offset, bpf_htons(0x4000));
+	st16(&new_ipv4->ttl, bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)));
+	st32(new_ipv4->src, ld32(r->local.addr + 12));
+	st32(new_ipv4->dst, ld32(r->remote.addr + 12));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_rtp->flags,
+	     bpf_htons((be8(&saved_rtp->flags) << 8) |
+		       ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
+		       (__u64)r->payload_type));
+	st16(&new_rtp->sequence,
+	     bpf_htons((be16(&saved_rtp->sequence) + (__u64)r->sequence) & 0xffff));
+	st32(&new_rtp->timestamp,
+	     bpf_htonl((be32(&saved_rtp->timestamp) + (__u64)r->timestamp) & 0xffffffffULL));
+	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
+	st16(&new_udp->checksum, udp_checksum);
+	st16(&new_ipv4->checksum, ip_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 18, 36);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r->h_hop_remote.ifindex, 0)))
-		return fr_refuse(row_r->h_receiver, skb->len, reason_deliver_refused_by_device);
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_deliver_refused_by_device);
 	same->copies0++;
-	fr_copied(row_r->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
@@ -190,50 +258,43 @@ static __noinline long prog_deliver_turn1(__u32 i, struct prog_deliver_fan1 *fan
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_deliver_same1 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end = same->v_ip_end;
-	struct receiver_receivers *row_r = receiver_of_receivers(fan->list, i);
+	__u64 ip_end = same->ip_end;
+	struct receiver_receivers *r = receiver_of_receivers(fan->list, i);
 
-	if (!row_r)
+	if (!r)
 		return 1;
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if ((fr_is_v4(row_r->m_local.addr)) != (fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_deliver_address_family);
-	if (!(fr_is_v4(row_r->m_remote.addr)))
-		return fr_decline(row_r->h_receiver, skb->len, reason_deliver_address_family);
-	if (unlikely(row_r->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r->h_receiver, skb->len, reason_deliver_no_neighbour);
-		if (row_r->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r->h_receiver, skb->len, reason_deliver_local);
-		if (row_r->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_deliver_unreachable);
-		if (row_r->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r->h_receiver, skb->len, reason_deliver_blackhole);
-		if (row_r->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r->h_receiver, skb->len, reason_deliver_prohibit);
-		return fr_decline(row_r->h_receiver, skb->len, reason_deliver_no_route);
-	}
-	if (v_ip_end - 14 > row_r->h_hop_remote.mtu)
-		return fr_decline(row_r->h_receiver, skb->len, reason_deliver_too_big);
-	return prog_deliver_copy1(same, skb, front, row_r);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
+	if (!fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len,
+				  prog_deliver_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_deliver_too_big);
+	return prog_deliver_copy1(same, skb, front, r);
 }
 
-static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, __u64 v_ip_end)
+static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_receivers key __attribute__((aligned(8))) = {};
 	struct list_receivers *list;
 
-	fr_put_v4(key.m_server.addr, ld32(data + 30));
-	key.m_server.port = be16(data + 36);
+	fr_put_v4(key.server.addr, ld32(ipv4->dst));
+	key.server.port = be16(&udp->dst_port);
 	list = list_of_receivers(&key);
 	if (!list)
 		return fr_up(skb, reason_deliver_no_receivers);
 
-	if (unlikely(len > v_ip_end) && bpf_skb_change_tail(skb, v_ip_end, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_deliver_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -241,25 +302,30 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 	if (!front)
 		return fr_up(skb, reason_deliver_no_memory);
 	struct prog_deliver_same1 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 34;
+	struct hdr_rtp *saved_rtp = front + 42;
+	struct hdr_ipv4 *saved_ipv4 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = ld16(front + 40) ?
-		fr_sum_kind(skb, 40, ld16(front + 40),
-			    fr_fold((__u64)ld32(front + 26) + ld32(front + 30) + ld16(front + 38) +
-				    0x1100)) : FR_SUM_ABSENT;
+	same->kind0 = ld16(&saved_udp->checksum) ?
+		fr_sum_kind(skb, 40, ld16(&saved_udp->checksum),
+			    fr_fold((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst) +
+				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_deliver_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 40) -
-		((__u64)ld32(front + 26) + ld32(front + 30)) :
-		FR_ZERO + (__u16)~ld16(front + 40) -
-		((__u64)ld32(front + 34) + ld32(front + 42) + ld32(front + 46) + ld32(front + 50) +
-		 ld32(front + 26) + ld32(front + 30));
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
+		fr_sum_of(ld16(&saved_udp->checksum)) -
+		((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->flags) +
+		 ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst));
 
 	/* ip.checksum, without what depends on the receiver */
-	same->rest1 = FR_ZERO + (__u16)~ld16(front + 24) -
-		((__u64)ld32(front + 18) + ld16(front + 22) + ld32(front + 26) + ld32(front + 30)) +
-		(__u64)bpf_htons(0x4000ULL | be8(front + 23)) + 64;
-	same->v_ip_end = v_ip_end;
+	same->rest1 = fr_sum_of(ld16(&saved_ipv4->checksum)) -
+		((__u64)ld32(&saved_ipv4->id) + ld16(&saved_ipv4->ttl) + ld32(saved_ipv4->src) +
+		 ld32(saved_ipv4->dst)) + (__u64)bpf_htons(0x4000ULL | be8(&saved_ipv4->protocol)) +
+		 64;
+	same->ip_end = ip_end;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -284,11 +350,77 @@ static __always_inline int prog_deliver_fan1(struct __sk_buff *skb, void *data, 
 	return TC_ACT_SHOT;
 }
 
+static __always_inline int prog_deliver_ipv4(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+	struct hdr_rtp *rtp = data + 42;
+
+	if ((void *)(ipv4 + 1) > data_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if ((be8(&ipv4->version_ihl) >> 4) != 4)
+		return fr_up(skb, reason_deliver_ipv4_version);
+	if ((be8(&ipv4->version_ihl) & 15) != 5)
+		return fr_up(skb, reason_deliver_ip_options);
+	if ((be8(ipv4->reserved_to_fragment_offset) >> 7) != 0)
+		return fr_up(skb, reason_deliver_ipv4_reserved);
+	if (((be8(ipv4->reserved_to_fragment_offset) >> 5) & 1) != 0)
+		return fr_up(skb, reason_deliver_fragment);
+	if ((be16(ipv4->reserved_to_fragment_offset) & 0x1fff) != 0)
+		return fr_up(skb, reason_deliver_fragment);
+	if (be16(&ipv4->total_length) < 20)
+		return fr_up(skb, reason_deliver_ipv4_total_length);
+	__u64 ip_end = 14ULL + be16(&ipv4->total_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_deliver_ipv4_total_length);
+	if (!fr_sum_ok((__u64)ld32(&ipv4->version_ihl) + ld32(&ipv4->id) + ld32(&ipv4->ttl) +
+		       ld32(ipv4->src) + ld32(ipv4->dst)))
+		return fr_up(skb, reason_deliver_ipv4_checksum);
+	if (!fr_unicast_v4(ld32(ipv4->src)))
+		return fr_up(skb, reason_deliver_martian_source);
+	if (!fr_unicast_v4(ld32(ipv4->dst))) { /* not a host's */
+		if (fr_multicast_v4(ld32(ipv4->dst)))
+			return fr_up(skb, reason_deliver_multicast);
+		return fr_up(skb, reason_deliver_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "rtp"] */
+	if (be8(&ipv4->protocol) != 17)
+		return fr_up(skb, reason_deliver_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if (42ULL > ip_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_deliver_udp_length);
+	__u64 udp_end = 34ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_deliver_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_deliver_udp_length);
+
+	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
+	if ((void *)(rtp + 1) > data_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if (54ULL > udp_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_deliver_super_packet);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x220028 || (partial >> 16) >= 54))
+		return fr_up(skb, reason_deliver_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_deliver_partial_checksum);
+	return prog_deliver_fan1(skb, data, ip_end);
+}
+
 /* What is the same for all receivers. */
 struct prog_deliver_same2 {
 	__u32 kind0;
 	__u64 rest0;
-	__u64 v_ip_end_2;
+	__u64 ip_end;
 	__s64 csum;
 	__u64 copies0;
 };
@@ -301,68 +433,70 @@ struct prog_deliver_fan2 {
 
 static __always_inline long prog_deliver_copy2(struct prog_deliver_same2 *same,
 					       struct __sk_buff *skb, void *front,
-					       struct receiver_receivers *row_r_2)
+					       struct receiver_receivers *r)
 {
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
+	struct hdr_rtp *saved_rtp = front + 62;
+
 	void *data;
 
 	/* udp.checksum */
-	__u64 now0 = (__u64)fr_add64(ld64(row_r_2->m_local.addr)) +
-		fr_add64(ld64(row_r_2->m_local.addr + 8)) + fr_add64(ld64(row_r_2->m_remote.addr)) +
-		fr_add64(ld64(row_r_2->m_remote.addr + 8));
-	__u16 sum0;
-	if (same->kind0 == FR_SUM_PENDING) {
-		sum0 = fr_fold(same->rest0 + now0);
-	} else {
-		sum0 = fr_checksum(same->rest0 + now0 + (__u64)bpf_htons(row_r_2->m_local.port) +
-				   bpf_htons(row_r_2->m_remote.port) +
-				   bpf_htons(((be8(front + 62) << 8) |
-					      ((be8(front + 63) >> 7) << 7)) |
-					      (__u64)row_r_2->m_payload_type) +
-					      bpf_htons((be16(front + 64) +
-							 (__u64)row_r_2->m_sequence) & 0xffff) +
-							 bpf_htonl((be32(front + 66) +
-							 (__u64)row_r_2->m_timestamp) &
-							 0xffffffffULL) +
-							 bpf_htonl(row_r_2->m_ssrc));
-		if (!sum0)
-			sum0 = 0xFFFF;
-	}
+	__u64 udp_new_pseudo = (__u64)fr_add64(ld64(r->local.addr)) +
+		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
+		fr_add64(ld64(r->remote.addr + 8));
+	__be16 udp_checksum;
+	if (same->kind0 == FR_SUM_PENDING)
+		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
+	else
+		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
+						 (__u64)bpf_htons(r->local.port) +
+						 bpf_htons(r->remote.port) +
+						 bpf_htons((be8(&saved_rtp->flags) << 8) |
+							   ((be8(&saved_rtp->marker_payload_type) >>
+							   7) << 7) | (__u64)r->payload_type) +
+							   bpf_htons((be16(&saved_rtp->sequence) +
+							   (__u64)r->sequence) & 0xffff) +
+							   bpf_htonl((be32(&saved_rtp->timestamp) +
+							   (__u64)r->timestamp) & 0xffffffffULL) +
+							   bpf_htonl(r->ssrc));
 
 	data = (void *)(long)skb->data;
 	if (unlikely(data + 74 > (void *)(long)skb->data_end))
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_deliver_refused_by_device);
+		return fr_refuse(r->receiver, skb->len, reason_deliver_refused_by_device);
 
-	st64(data, ld64(row_r_2->h_hop_remote.dst));
-	st32(data + 8, ld32(row_r_2->h_hop_remote.src + 2));
-	/* ipv6: version dscp ecn flow_label */
-	st32(data + 14,
-	     bpf_htonl((0x60000000ULL | (((be16(front + 14) >> 6) & 63) << 22)) |
-		       (((be8(front + 15) >> 4) & 3) << 20)));
-	st16(data + 20, bpf_htons((be8(front + 20) << 8) | 64)); /* ipv6: next_header hop_limit */
-	st64(data + 22, ld64(row_r_2->m_local.addr)); /* ipv6: src */
-	st64(data + 30, ld64(row_r_2->m_local.addr + 8));
-	st64(data + 38, ld64(row_r_2->m_remote.addr)); /* ipv6: dst */
-	st64(data + 46, ld64(row_r_2->m_remote.addr + 8));
-	st16(data + 54, bpf_htons(row_r_2->m_local.port)); /* udp: src_port */
-	st16(data + 56, bpf_htons(row_r_2->m_remote.port)); /* udp: dst_port */
-	/* rtp: flags marker payload_type */
-	st16(data + 62,
-	     bpf_htons(((be8(front + 62) << 8) | ((be8(front + 63) >> 7) << 7)) |
-		       (__u64)row_r_2->m_payload_type));
-	/* rtp: sequence */
-	st16(data + 64, bpf_htons((be16(front + 64) + (__u64)row_r_2->m_sequence) & 0xffff));
-	/* rtp: timestamp */
-	st32(data + 66,
-	     bpf_htonl((be32(front + 66) + (__u64)row_r_2->m_timestamp) & 0xffffffffULL));
-	st32(data + 70, bpf_htonl(row_r_2->m_ssrc)); /* rtp: ssrc */
-	st16(data + 60, sum0);
+	struct hdr_ipv6 *new_ipv6 = data + 14;
+	struct hdr_udp *new_udp = data + 54;
+	struct hdr_rtp *new_rtp = data + 62;
+
+	fr_link(data, &r->hop_remote);
+	st32(new_ipv6->version_to_flow_label,
+	     bpf_htonl(0x60000000ULL |
+		       (((be16(saved_ipv6->version_to_flow_label) >> 6) & 63) << 22) |
+		       (((be8(saved_ipv6->version_to_flow_label + 1) >> 4) & 3) << 20)));
+	st16(&new_ipv6->next_header, bpf_htons((be8(&saved_ipv6->next_header) << 8) | 64));
+	st64(new_ipv6->src, ld64(r->local.addr));
+	st64(new_ipv6->src + 8, ld64(r->local.addr + 8));
+	st64(new_ipv6->dst, ld64(r->remote.addr));
+	st64(new_ipv6->dst + 8, ld64(r->remote.addr + 8));
+	st16(&new_udp->src_port, bpf_htons(r->local.port));
+	st16(&new_udp->dst_port, bpf_htons(r->remote.port));
+	st16(&new_rtp->flags,
+	     bpf_htons((be8(&saved_rtp->flags) << 8) |
+		       ((be8(&saved_rtp->marker_payload_type) >> 7) << 7) |
+		       (__u64)r->payload_type));
+	st16(&new_rtp->sequence,
+	     bpf_htons((be16(&saved_rtp->sequence) + (__u64)r->sequence) & 0xffff));
+	st32(&new_rtp->timestamp,
+	     bpf_htonl((be32(&saved_rtp->timestamp) + (__u64)r->timestamp) & 0xffffffffULL));
+	st32(&new_rtp->ssrc, bpf_htonl(r->ssrc));
+	st16(&new_udp->checksum, udp_checksum);
 	if (unlikely(same->csum >= 0))
 		fr_complete(skb, same->csum, 14, 60);
 
-	if (unlikely(bpf_clone_redirect(skb, row_r_2->h_hop_remote.ifindex, 0)))
-		return fr_refuse(row_r_2->h_receiver, skb->len, reason_deliver_refused_by_device);
+	if (unlikely(bpf_clone_redirect(skb, r->hop_remote.ifindex, 0)))
+		return fr_refuse(r->receiver, skb->len, reason_deliver_refused_by_device);
 	same->copies0++;
-	fr_copied(row_r_2->h_receiver, skb->len);
+	fr_copied(r->receiver, skb->len);
 	return 0;
 }
 
@@ -371,57 +505,46 @@ static __noinline long prog_deliver_turn2(__u32 i, struct prog_deliver_fan2 *fan
 	struct __sk_buff *skb = fan->skb;
 	void *front = fan->front;
 	struct prog_deliver_same2 *same = front + FR_NEEDS_FRONT;
-	__u64 v_ip_end_2 = same->v_ip_end_2;
-	struct receiver_receivers *row_r_2 = receiver_of_receivers(fan->list, i);
+	__u64 ip_end = same->ip_end;
+	struct receiver_receivers *r = receiver_of_receivers(fan->list, i);
+	struct hdr_udp *saved_udp = front + 54;
 
-	if (!row_r_2)
+	if (!r)
 		return 1;
 
 	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if ((fr_is_v4(row_r_2->m_local.addr)) != (fr_is_v4(row_r_2->m_remote.addr)))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_address_family);
-	if (fr_is_v4(row_r_2->m_remote.addr))
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_address_family);
-	if (be16(front + 60) == 0)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_udp_checksum);
-
-	/* {send: {from: "r.local", to: "r.remote"}}, */
-	if (unlikely(row_r_2->h_hop_remote.state != FR_HOP_DIRECT)) {
-		if (row_r_2->h_hop_remote.state == FR_HOP_NEIGHBOUR)
-			return fr_decline(row_r_2->h_receiver, skb->len,
-					  reason_deliver_no_neighbour);
-		if (row_r_2->h_hop_remote.state == FR_HOP_LOCAL)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_local);
-		if (row_r_2->h_hop_remote.state == FR_HOP_UNREACHABLE)
-			return fr_decline(row_r_2->h_receiver, skb->len,
-					  reason_deliver_unreachable);
-		if (row_r_2->h_hop_remote.state == FR_HOP_BLACKHOLE)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_blackhole);
-		if (row_r_2->h_hop_remote.state == FR_HOP_PROHIBIT)
-			return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_prohibit);
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_no_route);
-	}
-	if (v_ip_end_2 - 14 > row_r_2->h_hop_remote.mtu)
-		return fr_decline(row_r_2->h_receiver, skb->len, reason_deliver_too_big);
-	return prog_deliver_copy2(same, skb, front, row_r_2);
+	if (fr_is_v4(r->local.addr) != fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
+	if (fr_is_v4(r->remote.addr))
+		return fr_decline(r->receiver, skb->len, reason_deliver_address_family);
+	if (be16(&saved_udp->checksum) == 0)
+		return fr_decline(r->receiver, skb->len, reason_deliver_udp_checksum);
+	if (unlikely(r->hop_remote.state != FR_HOP_DIRECT))
+		return fr_decline(r->receiver, skb->len,
+				  prog_deliver_unusable(r->hop_remote.state));
+	if (ip_end - 14 > r->hop_remote.mtu)
+		return fr_decline(r->receiver, skb->len, reason_deliver_too_big);
+	return prog_deliver_copy2(same, skb, front, r);
 }
 
-static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, __u64 v_ip_end_2)
+static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, __u64 ip_end)
 {
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+
 	__u32 len = skb->len;
 
 	/* do: [{fan_out: { */
 	struct group_receivers key __attribute__((aligned(8))) = {};
 	struct list_receivers *list;
 
-	st64((void *)&key, ld64(data + 38));
-	st64((void *)&key + 8, ld64(data + 38 + 8));
-	key.m_server.port = be16(data + 56);
+	fr_put_v6(key.server.addr, ipv6->dst, 0);
+	key.server.port = be16(&udp->dst_port);
 	list = list_of_receivers(&key);
 	if (!list)
 		return fr_up(skb, reason_deliver_no_receivers);
 
-	if (unlikely(len > v_ip_end_2) && bpf_skb_change_tail(skb, v_ip_end_2, 0))
+	if (unlikely(len > ip_end) && bpf_skb_change_tail(skb, ip_end, 0))
 		return fr_up(skb, reason_deliver_no_memory);
 
 	/* Copies are made by writing to the packet: what it was is read from here. */
@@ -429,22 +552,28 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	if (!front)
 		return fr_up(skb, reason_deliver_no_memory);
 	struct prog_deliver_same2 *same = front + FR_NEEDS_FRONT;
+	struct hdr_udp *saved_udp = front + 54;
+	struct hdr_rtp *saved_rtp = front + 62;
+	struct hdr_ipv6 *saved_ipv6 = front + 14;
 
 	/* udp.checksum, without what depends on the receiver */
-	same->kind0 = fr_sum_kind(skb, 60, ld16(front + 60),
-				  fr_fold((__u64)fr_add64(ld64(front + 22)) +
-					  fr_add64(ld64(front + 30)) + fr_add64(ld64(front + 38)) +
-					  fr_add64(ld64(front + 46)) + ld16(front + 58) + 0x1100));
+	same->kind0 = fr_sum_kind(skb, 60, ld16(&saved_udp->checksum),
+				  fr_fold((__u64)fr_add64(ld64(saved_ipv6->src)) +
+					  fr_add64(ld64(saved_ipv6->src + 8)) +
+					  fr_add64(ld64(saved_ipv6->dst)) +
+					  fr_add64(ld64(saved_ipv6->dst + 8)) +
+					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_deliver_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(front + 60) -
-		((__u64)fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		 fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46))) :
-		 FR_ZERO + (__u16)~ld16(front + 60) -
-		 ((__u64)ld32(front + 54) + ld32(front + 62) + ld32(front + 66) + ld32(front + 70) +
-		  fr_add64(ld64(front + 22)) + fr_add64(ld64(front + 30)) +
-		  fr_add64(ld64(front + 38)) + fr_add64(ld64(front + 46)));
-	same->v_ip_end_2 = v_ip_end_2;
+	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
+		 fr_sum_of(ld16(&saved_udp->checksum)) -
+		 ((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->flags) +
+		  ld32(&saved_rtp->timestamp) + ld32(&saved_rtp->ssrc) +
+		  fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
+		  fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8)));
+	same->ip_end = ip_end;
 
 	/*
 	 * Without the places that copies change; negative where the device hasn't summed the packet
@@ -469,21 +598,74 @@ static __always_inline int prog_deliver_fan2(struct __sk_buff *skb, void *data, 
 	return TC_ACT_SHOT;
 }
 
+static __always_inline int prog_deliver_ipv6(struct __sk_buff *skb, void *data, void *data_end)
+{
+	struct hdr_ipv6 *ipv6 = data + 14;
+	struct hdr_udp *udp = data + 54;
+	struct hdr_rtp *rtp = data + 62;
+
+	if ((void *)(ipv6 + 1) > data_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if ((be8(ipv6->version_to_flow_label) >> 4) != 6)
+		return fr_up(skb, reason_deliver_ipv6_version);
+	if (fr_is_v4(ipv6->src))
+		return fr_up(skb, reason_deliver_mapped_address);
+	if (fr_is_v4(ipv6->dst))
+		return fr_up(skb, reason_deliver_mapped_address);
+	__u64 ip_end = 54ULL + be16(&ipv6->payload_length);
+	if (ip_end > skb->len)
+		return fr_up(skb, reason_deliver_ipv6_payload_length);
+	if (!fr_unicast(ipv6->src))
+		return fr_up(skb, reason_deliver_martian_source);
+	if (!fr_unicast(ipv6->dst)) { /* not a host's */
+		if (fr_multicast(ipv6->dst))
+			return fr_up(skb, reason_deliver_multicast);
+		return fr_up(skb, reason_deliver_martian_destination);
+	}
+
+	/* stack: ["eth", "ip", "udp", "rtp"] */
+	if (be8(&ipv6->next_header) != 17)
+		return fr_up(skb, reason_deliver_not_udp);
+	if ((void *)(udp + 1) > data_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if (62ULL > ip_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if (be16(&udp->length) < 8)
+		return fr_up(skb, reason_deliver_udp_length);
+	__u64 udp_end = 54ULL + be16(&udp->length);
+	if (!(udp_end == ip_end || skb->gso_size == 0))
+		return fr_up(skb, reason_deliver_super_packet);
+	if (udp_end != ip_end)
+		return fr_up(skb, reason_deliver_udp_length);
+
+	/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every packet */
+	if ((void *)(rtp + 1) > data_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if (74ULL > udp_end)
+		return fr_up(skb, reason_deliver_truncated);
+	if (skb->gso_size != 0)
+		return fr_up(skb, reason_deliver_super_packet);
+
+	/* do: [{fan_out: { */
+	__u64 partial = fr_partial(skb);
+	if (!(partial == 0 || partial == 0x36003c || (partial >> 16) >= 74))
+		return fr_up(skb, reason_deliver_partial_checksum);
+	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+		return fr_up(skb, reason_deliver_partial_checksum);
+	return prog_deliver_fan2(skb, data, ip_end);
+}
+
 SEC("tc") int prog_deliver(struct __sk_buff *skb)
 {
 	void *data, *data_end;
 	const struct fr_lease *lease = fr_the_lease();
 	__u64 now = bpf_jiffies64();
-	__u64 v_ip_end;
-	__u64 v_udp_end;
-	__u64 v_partial;
-	__u64 v_ip_end_2;
-	__u64 v_udp_end_2;
-	__u64 v_partial_2;
 
 	fr_pull(skb, 74);
 	data = (void *)(long)skb->data;
 	data_end = (void *)(long)skb->data_end;
+
+	struct hdr_eth *eth = data;
 
 	/* programs: deliver: { */
 	if (!fr_lease_valid(lease, now))
@@ -499,131 +681,13 @@ SEC("tc") int prog_deliver(struct __sk_buff *skb)
 			return fr_up(skb, reason_deliver_link_broadcast);
 		return fr_up(skb, reason_deliver_link_multicast);
 	}
-	if (data + 14 > data_end)
+	if ((void *)(eth + 1) > data_end)
 		return fr_up(skb, reason_deliver_truncated);
 
 	/* stack: ["eth", "ip", "udp", "rtp"] */
-	if (be16(data + 12) == 0x800) { /* ipv4 */
-		if (data + 34 > data_end)
-			return fr_up(skb, reason_deliver_truncated);
-		if ((be8(data + 14) >> 4) != 4)
-			return fr_up(skb, reason_deliver_ipv4_version);
-		if ((be8(data + 14) & 15) != 5)
-			return fr_up(skb, reason_deliver_ip_options);
-		if ((be8(data + 20) >> 7) != 0)
-			return fr_up(skb, reason_deliver_ipv4_reserved);
-		if (((be8(data + 20) >> 5) & 1) != 0)
-			return fr_up(skb, reason_deliver_fragment);
-		if ((be16(data + 20) & 0x1fff) != 0)
-			return fr_up(skb, reason_deliver_fragment);
-		if (be16(data + 16) < 20)
-			return fr_up(skb, reason_deliver_ipv4_total_length);
-		v_ip_end = 14ULL + be16(data + 16); /* ipv4.total_length */
-		if (v_ip_end > skb->len)
-			return fr_up(skb, reason_deliver_ipv4_total_length);
-		if (!fr_sum_ok((__u64)ld32(data + 14) + ld32(data + 18) + ld32(data + 22) +
-			       ld32(data + 26) + ld32(data + 30)))
-			return fr_up(skb, reason_deliver_ipv4_checksum);
-		if (!fr_unicast_v4(ld32(data + 26)))
-			return fr_up(skb, reason_deliver_martian_source);
-		if (!fr_unicast_v4(ld32(data + 30))) { /* not a host's */
-			if (fr_multicast_v4(ld32(data + 30)))
-				return fr_up(skb, reason_deliver_multicast);
-			return fr_up(skb, reason_deliver_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "rtp"] */
-		if (be8(data + 23) != 17)
-			return fr_up(skb, reason_deliver_not_udp);
-		if (data + 42 > data_end)
-			return fr_up(skb, reason_deliver_truncated);
-		if (42ULL > v_ip_end)
-			return fr_up(skb, reason_deliver_truncated);
-		if (be16(data + 38) < 8)
-			return fr_up(skb, reason_deliver_udp_length);
-		v_udp_end = 34ULL + be16(data + 38); /* udp.length */
-		if (!((v_udp_end == v_ip_end) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_deliver_super_packet);
-		if (v_udp_end != v_ip_end)
-			return fr_up(skb, reason_deliver_udp_length);
-
-		/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every ... */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_deliver_truncated);
-		if (54ULL > v_udp_end)
-			return fr_up(skb, reason_deliver_truncated);
-
-		/* stack: ["eth", "ip", "udp", "rtp"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_deliver_super_packet);
-
-		/* do: [{fan_out: { */
-		v_partial = fr_partial(skb);
-		if (!(((v_partial == 0) || (v_partial == 0x220028)) || ((v_partial >> 16) >= 54)))
-			return fr_up(skb, reason_deliver_partial_checksum);
-		if (!((skb->len <= v_ip_end) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end - 1))))
-			return fr_up(skb, reason_deliver_partial_checksum);
-		return prog_deliver_fan1(skb, data, v_ip_end);
-	}
-
-	/* stack: ["eth", "ip", "udp", "rtp"] */
-	if (be16(data + 12) == 0x86dd) { /* ipv6 */
-		if (data + 54 > data_end)
-			return fr_up(skb, reason_deliver_truncated);
-		if ((be8(data + 14) >> 4) != 6)
-			return fr_up(skb, reason_deliver_ipv6_version);
-		if (fr_is_v4(data + 22))
-			return fr_up(skb, reason_deliver_mapped_address);
-		if (fr_is_v4(data + 38))
-			return fr_up(skb, reason_deliver_mapped_address);
-		v_ip_end_2 = 54ULL + be16(data + 18); /* ipv6.payload_length */
-		if (v_ip_end_2 > skb->len)
-			return fr_up(skb, reason_deliver_ipv6_payload_length);
-		if (!fr_unicast(data + 22))
-			return fr_up(skb, reason_deliver_martian_source);
-		if (!fr_unicast(data + 38)) { /* not a host's */
-			if (fr_multicast(data + 38))
-				return fr_up(skb, reason_deliver_multicast);
-			return fr_up(skb, reason_deliver_martian_destination);
-		}
-
-		/* stack: ["eth", "ip", "udp", "rtp"] */
-		if (be8(data + 20) != 17)
-			return fr_up(skb, reason_deliver_not_udp);
-		if (data + 62 > data_end)
-			return fr_up(skb, reason_deliver_truncated);
-		if (62ULL > v_ip_end_2)
-			return fr_up(skb, reason_deliver_truncated);
-		if (be16(data + 58) < 8)
-			return fr_up(skb, reason_deliver_udp_length);
-		v_udp_end_2 = 54ULL + be16(data + 58); /* udp.length */
-		if (!((v_udp_end_2 == v_ip_end_2) || (skb->gso_size == 0)))
-			return fr_up(skb, reason_deliver_super_packet);
-		if (v_udp_end_2 != v_ip_end_2)
-			return fr_up(skb, reason_deliver_udp_length);
-
-		/* headers: rtp: fields: [// RFC 3550 §5.1, as far as it is the same in every ... */
-		if (data + 74 > data_end)
-			return fr_up(skb, reason_deliver_truncated);
-		if (74ULL > v_udp_end_2)
-			return fr_up(skb, reason_deliver_truncated);
-
-		/* stack: ["eth", "ip", "udp", "rtp"] */
-		if (skb->gso_size != 0)
-			return fr_up(skb, reason_deliver_super_packet);
-
-		/* do: [{fan_out: { */
-		v_partial_2 = fr_partial(skb);
-		if (!(((v_partial_2 == 0) || (v_partial_2 == 0x36003c)) ||
-		      ((v_partial_2 >> 16) >= 74)))
-			return fr_up(skb, reason_deliver_partial_checksum);
-		if (!((skb->len <= v_ip_end_2) ||
-		      (((__u64)fr_partial(skb) & 0xffff) < (v_ip_end_2 - 1))))
-			return fr_up(skb, reason_deliver_partial_checksum);
-		return prog_deliver_fan2(skb, data, v_ip_end_2);
-	}
-
-	/* stack: ["eth", "ip", "udp", "rtp"] */
+	if (be16(&eth->type) == 0x800)
+		return prog_deliver_ipv4(skb, data, data_end);
+	if (be16(&eth->type) == 0x86dd)
+		return prog_deliver_ipv6(skb, data, data_end);
 	return fr_up(skb, reason_deliver_not_ip);
 }
