@@ -3,6 +3,7 @@ package spec
 import (
 	"iter"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 
@@ -90,6 +91,14 @@ func Optional(definition string) iter.Seq2[string, bool] {
 	}
 }
 
+// isAction reports whether the schema has an action of a name.
+func isAction(name string) bool {
+	return slices.ContainsFunc(definitions()["#Action"], func(f *ast.Field) bool {
+		known, _, err := ast.LabelName(f.Label)
+		return err == nil && known == name
+	})
+}
+
 // definitions are the members of the schema's definitions.
 var definitions = sync.OnceValue(func() map[string][]*ast.Field {
 	f, err := parser.ParseFile(schemaName, schemaText)
@@ -102,7 +111,11 @@ var definitions = sync.OnceValue(func() map[string][]*ast.Field {
 		if !ok {
 			continue
 		}
-		body, ok := definition.Value.(*ast.StructLit)
+		value := definition.Value
+		if choice, ok := value.(*ast.BinaryExpr); ok { // "pass" | {…}
+			value = choice.Y
+		}
+		body, ok := value.(*ast.StructLit)
 		name, _, err := ast.LabelName(definition.Label)
 		if !ok || err != nil {
 			continue

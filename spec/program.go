@@ -151,8 +151,6 @@ func (l *loader) action(v cue.Value, vars map[string]Name) *Action {
 		l.push(a, arg)
 	case ActPop:
 		a.Header = l.name(arg, "header")
-	case ActSend:
-		l.tagged(a, arg)
 	case ActLearn:
 		table, row, ok := l.only(arg, "learn")
 		if !ok {
@@ -177,7 +175,10 @@ func (l *loader) action(v cue.Value, vars map[string]Name) *Action {
 	case ActFanOut:
 		a.FanOut = l.fanOut(n, arg, vars)
 	default:
-		return nil // an unknown word, and reported
+		if !isAction(n.Value) {
+			return nil // it is reported
+		}
+		l.tagged(a, arg)
 	}
 	return a
 }

@@ -100,9 +100,9 @@ func (w *writer) draws(draws []*ir.Draw) {
 
 func count(s *ir.Count) string {
 	if s.Counter != nil {
-		return fmt.Sprintf("count %s += %s", s.Counter.Name, expr(s.By))
+		return fmt.Sprintf("count %s += %s", s.Counter.Name, expr(s.By)) + tagged(s)
 	}
-	return fmt.Sprintf("count %s.%s += %s", s.Row.Name, s.Member.Name, expr(s.By))
+	return fmt.Sprintf("count %s.%s += %s", s.Row.Name, s.Member.Name, expr(s.By)) + tagged(s)
 }
 
 func (w *writer) translate(p *ir.Program, s *ir.Translate) {
