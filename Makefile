@@ -31,11 +31,12 @@ generate: build ## the packages of the examples and the bench, docs/language.md,
 golden: build ## the golden files, anew; look at what changed before you commit it
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 ./golden/...
 
-check: build ## formatting, vet, and generated files that are up to date
+check: build ## formatting, vet, the exported API, and generated files that are up to date
 	@unformatted=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
 	@$(GO) vet ./...
 	@unformatted=$$($(BIN) fmt -l $(SPECS) golden/*/spec.cue); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
 	@for s in $(SPECS); do $(BIN) build -q --check $$s || exit 1; done
+	@$(GO) test -count=1 ./api
 
 test: check ## everything, with the kernel; CI runs this
 	@tools/ensure test root

@@ -10,9 +10,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// adoptGroups rebuilds the groups and receivers from the lists that the kernel has. A list takes its place at once, and what is in it
-// is written before, so each is whole, whenever the process before died; what it had written for the next one is in no list, and is
-// free. A list that can't be understood nevertheless is taken out of the kernel.
+// adoptGroups rebuilds the groups and receivers from the lists that the kernel has. A list takes its place at once, and
+// what is in it is written before, so each is whole, whenever the process before died; what it had written for the next
+// one is in no list, and is free. A list that can't be understood nevertheless is taken out of the kernel.
 func (r *Relay) adoptGroups() error {
 	for _, k := range r.groups {
 		keys, err := k.keys()

@@ -26,16 +26,17 @@ type op struct {
 // errDone is returned to a function that keeps a Change for later.
 var errDone = errors.New("the function that was given this Change has returned")
 
-// Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an error,
-// nothing is changed, and Change returns that error. Receivers that f adds get no packet before f returns, so f may set their
-// credits and counters. f is called once and may use the relay as it likes.
+// Change makes several changes in one step: each packet sees all of them or none. f says which; where it returns an
+// error, nothing is changed, and Change returns that error. Receivers that f adds get no packet before f returns, so f
+// may set their credits and counters. f is called once and may use the relay as it likes.
 //
-// Change waits until the kernel has the change and no program sees the receivers from before it: a grace period of RCU, some
-// milliseconds, and longer behind other changes. If ctx ends first, Change returns an error that wraps ctx's, and the change goes on: it
-// comes into force soon, or is undone where the kernel refuses it; [Group.Receivers] shows which. If ctx has ended before, nothing is
-// changed.
+// Change waits until the kernel has the change and no program sees the receivers from before it: a grace period of RCU,
+// some milliseconds, and longer behind other changes. If ctx ends first, Change returns an error that wraps ctx's, and
+// the change goes on: it comes into force soon, or is undone where the kernel refuses it; [Group.Receivers] shows
+// which. If ctx has ended before, nothing is changed.
 //
-// Other errors are those of [Group.Add], and [ErrClosed] for a receiver that was removed meanwhile; nothing was changed then.
+// Other errors are those of [Group.Add], and [ErrClosed] for a receiver that was removed meanwhile; nothing was changed
+// then.
 func (g *Group) Change(ctx context.Context, f func(c *Change) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -105,8 +106,8 @@ func (c *Change) Set(v *Receiver, values ...any) error {
 	return nil
 }
 
-// Update changes a receiver's values; see [Receiver.Update]. f is called after the function that was given to Change has returned,
-// perhaps more than once.
+// Update changes a receiver's values; see [Receiver.Update]. f is called after the function that was given to Change
+// has returned, perhaps more than once.
 func (c *Change) Update(v *Receiver, f func(values []any) []any) {
 	k := c.group.kind
 	c.ops = append(c.ops, op{receiver: v, values: func(old []byte) ([]byte, error) {

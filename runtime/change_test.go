@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// A packet reaches the receivers from before a change or those from after it, with their values, and none twice: while packets flow
-// on all processors, several goroutines change a group, always so that all values in force are equal.
+// A packet reaches the receivers from before a change or those from after it, with their values, and none twice: while
+// packets flow on all processors, several goroutines change a group, always so that all values in force are equal.
 func TestChangesUnderTraffic(t *testing.T) {
 	r := loadRing(t, 1<<22)
 	g := openGroup(t, r, 7)
@@ -40,8 +40,8 @@ func TestChangesUnderTraffic(t *testing.T) {
 			}
 		})
 	}
-	// One goroutine gives all receivers another value, and puts one in another's place. The others change addresses meanwhile, and leave
-	// the values as they are.
+	// One goroutine gives all receivers another value, and puts one in another's place. The others change addresses
+	// meanwhile, and leave the values as they are.
 	version := 0
 	var enough atomic.Bool
 	changes.Go(func() {

@@ -18,8 +18,8 @@ import (
 // childMode makes the test binary play a process of its own, which can be killed.
 const childMode = "FASTRELAY_RUNTIME_CHILD"
 
-// child is a process that serves a relay. It says what it has done on its output, a line at a time, and ends when its input
-// does.
+// child is a process that serves a relay. It says what it has done on its output, a line at a time, and ends when its
+// input does.
 func child(mode string) int {
 	object, err := compileOrGiven()
 	if err != nil {
@@ -131,7 +131,8 @@ func changeForever(object []byte, opt Options) int {
 	return 1
 }
 
-// serveMany loads or adopts a relay with many sessions, and serves it until its input ends; then it closes it. It says when it began.
+// serveMany loads or adopts a relay with many sessions, and serves it until its input ends; then it closes it. It says
+// when it began.
 func serveMany(object []byte, opt Options) int {
 	began := time.Now()
 	opt.Routes, opt.Linger = nil, 20*time.Second

@@ -68,12 +68,13 @@ func (b *balance) spend(next func(spent uint64) (uint64, bool)) error {
 	return ErrContended
 }
 
-// A Credit bounds what is sent: in the kernel by `admit`, in user space by Spend. What is spent only grows, and the limit is
-// absolute, so that neither side has to know what the other does. It lies in memory that both map: nothing here is a system
-// call. When its row or receiver is removed, it reads 0 and admits nothing.
+// A Credit bounds what is sent: in the kernel by `admit`, in user space by Spend. What is spent only grows, and the
+// limit is absolute, so that neither side has to know what the other does. It lies in memory that both map: nothing
+// here is a system call. When its row or receiver is removed, it reads 0 and admits nothing.
 type Credit struct{ *balance }
 
-// SetLimit sets how much may be spent in all, since the credit began, in the units of the spec's costs (bytes or packets).
+// SetLimit sets how much may be spent in all, since the credit began, in the units of the spec's costs (bytes or
+// packets).
 func (c *Credit) SetLimit(n uint64) {
 	if c != nil {
 		c.store(abi.CreditLimit, n)
@@ -105,8 +106,9 @@ func (c *Credit) Available() uint64 {
 	return limit - spent
 }
 
-// Spend spends n, for what user space sends itself. It is all or nothing: [ErrRefused] where n doesn't fit, [ErrContended]
-// where the credit changed at each of 16 attempts (nothing was spent; trying again is sound), [ErrClosed] where the credit is gone.
+// Spend spends n, for what user space sends itself. It is all or nothing: [ErrRefused] where n doesn't fit,
+// [ErrContended] where the credit changed at each of 16 attempts (nothing was spent; trying again is sound),
+// [ErrClosed] where the credit is gone.
 func (c *Credit) Spend(n uint64) error {
 	if c == nil {
 		return ErrClosed
@@ -124,8 +126,8 @@ func (c *Credit) Refund(n uint64) {
 	}
 }
 
-// Refused returns how many packets of a level of priority the kernel has refused for want of this credit. A spec without
-// priority has level 0 alone.
+// Refused returns how many packets of a level of priority the kernel has refused for want of this credit. A spec
+// without priority has level 0 alone.
 func (c *Credit) Refused(level int) uint64 {
 	if c == nil {
 		return 0
@@ -138,8 +140,9 @@ func (c *Credit) String() string { return fmt.Sprintf("%d of %d", c.Spent(), c.L
 
 func (c *Credit) alive() bool { return c != nil && c.balance.alive() }
 
-// A Bucket bounds what is sent by a rate: it refills by time, up to a burst. It lies in memory that the kernel's programs and user
-// space both map: nothing here is a system call. When its row or receiver is removed, it reads 0 and admits nothing.
+// A Bucket bounds what is sent by a rate: it refills by time, up to a burst. It lies in memory that the kernel's
+// programs and user space both map: nothing here is a system call. When its row or receiver is removed, it reads 0 and
+// admits nothing.
 type Bucket struct{ *balance }
 
 // Rate is how a [Bucket] refills.
@@ -148,8 +151,8 @@ type Rate struct {
 	Burst     uint64 // units that may be spent at once, after a pause; at most 2³³-1
 }
 
-// SetRate sets how many units refill in a second, and how many may be spent at once after a pause. A packet that comes while
-// SetRate runs may see the one without the other.
+// SetRate sets how many units refill in a second, and how many may be spent at once after a pause. A packet that comes
+// while SetRate runs may see the one without the other.
 func (b *Bucket) SetRate(perSecond, burst uint64) {
 	if b != nil {
 		b.store(abi.CreditBurst, burst)
@@ -190,8 +193,8 @@ func (b *Bucket) Available() uint64 {
 const nanosecond = 1_000_000_000 // of a second
 
 // Spend spends n units, for what user space sends itself. It is all or nothing: [ErrRefused] where n doesn't fit now,
-// [ErrContended] where the bucket changed at each of 16 attempts (nothing was spent; trying again is sound), [ErrClosed] where the
-// bucket is gone.
+// [ErrContended] where the bucket changed at each of 16 attempts (nothing was spent; trying again is sound),
+// [ErrClosed] where the bucket is gone.
 func (b *Bucket) Spend(n uint64) error {
 	if !b.alive() {
 		return ErrClosed
@@ -215,8 +218,8 @@ func (b *Bucket) Refund(n uint64) {
 	}
 }
 
-// Refused returns how many packets of a level of priority the kernel has refused because the bucket was empty. A spec without
-// priority has level 0 alone.
+// Refused returns how many packets of a level of priority the kernel has refused because the bucket was empty. A spec
+// without priority has level 0 alone.
 func (b *Bucket) Refused(level int) uint64 {
 	if b == nil {
 		return 0
@@ -232,8 +235,8 @@ func (b *Bucket) String() string {
 
 func (b *Bucket) alive() bool { return b != nil && b.balance.alive() }
 
-// monotonic returns the kernel's monotonic clock in nanoseconds, which is what bpf_ktime_get_ns returns. It is no system call
-// where the clock source has a vDSO.
+// monotonic returns the kernel's monotonic clock in nanoseconds, which is what bpf_ktime_get_ns returns. It is no
+// system call where the clock source has a vDSO.
 func monotonic() uint64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -242,8 +245,8 @@ func monotonic() uint64 {
 	return uint64(ts.Nano())
 }
 
-// credits hands out the entries of fr_credits, in blocks: each row that has credits has a block of its own, and the rows of a table
-// or of a kind of group have blocks of one size side by side. So memory never falls to pieces.
+// credits hands out the entries of fr_credits, in blocks: each row that has credits has a block of its own, and the
+// rows of a table or of a kind of group have blocks of one size side by side. So memory never falls to pieces.
 type credits struct {
 	mem    *mapping
 	levels int
@@ -369,8 +372,8 @@ func (c *credits) make(m abi.Member, index uint32) {
 	}
 }
 
-// get returns what a member of a row refers to: a *Credit, a *Bucket, or a slice of them by level; none, or an empty slice, where
-// nobody has the index.
+// get returns what a member of a row refers to: a *Credit, a *Bucket, or a slice of them by level; none, or an empty
+// slice, where nobody has the index.
 func (c *credits) get(m abi.Member, index uint32) any {
 	if m.Kind == abi.KindBucket {
 		return find[Bucket](c, m, index)

@@ -30,7 +30,8 @@ func onEach(times int, f func(cpu int)) *sync.WaitGroup {
 	return &wg
 }
 
-// Millions of numbers, drawn by programs on all processors and by goroutines at the same time: none twice, none left out.
+// Millions of numbers, drawn by programs on all processors and by goroutines at the same time: none twice, none left
+// out.
 func TestAlloc(t *testing.T) {
 	r := loadFan(t, Options{})
 	v := add(t, openGroup(t, r, 7), 1, 1)

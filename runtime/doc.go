@@ -1,6 +1,6 @@
-// Package runtime is what generated Go imports: it loads a compiled relay into the kernel, attaches its programs, keeps its
-// tables and sessions, and reads its counters. It knows a relay only by its [abi.Desc], so it serves relays without generated
-// code as well.
+// Package runtime is what generated Go imports: it loads a compiled relay into the kernel, attaches its programs, keeps
+// its tables and sessions, and reads its counters. It knows a relay only by its [abi.Desc], so it serves relays without
+// generated code as well.
 //
 //	relay, err := runtime.Load(desc, object, runtime.Options{Settings: map[string]any{"port": 3478}})
 //	defer relay.Close()
@@ -16,13 +16,14 @@
 //
 // # Values
 //
-// Settings, the members of keys and values, and the fields of sessions are passed as the Go types named at [abi.Kind]. Integers
-// may be of any Go integer type and are checked against their range. Results always have the types named there.
+// Settings, the members of keys and values, and the fields of sessions are passed as the Go types named at [abi.Kind].
+// Integers may be of any Go integer type and are checked against their range. Results always have the types named
+// there.
 //
 // # The lease
 //
-// A relay forwards only while its process renews its lease, four times in [Options.Lease]. When the process dies, the lease
-// lapses, and every packet goes up: nothing is forwarded for a server that isn't there.
+// A relay forwards only while its process renews its lease, four times in [Options.Lease]. When the process dies, the
+// lease lapses, and every packet goes up: nothing is forwarded for a server that isn't there.
 //
 // # What happens when
 //
@@ -57,11 +58,12 @@
 //
 // # Namespaces
 //
-// A relay belongs to the network namespace of the thread that calls [Load]. Interfaces are looked up and routes are followed
-// there, whatever thread calls later.
+// A relay belongs to the network namespace of the thread that calls [Load]. Interfaces are looked up and routes are
+// followed there, whatever thread calls later.
 //
 // # Privileges
 //
-// Loading takes CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE as
-// well), or root. With CAP_NET_RAW, a relay learns MTUs of paths that the kernel doesn't know of; see [Relay.PathMTUs].
+// Loading takes CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE
+// as well), or root. With CAP_NET_RAW, a relay learns MTUs of paths that the kernel doesn't know of; see
+// [Relay.PathMTUs].
 package runtime

@@ -72,7 +72,8 @@ func (e *LayoutError) Error() string {
 		e.Path, e.What, e.Found, e.Want)
 }
 
-// FolderError says why a relay can't be pinned in a folder: others than root and the caller could change what is adopted from there.
+// FolderError says why a relay can't be pinned in a folder: others than root and the caller could change what is
+// adopted from there.
 type FolderError struct {
 	Path  string // PinPath
 	Cause string // what is wrong, and whose it is

@@ -111,7 +111,8 @@ func (e *events) close() {
 	e.ring.release()
 }
 
-// name gives a receiver its identity, which no list has yet. Records that are in the ring already name the one that had it before.
+// name gives a receiver its identity, which no list has yet. Records that are in the ring already name the one that had
+// it before.
 func (e *events) name(v *Receiver) {
 	if e == nil {
 		return
@@ -166,12 +167,13 @@ func (e *events) forget() {
 	e.has.Store(len(e.past) > 0)
 }
 
-// Events iterates over the events of the relay, in the order in which programs began them, from the oldest that has not been read. It
-// sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that wraps [ErrClosed] where the
-// relay is closed. The kernel never waits for the reader: what finds no room in the ring is counted by [Relay.Lost], or not sent at all,
-// as the spec says.
+// Events iterates over the events of the relay, in the order in which programs began them, from the oldest that has not
+// been read. It sleeps while there are none. The last step yields the error that ends the iteration: ctx's, or one that
+// wraps [ErrClosed] where the relay is closed. The kernel never waits for the reader: what finds no room in the ring is
+// counted by [Relay.Lost], or not sent at all, as the spec says.
 //
-// Several iterations share the events, as goroutines that receive from one channel do. An event is valid until the next step.
+// Several iterations share the events, as goroutines that receive from one channel do. An event is valid until the next
+// step.
 func (r *Relay) Events(ctx context.Context) iter.Seq2[*Event, error] {
 	return func(yield func(*Event, error) bool) {
 		e := r.events

@@ -7,8 +7,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// A session has up to two ends: its lifetime's, which the kernel keeps exactly, and its idle time's, which moves with every
-// packet. User space looks at a session when its next end comes, and either finds that packets moved it, or closes it.
+// A session has up to two ends: its lifetime's, which the kernel keeps exactly, and its idle time's, which moves with
+// every packet. User space looks at a session when its next end comes, and either finds that packets moved it, or
+// closes it.
 
 // next is when the session has to be looked at; zero: never.
 func (s *Session) next() time.Time {
@@ -97,8 +98,8 @@ func (r *Relay) endSessions() {
 	}
 }
 
-// sweepOnce looks at sessions whose time has come, and returns how long to wait for the next. It stops now and then, so that
-// others get their turn where many end at once.
+// sweepOnce looks at sessions whose time has come, and returns how long to wait for the next. It stops now and then, so
+// that others get their turn where many end at once.
 func (r *Relay) sweepOnce() (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

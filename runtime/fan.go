@@ -13,16 +13,17 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// fan makes the kernel's lists of receivers what is planned. A list is never written to while the kernel has it, and neither are the
-// rows that are in it: what has changed gets new rows, a new list is filled, and takes the old one's place by one update of the hash
-// of maps. When that system call returns, the kernel has waited for all programs that may still read the old list
-// (maybe_wait_bpf_programs, kernel/bpf/syscall.c), so that rows and lists which nobody has any more are used again, and what
-// belonged to receivers that were removed is freed.
+// fan makes the kernel's lists of receivers what is planned. A list is never written to while the kernel has it, and
+// neither are the rows that are in it: what has changed gets new rows, a new list is filled, and takes the old one's
+// place by one update of the hash of maps. When that system call returns, the kernel has waited for all programs that
+// may still read the old list (maybe_wait_bpf_programs, kernel/bpf/syscall.c), so that rows and lists which nobody has
+// any more are used again, and what belonged to receivers that were removed is freed.
 //
-// Waiting for programs takes the system call a grace period of RCU, some milliseconds. Whatever is planned for a group meanwhile
-// goes into the next list together. One goroutine, the committer, brings one group after the other up to date; it is there only while
-// there is something to do. Groups don't enter the hash in one batch: the kernel gives the element that one update has replaced
-// to the next one of the same batch, and a program that has just found the first group in it would read the other one's list.
+// Waiting for programs takes the system call a grace period of RCU, some milliseconds. Whatever is planned for a group
+// meanwhile goes into the next list together. One goroutine, the committer, brings one group after the other up to
+// date; it is there only while there is something to do. Groups don't enter the hash in one batch: the kernel gives the
+// element that one update has replaced to the next one of the same batch, and a program that has just found the first
+// group in it would read the other one's list.
 //
 // Lock order: relay.mu, then fan.mu. What the committer alone writes it writes with fan.mu held, and reads without.
 type fan struct {
@@ -66,8 +67,8 @@ type fresh struct {
 
 func newFan(r *Relay) *fan { return &fan{relay: r} }
 
-// waitFunc waits for what is planned. It returns when the kernel has it, with the error that undid it, or with ctx's error where ctx ends
-// first: then it goes on.
+// waitFunc waits for what is planned. It returns when the kernel has it, with the error that undid it, or with ctx's
+// error where ctx ends first: then it goes on.
 type waitFunc func(ctx context.Context) error
 
 // plan says that a group's plan has changed. mu is held.
@@ -122,8 +123,8 @@ func (f *fan) enqueue(g *Group) {
 	}
 }
 
-// catchUp commits the groups whose receivers are reached another way: those that were adopted so, and those where the kernel
-// refused before.
+// catchUp commits the groups whose receivers are reached another way: those that were adopted so, and those where the
+// kernel refused before.
 func (f *fan) catchUp() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -258,8 +259,8 @@ func (f *fan) remove(g *Group) error {
 	return nil
 }
 
-// replace writes the rows and the list that the kernel doesn't have, and puts the list in place. After an error, nothing of it is
-// left.
+// replace writes the rows and the list that the kernel doesn't have, and puts the list in place. After an error,
+// nothing of it is left.
 func (f *fan) replace(c *commit) (err error) {
 	r, g, k := f.relay, c.group, c.group.kind
 	f.makeRows(c)
@@ -315,7 +316,8 @@ func (f *fan) replace(c *commit) (err error) {
 	return nil
 }
 
-// makeRows makes the rows that the kernel doesn't have: of receivers that are new, have other values, or are reached another way.
+// makeRows makes the rows that the kernel doesn't have: of receivers that are new, have other values, or are reached
+// another way.
 func (f *fan) makeRows(c *commit) {
 	r := f.relay
 	moved := map[*Receiver]bool{}

@@ -14,13 +14,13 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// GroupKind is a kind of group. A group has a key, which packets are looked up by, and a list of receivers, each of which gets a copy
-// of a packet. A receiver is a row of values, and what belongs to it as long as it is there: its identity, counters, credits
-// and translations.
+// GroupKind is a kind of group. A group has a key, which packets are looked up by, and a list of receivers, each of
+// which gets a copy of a packet. A receiver is a row of values, and what belongs to it as long as it is there: its
+// identity, counters, credits and translations.
 //
-// Everything that changes a list or a receiver is in force when the call returns, and takes effect at once: a packet reaches the
-// receivers from before the change or those from after it, with their values, never a mixture, and none of them twice. See
-// [Group.Change] for several changes in one step, and docs/operations.md for what a change costs.
+// Everything that changes a list or a receiver is in force when the call returns, and takes effect at once: a packet
+// reaches the receivers from before the change or those from after it, with their values, never a mixture, and none of
+// them twice. See [Group.Change] for several changes in one step, and docs/operations.md for what a change costs.
 type GroupKind struct {
 	relay *Relay
 	desc  *abi.Group
@@ -63,8 +63,8 @@ func (k *GroupKind) Desc() *abi.Group { return k.desc }
 
 func (k *GroupKind) where() string { return fmt.Sprintf("group %q", k.desc.Name) }
 
-// Open opens a group without receivers, by the values of its key. It waits as [Group.Change] does. Errors: an [*ExistsError], a
-// [*FullError], a [*ValueError], [ErrClosed].
+// Open opens a group without receivers, by the values of its key. It waits as [Group.Change] does. Errors: an
+// [*ExistsError], a [*FullError], a [*ValueError], [ErrClosed].
 func (k *GroupKind) Open(ctx context.Context, key ...any) (*Group, error) {
 	b, err := k.encodeKey(key)
 	if err != nil {
@@ -177,8 +177,8 @@ func (k *GroupKind) eachLive(visit func(*Receiver)) {
 	}
 }
 
-// A Group sends each packet that has its key to its receivers. It is open until Close. Its methods may be called from any
-// goroutine.
+// A Group sends each packet that has its key to its receivers. It is open until Close. Its methods may be called from
+// any goroutine.
 type Group struct {
 	kind   *GroupKind
 	key    []byte
@@ -226,8 +226,8 @@ func (g *Group) Len() int {
 }
 
 // Add adds a receiver behind the others, with the values of its members in the order of the spec; counters, credits and
-// translations have none. Its credits' limits are 0: see [Group.Change] for setting them before the first packet comes. Errors: a
-// [*ValueError], a [*FullError], [ErrClosed].
+// translations have none. Its credits' limits are 0: see [Group.Change] for setting them before the first packet comes.
+// Errors: a [*ValueError], a [*FullError], [ErrClosed].
 func (g *Group) Add(ctx context.Context, values ...any) (v *Receiver, err error) {
 	err = g.Change(ctx, func(c *Change) error {
 		v, err = c.Add(values...)
@@ -239,9 +239,9 @@ func (g *Group) Add(ctx context.Context, values ...any) (v *Receiver, err error)
 	return v, nil
 }
 
-// Close closes the group: no packet reaches its receivers any more when it returns, and all that they had is free. Closing a group
-// that is closed does nothing. Where the kernel refuses, the group stays as it was, and may be closed again. Close waits as
-// [Group.Change] does.
+// Close closes the group: no packet reaches its receivers any more when it returns, and all that they had is free.
+// Closing a group that is closed does nothing. Where the kernel refuses, the group stays as it was, and may be closed
+// again. Close waits as [Group.Change] does.
 func (g *Group) Close(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -292,8 +292,8 @@ func (h *handle) get(make func() any) any {
 	return h.typed
 }
 
-// A Receiver is one receiver of a group. It is the same one, with the same identity, counters, credits and translations, until it is
-// removed, whatever becomes of its values. Its methods may be called from any goroutine.
+// A Receiver is one receiver of a group. It is the same one, with the same identity, counters, credits and
+// translations, until it is removed, whatever becomes of its values. Its methods may be called from any goroutine.
 type Receiver struct {
 	group  *Group
 	id     uint32
@@ -319,7 +319,8 @@ type Usage struct {
 	Failed   uint64 // those among them where the kernel refused the copy: no memory, or a full queue of the device
 }
 
-// ID returns the identity of the receiver, from 1 on: events name it. It is used again some time after the receiver is removed.
+// ID returns the identity of the receiver, from 1 on: events name it. It is used again some time after the receiver is
+// removed.
 func (v *Receiver) ID() uint32 { return v.id }
 
 // Group returns the group of the receiver.
@@ -340,8 +341,8 @@ func (v *Receiver) Values() []any {
 	return decodeMembers(v.group.kind.plain, row, nil)
 }
 
-// State returns the counter, credit, bucket or translation of the i-th member of the row, counted among those members; credits and
-// buckets for each level of priority are a slice.
+// State returns the counter, credit, bucket or translation of the i-th member of the row, counted among those members;
+// credits and buckets for each level of priority are a slice.
 func (v *Receiver) State(i int) any {
 	if i < 0 || i >= len(v.refers) {
 		return nil
@@ -354,19 +355,20 @@ func (v *Receiver) Set(ctx context.Context, values ...any) error {
 	return v.group.Change(ctx, func(c *Change) error { return c.Set(v, values...) })
 }
 
-// Update gives the receiver the values that f makes of those that it has. No change of another goroutine is lost: f is called again
-// where one came between.
+// Update gives the receiver the values that f makes of those that it has. No change of another goroutine is lost: f is
+// called again where one came between.
 func (v *Receiver) Update(ctx context.Context, f func(values []any) []any) error {
 	return v.group.Change(ctx, func(c *Change) error { c.Update(v, f); return nil })
 }
 
-// Remove removes the receiver: no packet reaches it when Remove returns, and all that it had is free. Removing it again does nothing.
+// Remove removes the receiver: no packet reaches it when Remove returns, and all that it had is free. Removing it again
+// does nothing.
 func (v *Receiver) Remove(ctx context.Context) error {
 	return v.group.Change(ctx, func(c *Change) error { c.Remove(v); return nil })
 }
 
-// Hops returns how packets leave towards the receiver, in the order of the endpoints that they are sent to. Copies are sent only
-// where the state is [HopDirect]; the runtime makes the kernel look for a neighbour that isn't known.
+// Hops returns how packets leave towards the receiver, in the order of the endpoints that they are sent to. Copies are
+// sent only where the state is [HopDirect]; the runtime makes the kernel look for a neighbour that isn't known.
 func (v *Receiver) Hops() []Hop {
 	f := v.group.kind.relay.fan
 	f.mu.Lock()
@@ -406,8 +408,8 @@ func (r *Relay) receiverUsage(id uint32) (u Usage, err error) {
 	return u, nil
 }
 
-// Refused iterates over the receiver's credits and buckets, by name, and how many packets of each level of priority the kernel has
-// refused for want of them.
+// Refused iterates over the receiver's credits and buckets, by name, and how many packets of each level of priority the
+// kernel has refused for want of them.
 func (v *Receiver) Refused() iter.Seq2[string, []uint64] {
 	return func(yield func(string, []uint64) bool) {
 		next := 0

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A receiver's way is found when it is added, and followed: its row is replaced in the list when the network changes. While a
-// neighbour isn't known its copies are declined, and the kernel is made to look for it.
+// A receiver's way is found when it is added, and followed: its row is replaced in the list when the network changes.
+// While a neighbour isn't known its copies are declined, and the kernel is made to look for it.
 func TestReceiversFollowTheNetwork(t *testing.T) {
 	b := network(t)
 	var r *Relay

@@ -158,8 +158,8 @@ func compareLayout(t *testing.T, pins string, d *abi.Desc) error {
 	return held.compare(old, layoutOf(d))
 }
 
-// A relay's process is killed at random moments while it changes a group. The next one finds a group all of whose receivers are from one
-// change, and nothing else.
+// A relay's process is killed at random moments while it changes a group. The next one finds a group all of whose
+// receivers are from one change, and nothing else.
 func TestKilledWhileChanging(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	rnd := rand.New(rand.NewPCG(3, 4))

@@ -143,7 +143,8 @@ type hop struct {
 	rows map[*tableRow]struct{}
 }
 
-// hops keeps the hops of all rows up to date. The routes struct finds them; what is here keeps books, and rewrites rows.
+// hops keeps the hops of all rows up to date. The routes struct finds them; what is here keeps books, and rewrites
+// rows.
 type hops struct {
 	relay  *Relay
 	routes *routes // nil: Options.Routes
@@ -265,8 +266,8 @@ func (h *hops) drop(row *tableRow) {
 	}
 }
 
-// apply rewrites the rows of a hop that has changed; receivers get new ones. The kernel replaces a row as a whole, so each packet sees the old way
-// or the new one.
+// apply rewrites the rows of a hop that has changed; receivers get new ones. The kernel replaces a row as a whole, so
+// each packet sees the old way or the new one.
 func (h *hops) apply(e *hop, now Hop, via neighKey) {
 	r := h.relay
 	r.mu.Lock()
@@ -296,8 +297,8 @@ func (h *hops) apply(e *hop, now Hop, via neighKey) {
 	}
 }
 
-// RefreshRoutes finds the next hops of all rows anew, and returns when the kernel's rows have them, or when ctx ends. Changes that the
-// kernel announces are followed without it, within some ten milliseconds.
+// RefreshRoutes finds the next hops of all rows anew, and returns when the kernel's rows have them, or when ctx ends.
+// Changes that the kernel announces are followed without it, within some ten milliseconds.
 func (r *Relay) RefreshRoutes(ctx context.Context) error {
 	if r.hops != nil {
 		r.hops.refresh(ctx, func(*hop) bool { return true })

@@ -16,8 +16,8 @@ import (
 // never is a deadline that does not come.
 const never = math.MaxUint64
 
-// clock reads the kernel's jiffies, in which leases and deadlines are kept. A reading costs a system call; between readings
-// jiffies follow from the monotonic clock, which stops where they stop.
+// clock reads the kernel's jiffies, in which leases and deadlines are kept. A reading costs a system call; between
+// readings jiffies follow from the monotonic clock, which stops where they stop.
 type clock struct {
 	prog   *ebpf.Program
 	lease  *mapping
@@ -94,13 +94,14 @@ func (c *clock) time(j uint64) time.Time {
 	return s.at.Add(time.Duration(d/int64(c.hz))*time.Second + time.Duration(d%int64(c.hz))*time.Second/time.Duration(c.hz))
 }
 
-// recently is how long after a lease has lapsed its relay is still taken over as it is: until then, hops are hardly older than the
-// kernel's own.
+// recently is how long after a lease has lapsed its relay is still taken over as it is: until then, hops are hardly
+// older than the kernel's own.
 const recently = 5 * time.Second
 
-// takeLease renews the lease of a relay that is being adopted, and keeps it from then on: what its last process has registered goes
-// on while this one reads it. It comes as soon as it is clear that this process understands the relay's maps, and needs nothing but
-// the lease's map and the clock. Where nothing was forwarded for long, nothing is until all has been read, and every hop is known anew.
+// takeLease renews the lease of a relay that is being adopted, and keeps it from then on: what its last process has
+// registered goes on while this one reads it. It comes as soon as it is clear that this process understands the relay's
+// maps, and needs nothing but the lease's map and the clock. Where nothing was forwarded for long, nothing is until all
+// has been read, and every hop is known anew.
 func (r *Relay) takeLease(spec *ebpf.CollectionSpec, found *ebpf.Map) (err error) {
 	if r.lease, err = mapArray(found); err != nil {
 		return err
@@ -133,8 +134,8 @@ func (r *Relay) takeLease(spec *ebpf.CollectionSpec, found *ebpf.Map) (err error
 	return nil
 }
 
-// returnLease gives the lease back that was taken for an adoption that has failed: it ends when it would have ended. Where somebody
-// else has renewed it meanwhile, it is theirs.
+// returnLease gives the lease back that was taken for an adoption that has failed: it ends when it would have ended.
+// Where somebody else has renewed it meanwhile, it is theirs.
 func (r *Relay) returnLease() {
 	if !r.leaseTaken {
 		return
@@ -145,8 +146,8 @@ func (r *Relay) returnLease() {
 	r.leaseMu.Unlock()
 }
 
-// keepLease renews the lease until done. A renewal that fails is tried again at the next tick; if it goes on failing, the
-// lease lapses, which is what it is for.
+// keepLease renews the lease until done. A renewal that fails is tried again at the next tick; if it goes on failing,
+// the lease lapses, which is what it is for.
 func (r *Relay) keepLease() {
 	defer r.wg.Done()
 	tick := time.NewTicker(r.opt.Lease / 4)

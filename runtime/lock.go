@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// ctxLock is a mutex whose waiters can give up. Without contention, locking and unlocking are one atomic operation each: the reader
-// of events does both for every record.
+// ctxLock is a mutex whose waiters can give up. Without contention, locking and unlocking are one atomic operation
+// each: the reader of events does both for every record.
 type ctxLock struct {
 	taken   atomic.Bool
 	waiting atomic.Int32

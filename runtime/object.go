@@ -50,8 +50,8 @@ func readObject(desc *abi.Desc, object []byte) (*ebpf.CollectionSpec, error) {
 	return spec, firstError(errs)
 }
 
-// ringEntries returns the size of a ring of so many bytes: at least a page. A spec may ask for 4096 bytes; kernels for arm64 may
-// have pages of 64 KiB, and take no smaller ring.
+// ringEntries returns the size of a ring of so many bytes: at least a page. A spec may ask for 4096 bytes; kernels for
+// arm64 may have pages of 64 KiB, and take no smaller ring.
 func ringEntries(bytes uint32, page int) uint32 { return max(bytes, uint32(page)) }
 
 // wrongMap says why a map isn't the one that the relay needs, or "".

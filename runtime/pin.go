@@ -23,8 +23,8 @@ import (
 //	PATH/live/link_PROGRAM_IFINDEX  TCX links
 //	PATH/new                        what is being made; whoever finds it removes it
 //
-// live appears and disappears by one rename, so it is whole whenever it is there. A lock on PATH, which the kernel takes back
-// from a process that dies, keeps two processes apart.
+// live appears and disappears by one rename, so it is whole whenever it is there. A lock on PATH, which the kernel
+// takes back from a process that dies, keeps two processes apart.
 type pins struct {
 	path string
 	lock *os.File
@@ -201,7 +201,8 @@ func (p *pins) compare(old, now *abi.Layout) error {
 	return p.compareFanOut(old, now, refuse)
 }
 
-// compareFanOut finds what can't be adopted of groups, credits, translations and events. What the old relay had none of starts afresh.
+// compareFanOut finds what can't be adopted of groups, credits, translations and events. What the old relay had none of
+// starts afresh.
 func (p *pins) compareFanOut(old, now *abi.Layout, refuse func(what string, found, want any) error) error {
 	if old.Receivers > 0 {
 		summaries := func(l *abi.Layout) (names []string, text map[string]string) {

@@ -222,8 +222,8 @@ func TestSmallChanges(t *testing.T) {
 	}
 }
 
-// A relay's process is killed at random moments while it opens and closes sessions. The next one finds sessions that are
-// whole, and nothing else.
+// A relay's process is killed at random moments while it opens and closes sessions. The next one finds sessions that
+// are whole, and nothing else.
 func TestKilledWhileRegistering(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -278,8 +278,8 @@ func (p *paths) mark(to []netip.Addr) {
 	}
 }
 
-// recheck has the hops to a destination resolved once more after the next dump: the kernel's answer has an exception that
-// may be gone before it is dumped.
+// recheck has the hops to a destination resolved once more after the next dump: the kernel's answer has an exception
+// that may be gone before it is dumped.
 func (p *paths) recheck(to netip.Addr, hop Hop) {
 	if a, err := p.hops.routes.link(hop.Ifindex); err == nil && hop.MTU < a.MTU {
 		p.mu.Lock()

@@ -31,8 +31,8 @@ func (p *Program) Desc() *abi.Program { return p.desc }
 // Kernel returns the loaded program, for tools that measure and test. It is closed with the relay.
 func (p *Program) Kernel() *ebpf.Program { return p.prog }
 
-// Counts returns what became of the packets that the program saw, summed over all processors: by reason, in the order of the
-// description's Reasons, those that never happened included.
+// Counts returns what became of the packets that the program saw, summed over all processors: by reason, in the order
+// of the description's Reasons, those that never happened included.
 func (p *Program) Counts() ([]Count, error) {
 	out := make([]Count, len(p.desc.Reasons))
 	for i := range out {
@@ -44,9 +44,9 @@ func (p *Program) Counts() ([]Count, error) {
 	return out, nil
 }
 
-// Count returns what the reasons of a name counted, of whatever kind; an error that wraps [ErrNotFound] where the program has none.
-// [Program.Counts] has the kinds apart, such as packets that were punted and receivers that got no copy, both because a credit was used
-// up.
+// Count returns what the reasons of a name counted, of whatever kind; an error that wraps [ErrNotFound] where the
+// program has none. [Program.Counts] has the kinds apart, such as packets that were punted and receivers that got no
+// copy, both because a credit was used up.
 func (p *Program) Count(reason string) (Count, error) {
 	var n Count
 	found := false
@@ -82,7 +82,8 @@ func (p *Program) count(i int) (c Count, err error) {
 	return c, err
 }
 
-// Counters returns the named counters of the relay, summed over all processors, in the order of the description's Counters.
+// Counters returns the named counters of the relay, summed over all processors, in the order of the description's
+// Counters.
 func (r *Relay) Counters() ([]uint64, error) {
 	out := make([]uint64, len(r.desc.Counters))
 	for i := range out {
@@ -110,13 +111,13 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) error {
 	return nil
 }
 
-// Attach attaches the program to the interface of that name, behind the programs that are there already. Attaching twice
-// does nothing. Where the interface goes away, the program is attached again to the next one of that name, until Detach;
-// see [Options.AttachmentChanged].
+// Attach attaches the program to the interface of that name, behind the programs that are there already. Attaching
+// twice does nothing. Where the interface goes away, the program is attached again to the next one of that name, until
+// Detach; see [Options.AttachmentChanged].
 func (p *Program) Attach(iface string) error { return p.attach(iface, 0) }
 
-// Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more; nothing happens
-// where it isn't attached.
+// Detach detaches the program from the interface of that name, and doesn't attach it to a new one any more; nothing
+// happens where it isn't attached.
 func (p *Program) Detach(iface string) error {
 	r := p.relay
 	r.mu.Lock()
@@ -167,7 +168,8 @@ type Attachment struct {
 	Lost error
 }
 
-// Attachments returns where the program is attached, in the order in which that was asked for, and where it will be again.
+// Attachments returns where the program is attached, in the order in which that was asked for, and where it will be
+// again.
 func (p *Program) Attachments() []Attachment {
 	p.relay.mu.Lock()
 	defer p.relay.mu.Unlock()

@@ -20,9 +20,9 @@ type Options struct {
 	Settings map[string]any
 	// Lease is how long the kernel goes on forwarding after the process has died. 0 is one second; at least 40 ms.
 	Lease time.Duration
-	// PinPath is a folder in a BPF file system (/sys/fs/bpf/turn) where maps and links are kept, so that another process can
-	// take over. Load adopts what it finds there: tables, sessions, attachments; its programs replace the old ones in
-	// place. Empty: nothing outlives the process.
+	// PinPath is a folder in a BPF file system (/sys/fs/bpf/turn) where maps and links are kept, so that another
+	// process can take over. Load adopts what it finds there: tables, sessions, attachments; its programs replace the
+	// old ones in place. Empty: nothing outlives the process.
 	PinPath string
 	// Linger is how long the kernel goes on forwarding after Close, for a successor to take over. Only with PinPath.
 	// 0: Close ends the relay and removes the pins.
@@ -32,11 +32,12 @@ type Options struct {
 	// Routes finds the way to an address instead of the kernel's tables; then nothing follows their changes but
 	// [Relay.RefreshRoutes]. from is invalid where packets have no source of their own. For tests.
 	Routes func(from, to netip.Addr) Hop
-	// AttachmentChanged is told when the interface goes away that a program is attached to (now.Lost says so), and when the
-	// program is attached again, because an interface of that name has appeared. Calls come one after the other, from a
-	// goroutine of the relay; Close waits for the one that runs. nil: Logger is told.
+	// AttachmentChanged is told when the interface goes away that a program is attached to (now.Lost says so), and when
+	// the program is attached again, because an interface of that name has appeared. Calls come one after the other,
+	// from a goroutine of the relay; Close waits for the one that runs. nil: Logger is told.
 	AttachmentChanged func(program string, now Attachment)
-	// Logger is told what nobody is waiting for: leases that can't be renewed, routes that can't be followed. nil: slog.Default.
+	// Logger is told what nobody is waiting for: leases that can't be renewed, routes that can't be followed. nil:
+	// slog.Default.
 	Logger *slog.Logger
 }
 
@@ -93,11 +94,11 @@ type Relay struct {
 	fault func(op, table string) error
 }
 
-// Load loads a relay from its object, or adopts the one that is pinned at opt.PinPath. Nothing is attached yet, unless it
-// was adopted. Where Load fails, nothing is left behind, and what was pinned stays as it was.
+// Load loads a relay from its object, or adopts the one that is pinned at opt.PinPath. Nothing is attached yet, unless
+// it was adopted. Where Load fails, nothing is left behind, and what was pinned stays as it was.
 //
-// Errors are an [*ObjectError], a [*KernelError] (an [*ebpf.VerifierError] can be reached through it), a [*ValueError] for
-// a setting, a [*LayoutError], a [*FolderError], or [ErrLocked].
+// Errors are an [*ObjectError], a [*KernelError] (an [*ebpf.VerifierError] can be reached through it), a [*ValueError]
+// for a setting, a [*LayoutError], a [*FolderError], or [ErrLocked].
 func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 	if opt.Lease == 0 {
 		opt.Lease = defaultLease
@@ -272,8 +273,9 @@ func (r *Relay) abandon() {
 	}
 }
 
-// Close ends the relay: its lease lapses at once, its programs are detached, its sessions are over. With [Options.Linger],
-// pins and attachments stay, and the kernel goes on forwarding for that long. Close may be called more than once.
+// Close ends the relay: its lease lapses at once, its programs are detached, its sessions are over. With
+// [Options.Linger], pins and attachments stay, and the kernel goes on forwarding for that long. Close may be called
+// more than once.
 func (r *Relay) Close() error {
 	r.mu.Lock()
 	if r.closed {
@@ -326,8 +328,8 @@ func (r *Relay) Close() error {
 	return nil
 }
 
-// using runs f while the kernel's maps are there. f may use it again only in a goroutine that Close waits for, before it asks for
-// life.
+// using runs f while the kernel's maps are there. f may use it again only in a goroutine that Close waits for, before
+// it asks for life.
 func (r *Relay) using(f func() error) error {
 	r.life.RLock()
 	defer r.life.RUnlock()

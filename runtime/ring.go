@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ring reads the kernel's ring of records (include/uapi/linux/bpf.h, kernel/bpf/ringbuf.c). Positions count bytes from the beginning of
-// the ring's life; a record is 8 bytes of header, then the data, padded to 8. The kernel writes the producer's position when a record is
-// reserved, clears the busy bit in its header when it is committed, and wakes the reader only if the reader's position is that of the
-// record: one that has caught up; and a relay's programs don't wake one that says it is awake (entry 0 of fr_lost). So a reader that is
-// behind costs neither side a system call.
+// ring reads the kernel's ring of records (include/uapi/linux/bpf.h, kernel/bpf/ringbuf.c). Positions count bytes from
+// the beginning of the ring's life; a record is 8 bytes of header, then the data, padded to 8. The kernel writes the
+// producer's position when a record is reserved, clears the busy bit in its header when it is committed, and wakes the
+// reader only if the reader's position is that of the record: one that has caught up; and a relay's programs don't wake
+// one that says it is awake (entry 0 of fr_lost). So a reader that is behind costs neither side a system call.
 //
-// To sleep, it stores its position, says that it isn't awake, and looks whether the producer's position is another one; only then it
-// waits. Both sides store before they load, so that either the reader sees the record or the kernel the reader. Waiting is Go's
-// own poller, so that it takes no thread. Where records come faster than one in a pause, the reader pauses instead, awake: a timer costs
-// it little, and a wake-up the kernel much.
+// To sleep, it stores its position, says that it isn't awake, and looks whether the producer's position is another one;
+// only then it waits. Both sides store before they load, so that either the reader sees the record or the kernel the
+// reader. Waiting is Go's own poller, so that it takes no thread. Where records come faster than one in a pause, the
+// reader pauses instead, awake: a timer costs it little, and a wake-up the kernel much.
 //
 // Its methods are called by one goroutine at a time, but for close and waiting.
 type ring struct {
@@ -149,7 +149,8 @@ func (r *ring) release() {
 // pause is how long records may wait for a reader that is awake.
 const pause = time.Millisecond
 
-// wait sleeps until there is a record, or returns an error where ctx or the ring ends. wake has to be called when ctx ends.
+// wait sleeps until there is a record, or returns an error where ctx or the ring ends. wake has to be called when ctx
+// ends.
 func (r *ring) wait(ctx context.Context) error {
 	r.release()
 	if r.busy {
@@ -172,8 +173,8 @@ func (r *ring) wait(ctx context.Context) error {
 	return err
 }
 
-// longestSleep is how long the reader sleeps at most. A packet's many records may fill the ring while the reader falls asleep, and leave
-// no room for the one that wakes it.
+// longestSleep is how long the reader sleeps at most. A packet's many records may fill the ring while the reader falls
+// asleep, and leave no room for the one that wakes it.
 const longestSleep = time.Second
 
 // sleep waits for the kernel to wake the reader.

@@ -214,8 +214,8 @@ func (rt *routes) readNeighbours() error {
 }
 
 // probe makes the kernel find out about a neighbour, or confirm what it knows, as sending a packet would. Frames that a
-// program writes itself don't do that, so neighbours in use would be forgotten. A permanent neighbour must be left alone:
-// since Linux 5.16 the request would make it an ordinary one.
+// program writes itself don't do that, so neighbours in use would be forgotten. A permanent neighbour must be left
+// alone: since Linux 5.16 the request would make it an ordinary one.
 func (rt *routes) probe(via neighKey) {
 	rt.mu.Lock()
 	skip := !via.addr.IsValid() || rt.neigh[via].static

@@ -18,8 +18,9 @@ const scanRows = 4096
 // rowBytes is a row as the kernel has it.
 type rowBytes struct{ key, value []byte }
 
-// scan reads the rows as bytes, as each does, thousands of them with one system call where the kernel can (hashes and arrays since Linux
-// 5.6, LPM tables since 5.17): who adopts a relay has to look at all of it while packets flow. The result may be kept.
+// scan reads the rows as bytes, as each does, thousands of them with one system call where the kernel can (hashes and
+// arrays since Linux 5.6, LPM tables since 5.17): who adopts a relay has to look at all of it while packets flow. The
+// result may be kept.
 func (t *Table) scan() (rows []rowBytes, err error) {
 	all, ok := t.readBatches()
 	if !ok {

@@ -15,8 +15,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// idleGrace is how much later than a session's idle time the kernel's deadline stands: user space, which alone knows the
-// last use, looks in between.
+// idleGrace is how much later than a session's idle time the kernel's deadline stands: user space, which alone knows
+// the last use, looks in between.
 const idleGrace = time.Second
 
 // slots hands out the entries of fr_slots. Freed ones are reused last.
@@ -63,8 +63,8 @@ func (s *slots) take() (slot, gen uint32, ok bool) {
 
 func (s *slots) put(slot uint32) { s.free = append(s.free, slot) }
 
-// A Session is one object that user space registered: rows in one or several tables that count only together. It is open
-// until Close, or until its lifetime or idle time has passed.
+// A Session is one object that user space registered: rows in one or several tables that count only together. It is
+// open until Close, or until its lifetime or idle time has passed.
 type Session struct {
 	relay  *Relay
 	desc   *abi.Session
@@ -84,12 +84,12 @@ type Session struct {
 	done chan struct{}
 }
 
-// Open opens a session with the values of its fields, in the order of the spec. Its rows appear all at once or not at all.
+// Open opens a session with the values of its fields, in the order of the spec. Its rows appear all at once or not at
+// all.
 //
-// Addresses must be those that packets carry: valid, specified, no loopback, without a zone; and where packets are sent from or to, those of
-// hosts. The two ends of a path that packets take
-// must be of one IP family. An error is a [*ValueError], a [*CollisionError] where another session has one of the keys, a
-// [*FullError], or [ErrClosed].
+// Addresses must be those that packets carry: valid, specified, no loopback, without a zone; and where packets are sent
+// from or to, those of hosts. The two ends of a path that packets take must be of one IP family. An error is a
+// [*ValueError], a [*CollisionError] where another session has one of the keys, a [*FullError], or [ErrClosed].
 func (r *Relay) Open(kind string, values ...any) (*Session, error) {
 	k := slices.IndexFunc(r.desc.Sessions, func(d abi.Session) bool { return d.Name == kind })
 	if k < 0 {
@@ -250,8 +250,8 @@ func (r *Relay) enter(s *Session) {
 	r.enqueue(s)
 }
 
-// insert adds a row, unless its key is another session's. A row that belongs to no session, left by a process that died or
-// by a failed removal, gives way.
+// insert adds a row, unless its key is another session's. A row that belongs to no session, left by a process that died
+// or by a failed removal, gives way.
 func (r *Relay) insert(s *Session, row *tableRow) error {
 	for try := 0; ; try++ {
 		err := r.inject("insert", row)
@@ -398,8 +398,8 @@ func (s *Session) String() string {
 	return b.String()
 }
 
-// Counters returns the packets and bytes of each row, in the order of the spec: what was sent for it, counted as it came. It returns the
-// session's Err where the session is over.
+// Counters returns the packets and bytes of each row, in the order of the spec: what was sent for it, counted as it
+// came. It returns the session's Err where the session is over.
 func (s *Session) Counters() ([]Count, error) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()
@@ -417,8 +417,8 @@ func (s *Session) Counters() ([]Count, error) {
 	return out, nil
 }
 
-// LastUsed returns when a packet was last sent for the session, to the precision of the kernel's tick; the zero time where none was. It
-// returns the session's Err where the session is over.
+// LastUsed returns when a packet was last sent for the session, to the precision of the kernel's tick; the zero time
+// where none was. It returns the session's Err where the session is over.
 func (s *Session) LastUsed() (time.Time, error) {
 	s.relay.mu.Lock()
 	defer s.relay.mu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapping is the memory of an array map that kernel and user space both see. It stays mapped until nothing refers to it, so
-// a Counter that outlives its relay is harmless.
+// mapping is the memory of an array map that kernel and user space both see. It stays mapped until nothing refers to
+// it, so a Counter that outlives its relay is harmless.
 type mapping struct {
 	mem    []byte
 	stride int
@@ -76,9 +76,9 @@ func (m *mapping) store32(i uint32, off int, v uint32) {
 
 func align8(n int) int { return (n + 7) &^ 7 }
 
-// A Counter is a 64-bit number in memory that the kernel's programs and user space both work on, without translation and
-// without losing an update. It belongs to a member of a row; when the row is deleted or the relay closed, it reads 0 and
-// changes nothing.
+// A Counter is a 64-bit number in memory that the kernel's programs and user space both work on, without translation
+// and without losing an update. It belongs to a member of a row; when the row is deleted or the relay closed, it reads
+// 0 and changes nothing.
 type Counter struct {
 	mem   *mapping
 	index uint32
@@ -108,8 +108,9 @@ func (c *Counter) Store(n uint64) {
 	}
 }
 
-// Alloc allocates a number: it returns the value and adds step to it in one atomic operation, as the spec's alloc(ROW.COUNTER, STEP)
-// does. No number is allocated twice, by the kernel or by user space. ok is false where the counter's row is gone; n means nothing then.
+// Alloc allocates a number: it returns the value and adds step to it in one atomic operation, as the spec's
+// alloc(ROW.COUNTER, STEP) does. No number is allocated twice, by the kernel or by user space. ok is false where the
+// counter's row is gone; n means nothing then.
 func (c *Counter) Alloc(step uint64) (n uint64, ok bool) {
 	if c == nil || c.gone.Load() {
 		return 0, false
@@ -125,8 +126,8 @@ func (c *Counter) CompareAndSwap(old, new uint64) bool {
 // String formats the value.
 func (c *Counter) String() string { return fmt.Sprint(c.Load()) }
 
-// counters hands out the entries of the array of shared counters. Entry 0 means none. Freed entries are reused last, so that
-// a packet or a caller that still holds one is unlikely to meet its next owner.
+// counters hands out the entries of the array of shared counters. Entry 0 means none. Freed entries are reused last, so
+// that a packet or a caller that still holds one is unlikely to meet its next owner.
 type counters struct {
 	mu   sync.Mutex
 	mem  *mapping

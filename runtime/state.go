@@ -8,7 +8,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// This file has what rows refer to by an index: counters, credits and translations, for rows of tables and of receivers alike.
+// This file has what rows refer to by an index: counters, credits and translations, for rows of tables and of receivers
+// alike.
 
 // state returns what a row's index stands for.
 func (r *Relay) state(m abi.Member, index uint32) any {
@@ -21,8 +22,8 @@ func (r *Relay) state(m abi.Member, index uint32) any {
 	return r.credits.get(m, index)
 }
 
-// allocState writes new indices into a row: a counter that reads first(i) for the i-th member, a credit of the block, an empty
-// translation. After an error, all of it is free again, the block as well. r.mu is held.
+// allocState writes new indices into a row: a counter that reads first(i) for the i-th member, a credit of the block,
+// an empty translation. After an error, all of it is free again, the block as well. r.mu is held.
 func (r *Relay) allocState(members []abi.Member, row []byte, blocks *creditBlocks, block uint32, first func(member int) uint64) error {
 	for i, m := range members {
 		if !m.Kind.IsState() {
@@ -81,8 +82,8 @@ func (r *Relay) releaseIndices(members []abi.Member, row []byte) {
 	}
 }
 
-// newCounter allocates a counter, if need be after finding those of rows that the kernel has evicted; nil: none is free. The row is not
-// in the kernel yet; its members have theirs. r.mu is held.
+// newCounter allocates a counter, if need be after finding those of rows that the kernel has evicted; nil: none is
+// free. The row is not in the kernel yet; its members have theirs. r.mu is held.
 func (r *Relay) newCounter(first uint64, members []abi.Member, row []byte) (*Counter, error) {
 	if c := r.counters.alloc(first); c != nil {
 		return c, nil
@@ -125,8 +126,8 @@ func noteCounters(used map[uint32]bool, members []abi.Member, row []byte) {
 	}
 }
 
-// putState gives the row what the row that it replaces refers to, and what is new where there is none; values are those that the
-// caller gave. undo frees what is new. relay.mu is held.
+// putState gives the row what the row that it replaces refers to, and what is new where there is none; values are those
+// that the caller gave. undo frees what is new. relay.mu is held.
 func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 	undo = func() {}
 	if !t.state {
@@ -186,8 +187,8 @@ func (t *Table) putState(row *tableRow, values []any) (undo func(), err error) {
 	return undo, nil
 }
 
-// checkState reads what a caller gave for a member that refers to state: a uint64, a Rate, or nil for what it is. What the row has
-// already means that as well.
+// checkState reads what a caller gave for a member that refers to state: a uint64, a Rate, or nil for what it is. What
+// the row has already means that as well.
 func checkState(m abi.Member, v, have any) (any, error) {
 	switch rv := reflect.ValueOf(v); rv.Kind() {
 	case reflect.Invalid:

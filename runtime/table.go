@@ -15,13 +15,14 @@ import (
 // A Table is kernel state that user space reads and, unless it holds the rows of sessions, writes. Keys and values are
 // slices of the values of their members, in the order of the spec.
 //
-// A member of kind next_hop is given as an address; the runtime finds the way there, and follows its changes. A counter is
-// given as its first value, or as nil for 0 in a new row and for what it is in a row that exists; it is read as a *[Counter].
-// Likewise a credit is given as its limit and read as a *[Credit], a bucket as a [Rate] and as a *[Bucket]; those that there are for
-// each level of priority get the same value, and are read as a slice. A translation is given as nil and read as a *[Translation].
+// A member of kind next_hop is given as an address; the runtime finds the way there, and follows its changes. A counter
+// is given as its first value, or as nil for 0 in a new row and for what it is in a row that exists; it is read as a
+// *[Counter]. Likewise a credit is given as its limit and read as a *[Credit], a bucket as a [Rate] and as a *[Bucket];
+// those that there are for each level of priority get the same value, and are read as a slice. A translation is given
+// as nil and read as a *[Translation].
 //
-// In a table per processor, integers are the sum over all processors; Put gives the first processor the value and the others
-// 0, and other members are the same on all.
+// In a table per processor, integers are the sum over all processors; Put gives the first processor the value and the
+// others 0, and other members are the same on all.
 type Table struct {
 	relay   *Relay
 	desc    *abi.Table
@@ -52,8 +53,8 @@ func (t *Table) Map() *ebpf.Map { return t.m }
 
 func (t *Table) where() string { return fmt.Sprintf("table %q", t.desc.Name) }
 
-// Put inserts a row, or replaces the one with that key. Packets see the old row or the new one, never a mixture, except in an
-// array, which the kernel writes in place. Errors are a [*ValueError] or a [*FullError].
+// Put inserts a row, or replaces the one with that key. Packets see the old row or the new one, never a mixture, except
+// in an array, which the kernel writes in place. Errors are a [*ValueError] or a [*FullError].
 func (t *Table) Put(key, value []any) error {
 	if err := t.writable(); err != nil {
 		return err
@@ -147,8 +148,8 @@ func (t *Table) GetPerCPU(key []any) ([][]any, error) {
 	return out, nil
 }
 
-// Delete removes a row and frees its counters, credits and translations; an error that wraps [ErrNotFound] where there is none. In an array, the row
-// becomes zero.
+// Delete removes a row and frees its counters, credits and translations; an error that wraps [ErrNotFound] where there
+// is none. In an array, the row becomes zero.
 func (t *Table) Delete(key []any) error {
 	if err := t.writable(); err != nil {
 		return err
@@ -194,8 +195,8 @@ func (t *Table) Delete(key []any) error {
 // Row is a row of a table: the values of its members, in the order of the spec.
 type Row struct{ Key, Value []any }
 
-// All iterates over the rows, in the kernel's order. Rows that come or go meanwhile may be seen or not; none is seen twice. Of an array,
-// rows that are all zero are left out. An error ends the iteration.
+// All iterates over the rows, in the kernel's order. Rows that come or go meanwhile may be seen or not; none is seen
+// twice. Of an array, rows that are all zero are left out. An error ends the iteration.
 func (t *Table) All() iter.Seq2[Row, error] {
 	return func(yield func(Row, error) bool) {
 		for row, err := range t.each() {
@@ -236,7 +237,8 @@ func (t *Table) each() iter.Seq2[rowBytes, error] {
 	}
 }
 
-// keys lists the keys of the rows. They come first: where the row under the cursor is deleted, the kernel starts again from the first one.
+// keys lists the keys of the rows. They come first: where the row under the cursor is deleted, the kernel starts again
+// from the first one.
 func (t *Table) keys() ([][]byte, error) {
 	var keys [][]byte
 	seen := map[string]bool{}
@@ -302,8 +304,8 @@ func (t *Table) decodeValue(b []byte) []any {
 	return decodeMembers(t.desc.Value, b, t.relay.state)
 }
 
-// changing tells the kernel's programs that the memory of rows may be used for others from now on, so that what they are reading
-// may change. Whoever writes rows does it through update and remove, one at a time: relay.mu is held.
+// changing tells the kernel's programs that the memory of rows may be used for others from now on, so that what they
+// are reading may change. Whoever writes rows does it through update and remove, one at a time: relay.mu is held.
 func (t *Table) changing() (done func()) {
 	lease := t.relay.lease
 	if t.desc.Kind != abi.TableArray {

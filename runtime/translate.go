@@ -13,9 +13,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// A Translation maps numbers to numbers for one row or receiver. The kernel's programs make a value where there is none for a
-// key (`translate`), and so may user space; whoever comes first decides, and all others find that value. When its row or receiver is
-// removed, its translations go with it.
+// A Translation maps numbers to numbers for one row or receiver. The kernel's programs make a value where there is none
+// for a key (`translate`), and so may user space; whoever comes first decides, and all others find that value. When its
+// row or receiver is removed, its translations go with it.
 type Translation struct {
 	spaces *spaces
 	space  uint32
@@ -42,8 +42,8 @@ func (t *Translation) find(key uint64) (value uint64, done, found bool, err erro
 	return value, done, found, err
 }
 
-// Put gives a key a value unless it has one, and returns the one that it has now. Errors: a [*FullError]; [ErrContended] where a
-// program has begun to make a value and doesn't finish; [ErrClosed].
+// Put gives a key a value unless it has one, and returns the one that it has now. Errors: a [*FullError];
+// [ErrContended] where a program has begun to make a value and doesn't finish; [ErrClosed].
 func (t *Translation) Put(key, value uint64) (now uint64, stored bool, err error) {
 	row := make([]byte, abi.TranslationSize)
 	abi.Order.PutUint64(row[abi.TranslationValue:], value)
@@ -68,8 +68,9 @@ func (t *Translation) Put(key, value uint64) (now uint64, stored bool, err error
 	return 0, false, fmt.Errorf("translate %d: %w", key, ErrContended)
 }
 
-// Delete removes a key; an error that wraps [ErrNotFound] where it has no value. The next one to translate it makes a new value. No
-// packet should be able to need the key at that moment: the kernel uses the memory of a row again at once.
+// Delete removes a key; an error that wraps [ErrNotFound] where it has no value. The next one to translate it makes a
+// new value. No packet should be able to need the key at that moment: the kernel uses the memory of a row again at
+// once.
 func (t *Translation) Delete(key uint64) error {
 	err := t.using(func() error { return t.spaces.m.Delete(t.key(key)) })
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
@@ -111,8 +112,8 @@ func (t *Translation) using(f func() error) error {
 	return t.spaces.relay.using(f)
 }
 
-// spaces allocates namespaces in fr_translate. None is used twice (but for 2³² in between), so a packet that still translates for a
-// receiver that is gone can't meet its successor.
+// spaces allocates namespaces in fr_translate. None is used twice (but for 2³² in between), so a packet that still
+// translates for a receiver that is gone can't meet its successor.
 type spaces struct {
 	relay *Relay
 	m     *ebpf.Map

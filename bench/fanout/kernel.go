@@ -38,8 +38,8 @@ type subject struct {
 	sequence uint16 // of the last packet
 }
 
-// MeasureKernel runs the programs on single packets, one a call (BPF_PROG_TEST_RUN), and has the kernel measure each run
-// (BPF_STATS_RUN_TIME).
+// MeasureKernel runs the programs on single packets, one a call (BPF_PROG_TEST_RUN), and has the kernel measure each
+// run (BPF_STATS_RUN_TIME).
 func MeasureKernel(o Options) (copies []Copy, err error) {
 	undo, err := prepareMachine()
 	if err != nil {
@@ -129,7 +129,8 @@ func measureCopies(o Options, n, size int) (c Copy, err error) {
 	return c, nil
 }
 
-// measure returns the nanoseconds of a copy: the mean of many, in the least disturbed of several tries. All copies have to arrive.
+// measure returns the nanoseconds of a copy: the mean of many, in the least disturbed of several tries. All copies have
+// to arrive.
 func (s *subject) measure(frame, device []byte, n int, sink *sink) (float64, error) {
 	out := make([]byte, len(frame)+256)
 	least := math.Inf(1)

@@ -15,15 +15,17 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
-// backlog is how many packets may wait for a processor (netdev_max_backlog) while the bench runs, so that what bounds a rate
-// is the relay and not the receivers' queue: a machine as it comes drops what exceeds 1,000, which is 250 µs of copies.
+// backlog is how many packets may wait for a processor (netdev_max_backlog) while the bench runs, so that what bounds a
+// rate is the relay and not the receivers' queue: a machine as it comes drops what exceeds 1,000, which is 250 µs of
+// copies.
 const (
 	backlog     = 16_384
 	backlogFile = "/proc/sys/net/core/netdev_max_backlog"
 )
 
-// prepareMachine sets what is the machine's and not a host's: the backlog, and that the kernel's threads that handle packets in
-// turn with processes (ksoftirqd) don't wait for what measures. It returns what undoes it, which an interrupt does as well.
+// prepareMachine sets what is the machine's and not a host's: the backlog, and that the kernel's threads that handle
+// packets in turn with processes (ksoftirqd) don't wait for what measures. It returns what undoes it, which an
+// interrupt does as well.
 func prepareMachine() (undo func() error, err error) {
 	threads, err := kernelThreads("ksoftirqd/"+strconv.Itoa(turnlab.LoadCPU), "ksoftirqd/"+strconv.Itoa(turnlab.RelayCPU))
 	if err != nil {

@@ -23,8 +23,8 @@ type Result struct {
 	P99       float64 `json:"p99_us"`
 }
 
-// The publisher sends datagrams in bursts, as a network card under load hands them over, and as a frame of video is several of
-// them. The copies of a burst fit twice into the queue of a processor (netdev_max_backlog, 1,000).
+// The publisher sends datagrams in bursts, as a network card under load hands them over, and as a frame of video is
+// several of them. The copies of a burst fit twice into the queue of a processor (netdev_max_backlog, 1,000).
 const (
 	longestBurst = 32
 	burstCopies  = 512
@@ -90,7 +90,8 @@ type run struct {
 	sink   *sink
 }
 
-// send offers so many copies a second (0: as many as it can) and returns how many should have been made, and were delivered.
+// send offers so many copies a second (0: as many as it can) and returns how many should have been made, and were
+// delivered.
 func (r *run) send(d time.Duration, rate float64) (want, delivered uint64, err error) {
 	n := r.path.receivers
 	before, err := r.sink.total()
@@ -187,8 +188,8 @@ func (b *bench) throughput(run *run, r *Result) (err error) {
 	return err
 }
 
-// cost returns the nanoseconds of the relay's processor that a delivered copy takes at a rate: the median of several short spells,
-// without those in which the sender or the relay couldn't keep up.
+// cost returns the nanoseconds of the relay's processor that a delivered copy takes at a rate: the median of several
+// short spells, without those in which the sender or the relay couldn't keep up.
 func (b *bench) cost(run *run, rate float64) (float64, error) {
 	var costs, idles []float64
 	for range spells {
@@ -262,9 +263,9 @@ func (b *bench) callsPerPacket(run *run, rate float64) (float64, error) {
 	return float64(after-before) / float64(delivered), nil
 }
 
-// delay returns the median and the 99th percentile, in µs, of the time from the publisher's send until the relay's device has
-// a copy to send, over all copies. What comes behind is no longer the relay's: on veth it would be the receiving processor's, which
-// begins only when all copies are made.
+// delay returns the median and the 99th percentile, in µs, of the time from the publisher's send until the relay's
+// device has a copy to send, over all copies. What comes behind is no longer the relay's: on veth it would be the
+// receiving processor's, which begins only when all copies are made.
 func (r *run) delay(payload []byte) (p50, p99 float64, err error) {
 	p := r.path
 	if err := r.settle(); err != nil {

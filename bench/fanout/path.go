@@ -69,8 +69,8 @@ func Main() {
 	os.Exit(0)
 }
 
-// packet is the payload of a datagram of so many bytes: an RTP packet (RFC 3550 §5.1) with a frame of VP8 whose descriptor has a
-// temporal layer, 0 (RFC 7741 §4.2).
+// packet is the payload of a datagram of so many bytes: an RTP packet (RFC 3550 §5.1) with a frame of VP8 whose
+// descriptor has a temporal layer, 0 (RFC 7741 §4.2).
 func packet(size int) []byte {
 	b := make([]byte, size)
 	b[0], b[1] = 2<<6, 96
@@ -92,8 +92,8 @@ type path struct {
 	last      uint16 // number of the last packet that was published
 }
 
-// newPath sets up a variant. Packets come as from a network card, with complete checksums. With offload, the relay's device takes
-// super-packets (tx-udp-segmentation); without, the kernel cuts them before.
+// newPath sets up a variant. Packets come as from a network card, with complete checksums. With offload, the relay's
+// device takes super-packets (tx-udp-segmentation); without, the kernel cuts them before.
 func newPath(v Variant, receivers int, offload bool) (_ *path, err error) {
 	p := &path{variant: v, receivers: receivers, publisher: -1}
 	defer func() {

@@ -27,8 +27,8 @@ func newReader(fd int) *reader {
 	return r
 }
 
-// read returns how many datagrams came, of which packet has each. With MSG_WAITFORONE it waits for the first, with MSG_DONTWAIT
-// for none (recvmmsg(2)).
+// read returns how many datagrams came, of which packet has each. With MSG_WAITFORONE it waits for the first, with
+// MSG_DONTWAIT for none (recvmmsg(2)).
 func (r *reader) read(flags uintptr) (int, error) {
 	for {
 		n, _, errno := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(r.fd), uintptr(unsafe.Pointer(&r.batch[0])), readBatch, flags, 0, 0)

@@ -42,8 +42,8 @@ type generated interface {
 	close()
 }
 
-// loadGenerated loads one for the host that it is called on (testnet.Host.Do): what comes from a publisher to a server goes to
-// the receivers.
+// loadGenerated loads one for the host that it is called on (testnet.Host.Do): what comes from a publisher to a server
+// goes to the receivers.
 func loadGenerated(v Variant, publisher, server netip.AddrPort, receivers []receiver) (generated, error) {
 	if v == SFU {
 		return loadSFU(publisher, server, receivers)

@@ -64,8 +64,8 @@ func PrintPath(w io.Writer, cells []Cell) {
 	}
 }
 
-// goodRelays is what user-space relays of this kind have cost before, in units of plain forwarding in the same run: 1,200 bytes,
-// 90% of the loss-free rate. A comparison with one that is much dearer says nothing.
+// goodRelays is what user-space relays of this kind have cost before, in units of plain forwarding in the same run:
+// 1,200 bytes, 90% of the loss-free rate. A comparison with one that is much dearer says nothing.
 var goodRelays = map[int]map[Variant]float64{
 	1:  {Mmsg: 6.3, GSO: 3.7},
 	8:  {Mmsg: 4.6, GSO: 2.0},
@@ -79,8 +79,8 @@ const (
 	leastDelay = 5 // µs: what is less can't be told from chance
 )
 
-// PrintVerdict prints whether the user-space relays are good enough to compare with, whether the relay reaches its targets, and
-// what it and the SFU example cost beside user space and beside the bare clone.
+// PrintVerdict prints whether the user-space relays are good enough to compare with, whether the relay reaches its
+// targets, and what it and the SFU example cost beside user space and beside the bare clone.
 func PrintVerdict(w io.Writer, copies []Copy, cells []Cell) {
 	fmt.Fprintln(w)
 	worst, where := 0.0, ""
@@ -132,8 +132,8 @@ func (c *Cell) userSpace() Result {
 	return Result{CPU: min(a.CPU, b.CPU), Single: min(a.Single, b.Single), Calls: min(a.Calls, b.Calls), P50: min(a.P50, b.P50)}
 }
 
-// ratios returns what a copy of a variant costs in the kernel beside a bare clone, and the processor time that a delivered packet
-// takes beside the best in user space, in bursts and one by one.
+// ratios returns what a copy of a variant costs in the kernel beside a bare clone, and the processor time that a
+// delivered packet takes beside the best in user space, in bursts and one by one.
 func (c *Cell) ratios(copies []Copy, v Variant) (ofBare, ofUserSpace, oneByOne float64) {
 	ofBare = math.NaN() // where it wasn't measured
 	for _, k := range copies {
@@ -151,7 +151,8 @@ const (
 	ofUserSpaceTarget = 1.0 / 3 // processor time, of the better user-space relay's
 )
 
-// printTargets prints where the relay reaches them, and where the bare clone would, which no relay in the kernel can be below.
+// printTargets prints where the relay reaches them, and where the bare clone would, which no relay in the kernel can be
+// below.
 func printTargets(w io.Writer, copies []Copy, cells []Cell) {
 	var copy, bursts, oneByOne, bareBursts, bareOneByOne []float64
 	for _, c := range cells {

@@ -23,7 +23,8 @@ type sfu struct {
 	events atomic.Uint64 // that were read
 }
 
-// No stream reaches this rate (bytes a second) or burst: what is measured is that each copy is admitted, not that one is refused.
+// No stream reaches this rate (bytes a second) or burst: what is measured is that each copy is admitted, not that one
+// is refused.
 const unlimited, unlimitedBurst = 1 << 40, 1 << 32
 
 func loadSFU(publisher, server netip.AddrPort, receivers []receiver) (_ *sfu, err error) {
@@ -93,8 +94,9 @@ func (r *sfu) close() {
 	<-r.ended
 }
 
-// serve fetches the packets themselves, which come to user space for what the kernel leaves to it, such as answering who missed
-// one. Nobody waits for them, so they are fetched now and then: being woken for each would cost more than all its copies.
+// serve fetches the packets themselves, which come to user space for what the kernel leaves to it, such as answering
+// who missed one. Nobody waits for them, so they are fetched now and then: being woken for each would cost more than
+// all its copies.
 func (r *sfu) serve(packets *reader) error {
 	for {
 		n, err := packets.read(unix.MSG_DONTWAIT)

@@ -12,7 +12,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// Three sockets of one source, and a quota of two: two are served, and go on being served; the third is refused in the kernel.
+// Three sockets of one source, and a quota of two: two are served, and go on being served; the third is refused in the
+// kernel.
 func TestQuota(t *testing.T) {
 	network := testnet.Start(t)
 	line, err := network.Line()

@@ -119,8 +119,8 @@ func (b *bed) publisher() server.PublisherStats {
 	return st.Publishers[0]
 }
 
-// play begins to play frames. The server learns from the first packet where they come from, and whoever joins then waits for
-// a key frame: the first pictures are those of the second key frame.
+// play begins to play frames. The server learns from the first packet where they come from, and whoever joins then
+// waits for a key frame: the first pictures are those of the second key frame.
 func (b *bed) play(frames []lab.Frame) {
 	go func() { b.played <- b.pub.Play(context.Background(), frames) }()
 }
@@ -197,8 +197,8 @@ func (b *bed) pictures(name string, r *lab.Receiver) []string {
 	return sums
 }
 
-// seen has tshark read what came to a receiver, and wants numbers without a gap and timestamps that don't go back. A busy machine may
-// lose packets, in the queues of its devices; then these have to have come later.
+// seen has tshark read what came to a receiver, and wants numbers without a gap and timestamps that don't go back. A
+// busy machine may lose packets, in the queues of its devices; then these have to have come later.
 func (b *bed) seen(name string, capture *testnet.Capture, port uint16) []lab.Seen {
 	b.Helper()
 	frames, err := capture.Stop()

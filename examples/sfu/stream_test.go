@@ -19,8 +19,8 @@ import (
 // first is the number of the first frame that subscribers get who were there before the publisher.
 const first = lab.KeyInterval
 
-// Two real decoders and two receivers of ours get the stream, one each with the base layer alone. All pictures are the encoder's;
-// nobody's numbers have a gap, as tshark sees it; and the kernel has sent all of it.
+// Two real decoders and two receivers of ours get the stream, one each with the base layer alone. All pictures are the
+// encoder's; nobody's numbers have a gap, as tshark sees it; and the kernel has sent all of it.
 func TestStream(t *testing.T) {
 	for _, family := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
@@ -98,8 +98,8 @@ func TestUserSpace(t *testing.T) {
 	}
 }
 
-// Packets get lost on the way to the server and from there, and some overtake others. In the end everybody has everything that
-// it wants, under numbers without a gap.
+// Packets get lost on the way to the server and from there, and some overtake others. In the end everybody has
+// everything that it wants, under numbers without a gap.
 func TestLoss(t *testing.T) {
 	b := newBed(t, 4, 2)
 	full, base := b.receiver(0), b.receiver(1)
@@ -262,8 +262,8 @@ func TestJoinAndLeave(t *testing.T) {
 	b.check(b.server.Stop())
 }
 
-// Reports go both ways, in the numbers, times and names of the other side; requests for key frames and byes reach the publisher and the
-// server.
+// Reports go both ways, in the numbers, times and names of the other side; requests for key frames and byes reach the
+// publisher and the server.
 func TestReports(t *testing.T) {
 	b := newBed(t, 4, 1)
 	r := b.receiver(0)
@@ -341,8 +341,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// A server that ends and one that follows it are one to everybody: the kernel forwards meanwhile, and the second one knows
-// what the first one knew. It makes no difference whether the first had time to say goodbye.
+// A server that ends and one that follows it are one to everybody: the kernel forwards meanwhile, and the second one
+// knows what the first one knew. It makes no difference whether the first had time to say goodbye.
 func TestSuccessor(t *testing.T) {
 	for _, end := range []struct {
 		name string

@@ -30,7 +30,8 @@ var constants = map[any]string{
 	abi.HookIngress: "HookIngress", abi.HookEgress: "HookEgress",
 }
 
-// writeLiteral writes a value; typed says whether a struct or slice has to name its type, which it needn't within a slice.
+// writeLiteral writes a value; typed says whether a struct or slice has to name its type, which it needn't within a
+// slice.
 func writeLiteral(b *strings.Builder, v reflect.Value, typed bool) {
 	switch x := v.Interface().(type) {
 	case abi.Kind, abi.TableKind, abi.ReasonKind, abi.Hook:

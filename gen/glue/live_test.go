@@ -151,8 +151,9 @@ func row(place byte, version int) []any {
 	return []any{netip.MustParseAddrPort("192.0.2.1:5004"), netip.AddrPortFrom(netip.AddrFrom4([4]byte{203, 0, 113, place}), 6000), version}
 }
 
-// From a spec to the wire: while packets flow, receivers come, go and change, all in steps. Each packet reaches the receivers of one
-// step, each of them once, with its values of that step; numbers are drawn without gaps, in order; user space is told of every copy.
+// From a spec to the wire: while packets flow, receivers come, go and change, all in steps. Each packet reaches the
+// receivers of one step, each of them once, with its values of that step; numbers are drawn without gaps, in order;
+// user space is told of every copy.
 func TestStepsOnTheWire(t *testing.T) {
 	h := live(t)
 	group, err := h.relay.GroupKind("subscribers").Open(t.Context(), netip.MustParseAddrPort("192.0.2.1:5004"))

@@ -30,7 +30,8 @@ func exported(name string) string {
 	return b.String()
 }
 
-// scope hands out identifiers, none twice. Names are asked for in the order of the spec, so the result is always the same.
+// scope hands out identifiers, none twice. Names are asked for in the order of the spec, so the result is always the
+// same.
 type scope map[string]bool
 
 func newScope(reserved ...string) scope {
@@ -41,8 +42,8 @@ func newScope(reserved ...string) scope {
 	return s
 }
 
-// pick returns name, or name with the first number that makes it unique. An identifier can't end up as a keyword: all are
-// exported.
+// pick returns name, or name with the first number that makes it unique. An identifier can't end up as a keyword: all
+// are exported.
 func (s scope) pick(name string) string {
 	out := name
 	for i := 2; s[out]; i++ {

@@ -56,7 +56,49 @@ func Render(p *ir.Plan, opt RenderOptions) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the generated Go of relay %q is wrong, which is a fault of fastrelay-gen: %w", p.Name, err)
 	}
-	return out, nil
+	return wrapComments(out), nil
+}
+
+// columns is how wide lines of comments are at most.
+const columns = 118
+
+// wrapComments breaks the lines of paragraphs of comments that are too wide: names of the spec may be long.
+func wrapComments(source []byte) []byte {
+	var out, paragraph []string
+	indent := ""
+	flush := func() {
+		wide := func(line string) bool { return len(line) > columns }
+		if slices.ContainsFunc(paragraph, wide) {
+			words := strings.Fields(strings.ReplaceAll(strings.Join(paragraph, " "), indent+"// ", ""))
+			paragraph = nil
+			line := indent + "//"
+			for _, word := range words {
+				if len(line)+1+len(word) > columns && line != indent+"//" {
+					paragraph = append(paragraph, line)
+					line = indent + "//"
+				}
+				line += " " + word
+			}
+			paragraph = append(paragraph, line)
+		}
+		out = append(out, paragraph...)
+		paragraph = nil
+	}
+	for line := range strings.SplitSeq(string(source), "\n") {
+		text := strings.TrimLeft(line, "\t")
+		of := line[:len(line)-len(text)]
+		if !strings.HasPrefix(text, "// ") || strings.HasPrefix(text, "// Code generated") || of != indent {
+			flush()
+		}
+		if strings.HasPrefix(text, "// ") && !strings.HasPrefix(text, "// Code generated") {
+			indent = of
+			paragraph = append(paragraph, line)
+			continue
+		}
+		out = append(out, line)
+	}
+	flush()
+	return []byte(strings.Join(out, "\n"))
 }
 
 // file is the data of the template.
@@ -214,8 +256,8 @@ func newFile(p *ir.Plan, opt RenderOptions) *file {
 	return f
 }
 
-// constant is the name of a reason in Go, behind its program's. Names of kinds that a spec and the compiler both give are told apart by the
-// kind, so that none depends on what else a program does.
+// constant is the name of a reason in Go, behind its program's. Names of kinds that a spec and the compiler both give
+// are told apart by the kind, so that none depends on what else a program does.
 func constant(r *ir.Reason) string {
 	name := exported(r.Name)
 	switch r.Kind {

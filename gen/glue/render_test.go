@@ -35,7 +35,8 @@ func nasty() *ir.Plan {
 		Value: ir.Struct{Members: []*ir.Member{member("id", u(3)), {Name: "slot", Type: u(32), Hidden: true, Off: 4}, {Name: "gen", Type: u(32), Hidden: true, Off: 8}}, Size: 16}}
 	to, from := member("to", endpoint), member("from", endpoint)
 	session.Rows = []*ir.SessionRow{{Table: rows, Key: []int{0}, Value: []int{1}}}
-	// Two kinds of groups, one of them with a key of one member and without values of its own; events of either, of both, of none.
+	// Two kinds of groups, one of them with a key of one member and without values of its own; events of either, of
+	// both, of none.
 	receivers := func(name string, members ...*ir.Member) *ir.Table {
 		members = append(members, &ir.Member{Name: "receiver", Type: u(32), Hidden: true})
 		return &ir.Table{Name: name, Kind: "receivers", Size: 12, Value: ir.Struct{Members: members, Size: 80}}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Desc describes a compiled relay: what its object contains and how keys and values are laid out. It is generated from the plan,
-// and never changed.
+// Desc describes a compiled relay: what its object contains and how keys and values are laid out. It is generated from
+// the plan, and never changed.
 //
 // The json tags are the format of what is pinned (docs/abi.md): what has none isn't in it.
 type Desc struct {

@@ -1,21 +1,22 @@
-// Package abi is what a relay's object, the runtime, generated Go and tools agree on: names, maps, layouts in memory, and the
-// description of a relay. Each of these facts is stated here, once: gen and sim take sizes from here, gen/glue renders a [Desc],
-// the runtime checks an object against [Desc.Maps] when it loads it, a test holds the C templates against [Structs], and
-// docs/abi.md is made of the same tables.
+// Package abi is what a relay's object, the runtime, generated Go and tools agree on: names, maps, layouts in memory,
+// and the description of a relay. Each of these facts is stated here, once: gen and sim take sizes from here, gen/glue
+// renders a [Desc], the runtime checks an object against [Desc.Maps] when it loads it, a test holds the C templates
+// against [Structs], and docs/abi.md is made of the same tables.
 //
 // It imports nothing of Linux, so that the compiler builds anywhere.
 package abi
 
 import "encoding/binary"
 
-// Version is the version of the contract between generated packages and the runtime. Generated Go refuses to compile against
-// another version, and a relay doesn't adopt what one of another version has pinned.
+// Version is the version of the contract between generated packages and the runtime. Generated Go refuses to compile
+// against another version, and a relay doesn't adopt what one of another version has pinned.
 const Version = 3
 
 // Version3 exists as long as the runtime serves packages that were generated for version 3.
 const Version3 = Version
 
-// Order is the byte order of integers in maps. All supported hosts are little endian; objects are built for bpfel alone.
+// Order is the byte order of integers in maps. All supported hosts are little endian; objects are built for bpfel
+// alone.
 var Order = binary.LittleEndian
 
 // Prefixes of names in the object: a user's names only ever follow one of them.

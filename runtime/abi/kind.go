@@ -28,7 +28,8 @@ const (
 
 var kindNames = []string{"", "uint", "bool", "bytes", "mac", "ip", "endpoint", "prefix", "next_hop", "hop", "counter", "credit", "bucket", "translation"}
 
-// IsState reports whether a row holds an index alone, of something in shared memory that user space allocates with the row.
+// IsState reports whether a row holds an index alone, of something in shared memory that user space allocates with the
+// row.
 func (k Kind) IsState() bool {
 	return k == KindCounter || k == KindCredit || k == KindBucket || k == KindTranslation
 }

@@ -149,8 +149,8 @@ var infos = []MapInfo{
 		When: "such tables"},
 }
 
-// Maps returns the maps that the object of a relay must have, in the order of [MapInfos]. What programs need for themselves alone is not
-// among them.
+// Maps returns the maps that the object of a relay must have, in the order of [MapInfos]. What programs need for
+// themselves alone is not among them.
 func (d *Desc) Maps() []Map {
 	var out []Map
 	for _, info := range infos {

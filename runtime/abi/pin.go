@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Layout is what pinned maps were made for: the value of the pin [PinnedLayout], in JSON. A relay adopts what is pinned only if its own
-// layout is the same in all that both have.
+// Layout is what pinned maps were made for: the value of the pin [PinnedLayout], in JSON. A relay adopts what is pinned
+// only if its own layout is the same in all that both have.
 type Layout struct {
 	Version int `json:"version"` // of the contract, Version; it is read before anything else
 	Desc

@@ -1,4 +1,5 @@
-// Package metrics shows what relays count, in the text format that Prometheus reads (version 0.0.4), without any dependency:
+// Package metrics shows what relays count, in the text format that Prometheus reads (version 0.0.4), without any
+// dependency:
 //
 //	http.Handle("/metrics", metrics.Handler(relay.Runtime()))
 //
@@ -56,8 +57,8 @@ func Handler(relays ...*runtime.Relay) http.Handler {
 	})
 }
 
-// Write writes the metrics of relays. The order is that of the specs, so the same counts give the same text. A relay that is closed
-// has no series.
+// Write writes the metrics of relays. The order is that of the specs, so the same counts give the same text. A relay
+// that is closed has no series.
 func Write(w io.Writer, relays ...*runtime.Relay) error {
 	all := newMetrics().families()
 	for _, r := range relays {

@@ -39,8 +39,8 @@ func (l locked) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// StartDecoder starts ffmpeg on a host, to make a number of pictures of the stream that it gets at an address. It listens when this
-// returns.
+// StartDecoder starts ffmpeg on a host, to make a number of pictures of the stream that it gets at an address. It
+// listens when this returns.
 func StartDecoder(host *testnet.Host, at netip.AddrPort, payloadType uint8, pictures int) (*Decoder, error) {
 	dir, err := os.MkdirTemp("", "sfu-decoder-*")
 	if err != nil {

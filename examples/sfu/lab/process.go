@@ -45,8 +45,8 @@ type Process struct {
 
 const api = "127.0.0.1:8080"
 
-// Serve starts the SFU on a host, with the flags of the sfu command, and waits until it is ready. The caller stops or kills it;
-// it doesn't outlive this process.
+// Serve starts the SFU on a host, with the flags of the sfu command, and waits until it is ready. The caller stops or
+// kills it; it doesn't outlive this process.
 func Serve(host *testnet.Host, flags ...string) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {

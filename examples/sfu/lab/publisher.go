@@ -117,8 +117,8 @@ func (p *Publisher) Reports() []rtcp.ReceptionReport {
 	return append([]rtcp.ReceptionReport(nil), p.reports...)
 }
 
-// Play sends frames at their pace, each with the layer it belongs to, and a report each second. The timestamp of frame number n is
-// n/30 s, from the first frame on.
+// Play sends frames at their pace, each with the layer it belongs to, and a report each second. The timestamp of frame
+// number n is n/30 s, from the first frame on.
 func (p *Publisher) Play(ctx context.Context, frames []Frame) error {
 	pace := time.NewTicker(time.Second / FramesPerSecond)
 	defer pace.Stop()
@@ -156,8 +156,8 @@ func (p *Publisher) Loop(ctx context.Context, frames []Frame) {
 
 func (f Frame) timestamp() uint32 { return uint32(f.Number) * (Clock / FramesPerSecond) }
 
-// descriptor is VP8's payload descriptor (RFC 7741 §4.2) with TL0PICIDX and the layer. It has no picture ID, since ffmpeg takes a
-// gap in those for a loss, whatever the sequence numbers say.
+// descriptor is VP8's payload descriptor (RFC 7741 §4.2) with TL0PICIDX and the layer. It has no picture ID, since
+// ffmpeg takes a gap in those for a loss, whatever the sequence numbers say.
 func (f Frame) descriptor(first bool) []byte {
 	const extended, start, tl0, tid, sync = 0x80, 0x10, 0x40, 0x20, 0x20
 	b := []byte{extended, tl0 | tid, byte(f.Number / len(pattern)), f.Layer << 6}

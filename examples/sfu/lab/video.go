@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// What the test video is like. Its layers are those of libvpx's pattern for three layers (0, 2, 1, 2): with the base layer alone a
-// quarter of the frames is left, with two layers half of them.
+// What the test video is like. Its layers are those of libvpx's pattern for three layers (0, 2, 1, 2): with the base
+// layer alone a quarter of the frames is left, with two layers half of them.
 const (
 	FramesPerSecond = 30
 	KeyInterval     = 32 // a multiple of the pattern's length, so that a key frame is of the base layer
@@ -35,8 +35,8 @@ type Video struct {
 	Sums   []string // of the pictures, if all frames are decoded
 }
 
-// Encode makes a video with libvpx, and decodes it for comparison. A layer's frames need no frame of a higher layer, and so the base layer
-// alone decodes to the same pictures.
+// Encode makes a video with libvpx, and decodes it for comparison. A layer's frames need no frame of a higher layer,
+// and so the base layer alone decodes to the same pictures.
 func Encode(ctx context.Context, frames int) (*Video, error) {
 	dir, err := os.MkdirTemp("", "sfu-video-*")
 	if err != nil {
@@ -106,7 +106,8 @@ func readSums(data []byte) (sums []string) {
 	return sums
 }
 
-// IVF is libvpx's container: a header of 32 bytes, then frames, each behind its size (u32) and its time (u64), little endian.
+// IVF is libvpx's container: a header of 32 bytes, then frames, each behind its size (u32) and its time (u64), little
+// endian.
 const ivfHeader, ivfFrame = 32, 12
 
 func readIVF(data []byte) ([]Frame, error) {
@@ -142,7 +143,8 @@ func writeIVF(frames [][]byte) []byte {
 	return out
 }
 
-// Decode decodes frames that a receiver put together and returns the sums of the pictures. A frame that is damaged is an error.
+// Decode decodes frames that a receiver put together and returns the sums of the pictures. A frame that is damaged is
+// an error.
 func Decode(ctx context.Context, frames [][]byte) ([]string, error) {
 	dir, err := os.MkdirTemp("", "sfu-frames-*")
 	if err != nil {

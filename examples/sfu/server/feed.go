@@ -86,8 +86,8 @@ func (n *Sent) add(m Sent) {
 	n.Refused += m.Refused
 }
 
-// waits reports whether it is time to ask for a key frame again: first after half a second, then less and less often, since
-// every key frame costs all subscribers, and this one may not be reachable.
+// waits reports whether it is time to ask for a key frame again: first after half a second, then less and less often,
+// since every key frame costs all subscribers, and this one may not be reachable.
 func (f *feed) waits(now time.Time) bool {
 	if f.history.count > 0 || now.Sub(f.begun) < period<<min(f.asked, 20) {
 		return false
@@ -142,8 +142,8 @@ func (f *feed) send(data []byte, header int) bool {
 	return true
 }
 
-// told notes what the kernel sent. Lost says how many events were lost so far: if any were since the last gap, this one may be no
-// gap at all, and the subscriber will ask for what it misses.
+// told notes what the kernel sent. Lost says how many events were lost so far: if any were since the last gap, this one
+// may be no gap at all, and the subscriber will ask for what it misses.
 func (f *feed) told(original, number uint16, lost func() uint64) {
 	f.events++
 	g, found := f.history.add(f.pub.cache.numbers.near(original), number)

@@ -146,8 +146,8 @@ func TestForward(t *testing.T) {
 	}
 }
 
-// With the kernel: what it didn't send, though it was there, is sent; what it left out isn't, whether its packets or its
-// events come first.
+// With the kernel: what it didn't send, though it was there, is sent; what it left out isn't, whether its packets or
+// its events come first.
 func TestRepair(t *testing.T) {
 	k := &fakeKernel{stock: 1 << 20}
 	d := newDesk(t, 0, k)

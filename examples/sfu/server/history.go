@@ -6,8 +6,8 @@ type sent struct {
 	padding          bool // padding was sent in its place
 }
 
-// history knows which of a stream's packets a receiver was sent under which numbers, as far back as its window reaches. What
-// was never sent is known from the neighbours: between two packets that were sent, as many numbers are free as
+// history knows which of a stream's packets a receiver was sent under which numbers, as far back as its window reaches.
+// What was never sent is known from the neighbours: between two packets that were sent, as many numbers are free as
 // packets were neither sent nor left out.
 type history struct {
 	byOriginal [window]sent

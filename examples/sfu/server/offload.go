@@ -27,7 +27,8 @@ type offload struct {
 	tags sync.Mutex
 }
 
-// startOffload loads the relay and attaches it. Without the kernel the server works as before, unless interfaces were named.
+// startOffload loads the relay and attaches it. Without the kernel the server works as before, unless interfaces were
+// named.
 func startOffload(config Config) (*offload, error) {
 	o := &offload{log: config.Logger}
 	o.ctx, o.cancel = context.WithCancel(context.Background())
@@ -186,8 +187,8 @@ func (o *offload) open(s stream, highest uint16) (fan, error) {
 	return k, nil
 }
 
-// adopt finds a stream's group that a former server opened, its receivers by SSRC, and the highest number. The error wraps
-// runtime.ErrNotFound where there is none.
+// adopt finds a stream's group that a former server opened, its receivers by SSRC, and the highest number. The error
+// wraps runtime.ErrNotFound where there is none.
 func (o *offload) adopt(s stream) (fan, map[uint32]*kernelReceiver, uint16, error) {
 	if o.relay == nil {
 		return nil, nil, 0, runtime.ErrNotFound
@@ -275,8 +276,8 @@ func (k *kernelFan) add(f *feed, r row, bandwidth int) (receiver, error) {
 	return out, nil
 }
 
-// awaitNeighbour waits until the link-layer address on the way is known, which the runtime asks for: until then the kernel declines, and the first
-// key frame would be lost. Who can't be reached isn't waited for long.
+// awaitNeighbour waits until the link-layer address on the way is known, which the runtime asks for: until then the
+// kernel declines, and the first key frame would be lost. Who can't be reached isn't waited for long.
 func (k *kernelReceiver) awaitNeighbour() {
 	direct := func(h runtime.Hop) bool { return h.State == runtime.HopDirect }
 	await(100*time.Millisecond, func() bool { return slices.ContainsFunc(k.v.Hops(), direct) })

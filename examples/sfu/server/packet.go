@@ -36,8 +36,8 @@ func isRTCP(data []byte) bool {
 	return len(data) >= 8 && data[0]>>6 == 2 && data[1]&0x7F >= 64 && data[1]&0x7F <= 95
 }
 
-// parse reads what forwarding needs to know. The extension is the one with a packet's layer, or 0. Number, late and at are
-// the caller's.
+// parse reads what forwarding needs to know. The extension is the one with a packet's layer, or 0. Number, late and at
+// are the caller's.
 func (p *packet) parse(data []byte, extension uint8) (ssrc uint32, err error) {
 	var h rtp.Header
 	n, err := h.Unmarshal(data)

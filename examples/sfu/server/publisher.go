@@ -170,8 +170,8 @@ func (p *Publisher) restart(q *packet) {
 // change is how long a change takes to come into force at most: it is made for frames that come later.
 const change = 60 * time.Millisecond
 
-// boundary returns a timestamp between two frames that come soon: where a layer may begin or end. It is that of a frame of the
-// base layer, where those come regularly, so that no frame of the new layers needs one from before.
+// boundary returns a timestamp between two frames that come soon: where a layer may begin or end. It is that of a frame
+// of the base layer, where those come regularly, so that no frame of the new layers needs one from before.
 func (p *Publisher) boundary(now time.Time) uint32 {
 	if p.newest == nil {
 		return 0
@@ -185,8 +185,8 @@ func (p *Publisher) boundary(now time.Time) uint32 {
 	return p.base[0] + (ahead+period-1)/period*period
 }
 
-// awaitFrame waits until the frame that is coming in is complete, so that a stream that is taken away ends with a whole one. It
-// doesn't wait for long.
+// awaitFrame waits until the frame that is coming in is complete, so that a stream that is taken away ends with a whole
+// one. It doesn't wait for long.
 func (p *Publisher) awaitFrame() {
 	const limit = 50 * time.Millisecond
 	await(limit, func() bool {
@@ -277,7 +277,8 @@ func (p *Publisher) write(packets ...rtcp.Packet) {
 // period is how often the server looks at rates and passes on reports.
 const period = 500 * time.Millisecond
 
-// tick does what has to be done from time to time: it measures, passes on the worst report, and repeats requests for key frames.
+// tick does what has to be done from time to time: it measures, passes on the worst report, and repeats requests for
+// key frames.
 func (p *Publisher) tick(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

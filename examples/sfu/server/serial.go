@@ -1,6 +1,7 @@
 package server
 
-// unwrapper makes numbers that don't wrap out of those that do (RFC 1982, RFC 3550 appendix A.1). The zero value is ready.
+// unwrapper makes numbers that don't wrap out of those that do (RFC 1982, RFC 3550 appendix A.1). The zero value is
+// ready.
 type unwrapper struct {
 	highest int64
 	begun   bool

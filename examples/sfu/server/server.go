@@ -435,7 +435,8 @@ func (s *Server) apply(u *Subscriber, r Subscribe) {
 	s.adapt(u, now)
 }
 
-// attach gives a subscriber a publisher's stream, from its next key frame on. It does nothing before the stream has begun.
+// attach gives a subscriber a publisher's stream, from its next key frame on. It does nothing before the stream has
+// begun.
 func (s *Server) attach(u *Subscriber, p *Publisher) {
 	now := time.Now()
 	p.mu.Lock()
@@ -497,7 +498,8 @@ func (s *Server) detach(u *Subscriber) {
 	u.mu.Unlock()
 }
 
-// catchUp waits until the kernel's events have told of all that it sent: the last number is what the next stream goes on from.
+// catchUp waits until the kernel's events have told of all that it sent: the last number is what the next stream goes
+// on from.
 func (s *Server) catchUp(f *feed) {
 	if await(500*time.Millisecond, func() bool {
 		f.pub.mu.Lock()
@@ -554,8 +556,8 @@ func (s *Server) adapt(u *Subscriber, now time.Time) {
 	}
 }
 
-// fits returns the highest layer that a subscriber wants and that fits its bandwidth. A layer that it doesn't get at present needs
-// more room, so that it doesn't come and go.
+// fits returns the highest layer that a subscriber wants and that fits its bandwidth. A layer that it doesn't get at
+// present needs more room, so that it doesn't come and go.
 func (u *Subscriber) fits(rates [Layers]int, present uint8) uint8 {
 	switch {
 	case u.bandwidth == 0:

@@ -14,8 +14,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
-// With a file for its state, a server that ends is followed by one that goes on: with the same names, ports and SSRCs, and with the groups and
-// receivers that are still in the kernel, which forwards meanwhile.
+// With a file for its state, a server that ends is followed by one that goes on: with the same names, ports and SSRCs,
+// and with the groups and receivers that are still in the kernel, which forwards meanwhile.
 
 // state is what a server's successor has to know beyond what the kernel keeps.
 type state struct {

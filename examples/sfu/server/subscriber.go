@@ -9,8 +9,8 @@ import (
 	"github.com/pion/rtcp"
 )
 
-// Subscriber gets one stream at a time, from a port of its own, under an SSRC and in numbers that stay the same whatever
-// stream that is.
+// Subscriber gets one stream at a time, from a port of its own, under an SSRC and in numbers that stay the same
+// whatever stream that is.
 type Subscriber struct {
 	name        string
 	s           *Server
