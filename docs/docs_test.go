@@ -95,7 +95,8 @@ func TestLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	links := 0
-	for _, file := range append(files, "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../SECURITY.md", "../LICENSES/README.md", "../golden/README.md") {
+	for _, file := range append(files, "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md", "../SECURITY.md",
+		"../LICENSES/README.md", "../golden/README.md") {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -189,7 +190,8 @@ func compiles(t *testing.T, files map[string]string) {
 	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./readme").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-overlay", filepath.Join(dir, "overlay.json"), "./readme").
+		CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s\n%s", err, out, shown)
 	}
 }
@@ -259,7 +261,8 @@ func TestReasons(t *testing.T) {
 	if len(seen) < 50 {
 		t.Fatalf("only %d reasons are listed", len(seen))
 	}
-	kinds := map[ir.ReasonKind]string{ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Punted: "up", ir.Fault: "fault", ir.Copied: "copy", ir.Declined: "declined"}
+	kinds := map[ir.ReasonKind]string{ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Punted: "up",
+		ir.Fault: "fault", ir.Copied: "copy", ir.Declined: "declined"}
 	check := func(what string, s *spec.Spec, plan *ir.Plan) {
 		names := reasonNames(s)
 		for _, p := range plan.Programs {
@@ -276,7 +279,8 @@ func TestReasons(t *testing.T) {
 			}
 		}
 	}
-	for _, pattern := range []string{"../examples/*/spec.cue", "../golden/*/spec.cue", "../internal/test/fuzz/testdata/specs/*/spec.cue"} {
+	for _, pattern := range []string{"../examples/*/spec.cue", "../golden/*/spec.cue",
+		"../internal/test/fuzz/testdata/specs/*/spec.cue"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatal(pattern, err)

@@ -89,14 +89,16 @@ func TestGuideFirstSteps(t *testing.T) {
 		}
 		return re.ReplaceAllLiteralString(text, by)
 	}
-	text := replace(strings.ReplaceAll(string(starter), "NAME", "tunnel"), `(?s)headers: tag: fields: \[.*?\n\]\n`, pieces[0][1])
+	text := replace(strings.ReplaceAll(string(starter), "NAME", "tunnel"), `(?s)headers: tag: fields: \[.*?\n\]\n`,
+		pieces[0][1])
 	s, diags := spec.Load("tunnel.cue", []byte(text))
 	if err := diags.Err(); err != nil {
 		t.Fatal(err)
 	}
 	_, diags = gen.Compile(s)
 	all := diags.All()
-	if len(all) != 1 || !strings.Contains(part, "error["+string(all[0].Code)+"]: "+all[0].Message+"\n") || !strings.Contains(part, "   = "+all[0].Hint+"\n") {
+	if len(all) != 1 || !strings.Contains(part,
+		"error["+string(all[0].Code)+"]: "+all[0].Message+"\n") || !strings.Contains(part, "   = "+all[0].Hint+"\n") {
 		t.Fatalf("not what the guide shows: %v", all)
 	}
 	if strings.Contains(all[0].Hint, "low(") {

@@ -28,8 +28,8 @@ func (a *app) buildCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build SPEC",
 		Short: "Compile a spec: write its C, its object and its Go package",
-		Long: `Writes relay.bpf.c, fastrelay.h, relay_bpfel.o, relay.go and a manifest that lists them, into a folder beside the spec.
-The folder has the name of the Go package; with -o, the package has the name of the folder. Files of an earlier
+		Long: `Writes relay.bpf.c, fastrelay.h, relay_bpfel.o, relay.go and a manifest that lists them, into a folder beside the
+spec. The folder has the name of the Go package; with -o, the package has the name of the folder. Files of an earlier
 build that are no longer needed are removed; files that no build has written are never changed.
 
 Warnings (unused declarations) go to standard error, also with -q, and don't stop the build.
@@ -44,8 +44,10 @@ With --check nothing is written. Exit status: 0 if the folder is up to date, 2 i
 		RunE: func(cmd *cobra.Command, args []string) error { return a.build(cmd.Context(), args[0], opt) },
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&opt.Dir, "output", "o", "", "the folder to write to (default: beside the spec, with the package's name)")
-	flags.StringVar(&opt.Package, "package", "", "the name of the Go package (default: the name of -o's folder, else the spec's name and relay)")
+	flags.StringVarP(&opt.Dir, "output", "o", "",
+		"the folder to write to (default: beside the spec, with the package's name)")
+	flags.StringVar(&opt.Package, "package", "",
+		"the name of the Go package (default: the name of -o's folder, else the spec's name and relay)")
 	flags.BoolVar(&opt.check, "check", false, "write nothing; report whether the output is up to date")
 	flags.BoolVarP(&opt.quiet, "quiet", "q", false, "print nothing on success but warnings")
 	flags.BoolVar(&opt.plan, "plan", false, "print the plan, and write nothing")
@@ -135,7 +137,8 @@ func summarise(r *build.Result) (*summary, error) {
 	}
 	s := &summary{
 		Name: p.Name, Kernel: version(p.Kernel), Needs: []string{}, Clang: r.Clang, Dir: r.Dir, Package: r.Package,
-		Warnings: r.Warnings, Tables: len(p.Tables), Sessions: len(p.Sessions), Groups: len(p.Groups), Events: len(p.Events), parts: parts(p),
+		Warnings: r.Warnings, Tables: len(p.Tables), Sessions: len(p.Sessions),
+		Groups: len(p.Groups), Events: len(p.Events), parts: parts(p),
 	}
 	for _, n := range p.Needs {
 		if n.Version == p.Kernel && !slices.Contains(s.Needs, n.What) {
@@ -232,7 +235,8 @@ func (a *app) check(r *build.Result, opt buildOptions) error {
 		return nil
 	case opt.format == "json":
 	case d.OnlyClang:
-		fmt.Fprintf(a.err, "%s: only the clang version differs: the object was made by %s, this machine has %s\n", r.Dir, d.Compilers[0], d.Compilers[1])
+		fmt.Fprintf(a.err, "%s: only the clang version differs: the object was made by %s, this machine has %s\n", r.Dir,
+			d.Compilers[0], d.Compilers[1])
 	default:
 		for _, group := range []struct {
 			what  string

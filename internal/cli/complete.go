@@ -49,7 +49,8 @@ func assigned(names func(*spec.Spec) []spec.Name, values func() []string) cobra.
 	return func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 		name, _, ok := strings.Cut(begun, "=")
 		if !ok {
-			return namesIn(cmd.Context(), args, begun, "=", names), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+			const directive = cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+			return namesIn(cmd.Context(), args, begun, "=", names), directive
 		}
 		var out []string
 		for _, v := range values() {

@@ -56,7 +56,9 @@ func (a *app) json(v any) error {
 }
 
 // marks are printed before a check: lower case for what is fine, capitals for what is missing.
-var marks = map[doctor.Status]string{doctor.OK: "ok     ", doctor.Info: "       ", doctor.Warning: "warning", doctor.Missing: "MISSING"}
+var marks = map[doctor.Status]string{
+	doctor.OK: "ok     ", doctor.Info: "       ", doctor.Warning: "warning", doctor.Missing: "MISSING",
+}
 
 func (a *app) checks(checks []doctor.Check) {
 	var missing []string

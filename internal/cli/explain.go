@@ -73,7 +73,8 @@ func (a *app) explainCode(arg string) error {
 		for _, i := range diag.Infos() {
 			codes = append(codes, string(i.Code))
 		}
-		d := &diag.Diagnostic{Code: codeCode, Message: fmt.Sprintf("unknown code %q", arg), Hint: "fastrelay-gen explain lists all codes"}
+		d := &diag.Diagnostic{Code: codeCode, Message: fmt.Sprintf("unknown code %q", arg),
+			Hint: "fastrelay-gen explain lists all codes"}
 		if n := spell.Nearest(strings.ToUpper(arg), codes); n != "" {
 			d.Hint = fmt.Sprintf("did you mean %s? %s", n, d.Hint)
 		}
@@ -129,7 +130,8 @@ func (a *app) explainSpec(ctx context.Context, file string) error {
 			}
 			stack = append(stack, name)
 		}
-		fmt.Fprintf(a.out, "\nprogram %s  %s  %s  %s\n", p.Name.Value, p.Hook, strings.Join(stack, " "), plural(len(p.Rules), "rule"))
+		fmt.Fprintf(a.out, "\nprogram %s  %s  %s  %s\n", p.Name.Value, p.Hook, strings.Join(stack, " "),
+			plural(len(p.Rules), "rule"))
 		width := 0
 		for _, reason := range r.Plan.Programs[i].Reasons {
 			width = max(width, len(reason.Name))

@@ -39,7 +39,8 @@ tests pass, and it runs without changes. An existing spec is never replaced.`,
 func (a *app) initialise(name string) error {
 	if !namePattern.MatchString(name) {
 		return &diag.Diagnostic{Code: codeName, Message: fmt.Sprintf("%q is not a name", name),
-			Hint: "a name consists of lower-case letters, digits and underscores, and begins with a letter: " + suggestName(name)}
+			Hint: "a name consists of lower-case letters, digits and underscores, and begins with a letter: " +
+				suggestName(name)}
 	}
 	path := filepath.Join(name, "spec.cue")
 	if err := os.MkdirAll(name, 0o755); err != nil {

@@ -93,7 +93,8 @@ func runError(err error) error {
 	case errors.As(err, &collision), errors.As(err, &exists), errors.As(err, &full):
 		return &diag.Diagnostic{Code: codeRun, Message: err.Error()}
 	}
-	return &diag.Diagnostic{Code: codeRun, Message: err.Error(), Hint: "fastrelay-gen doctor shows what this machine has and lacks"}
+	return &diag.Diagnostic{Code: codeRun, Message: err.Error(),
+		Hint: "fastrelay-gen doctor shows what this machine has and lacks"}
 }
 
 // serve fills the tables and groups, attaches, and shows counters until ctx ends. The tables are filled first, so
@@ -317,7 +318,8 @@ func (w *watcher) look(now time.Time) ([]rate, error) {
 		for i, n := range counts {
 			reason := p.Desc().Reasons[i]
 			all = append(all, tally{
-				program: p.Name(), kind: reason.Kind.String(), reason: reason.Name, doc: reason.Doc, packets: n.Packets, bytes: n.Bytes,
+				program: p.Name(), kind: reason.Kind.String(), reason: reason.Name, doc: reason.Doc,
+				packets: n.Packets, bytes: n.Bytes,
 			})
 		}
 	}

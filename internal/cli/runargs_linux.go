@@ -38,7 +38,8 @@ func parseRun(desc *abi.Desc, opt runOptions) (*runInput, error) {
 	for _, text := range opt.attach {
 		program, iface, ok := strings.Cut(text, "=")
 		if !ok || program == "" || iface == "" {
-			return nil, usage("--attach %q isn't PROGRAM=INTERFACE", text).hint("for example --attach %s=eth0", desc.Programs[0].Name)
+			return nil, usage("--attach %q isn't PROGRAM=INTERFACE", text).
+				hint("for example --attach %s=eth0", desc.Programs[0].Name)
 		}
 		if findProgram(desc, program) == nil {
 			return nil, unknown("program", program, programNames(desc))
@@ -134,7 +135,8 @@ func (m member) mayBeLeftOut() bool {
 func (in *runInput) session(desc *abi.Desc, text string) error {
 	kind, rest, ok := strings.Cut(text, "=")
 	if !ok {
-		return usage("--session %q isn't KIND=FIELD=VALUE…", text).hint("for example --session 'flow=client=198.51.100.7:40001 id=7'")
+		return usage("--session %q isn't KIND=FIELD=VALUE…", text).
+			hint("for example --session 'flow=client=198.51.100.7:40001 id=7'")
 	}
 	var names []string
 	for _, s := range desc.Sessions {
@@ -152,7 +154,8 @@ func (in *runInput) session(desc *abi.Desc, text string) error {
 		}
 		for i, v := range fields {
 			if v == nil {
-				return usage("--session %s has no %s", kind, members[i].name).hint("a session needs all its fields: %s", memberNames(members))
+				return usage("--session %s has no %s", kind, members[i].name).
+					hint("a session needs all its fields: %s", memberNames(members))
 			}
 		}
 		in.sessions = append(in.sessions, sessionInput{kind, fields, text})
@@ -164,7 +167,8 @@ func (in *runInput) session(desc *abi.Desc, text string) error {
 func (in *runInput) row(desc *abi.Desc, text string) error {
 	table, rest, ok := strings.Cut(text, "=")
 	if !ok {
-		return usage("--row %q isn't TABLE=MEMBER=VALUE…", text).hint("for example --row 'routes=dst=203.0.113.0/24 fast=192.0.2.1'")
+		return usage("--row %q isn't TABLE=MEMBER=VALUE…", text).
+			hint("for example --row 'routes=dst=203.0.113.0/24 fast=192.0.2.1'")
 	}
 	var names []string
 	for _, t := range desc.Tables {

@@ -25,8 +25,8 @@ func (a *app) runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run SPEC {--attach PROGRAM=INTERFACE | --traffic}",
 		Short: "Load and attach a relay, and show its counters until it is stopped",
-		Long: `Compiles the spec in memory, loads it, opens the given sessions and groups of receivers, attaches the given programs, and
-shows live counters. Ctrl-C or SIGTERM detaches everything and unloads the relay.
+		Long: `Compiles the spec in memory, loads it, opens the given sessions and groups of receivers, attaches the given
+programs, and shows live counters. Ctrl-C or SIGTERM detaches everything and unloads the relay.
 
 With --traffic the relay runs in a network namespace between two others, client and peer, which send the packets of the
 spec's tests in turn. It has the settings, sessions, rows and groups of the tests, unless some are given; a test that
@@ -58,20 +58,25 @@ priority level all get the same value.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&opt.attach, "attach", nil, "attach a program to an interface: PROGRAM=INTERFACE (may be repeated)")
+	flags.StringArrayVar(&opt.attach, "attach", nil,
+		"attach a program to an interface: PROGRAM=INTERFACE (may be repeated)")
 	flags.BoolVar(&opt.traffic, "traffic", false, "send the packets of the spec's tests, in network namespaces")
 	flags.IntVar(&opt.rate, "rate", defaultRate, "packets a second that --traffic sends")
 	flags.StringArrayVar(&opt.settings, "set", nil, "give a setting a value: SETTING=VALUE (may be repeated)")
-	flags.StringArrayVar(&opt.sessions, "session", nil, "open a session: 'KIND=FIELD=VALUE FIELD=VALUE…' (may be repeated)")
-	flags.StringArrayVar(&opt.rows, "row", nil, "put a row into a table: 'TABLE=MEMBER=VALUE MEMBER=VALUE…' (may be repeated)")
-	flags.StringArrayVar(&opt.receivers, "receiver", nil, "put a receiver into a group: 'GROUP=KEY=VALUE… / FIELD=VALUE…' (may be repeated)")
+	flags.StringArrayVar(&opt.sessions, "session", nil,
+		"open a session: 'KIND=FIELD=VALUE FIELD=VALUE…' (may be repeated)")
+	flags.StringArrayVar(&opt.rows, "row", nil,
+		"put a row into a table: 'TABLE=MEMBER=VALUE MEMBER=VALUE…' (may be repeated)")
+	flags.StringArrayVar(&opt.receivers, "receiver", nil,
+		"put a receiver into a group: 'GROUP=KEY=VALUE… / FIELD=VALUE…' (may be repeated)")
 	flags.BoolVar(&opt.events, "events", false, "print the records that programs emit as they come")
 	formatFlag(cmd, &opt.format)
 	flags.BoolVar(&opt.once, "once", false, "print the counters once, after a second or --duration, and stop")
 	flags.DurationVar(&opt.duration, "duration", 0, "stop after this time (for example 30s)")
 	completeFlags(cmd, map[string]cobra.CompletionFunc{
-		"attach": assigned(programsOf, devices), "set": assigned(settingsOf, noValues), "session": assigned(sessionsOf, noValues),
-		"row": assigned(tablesOf, noValues), "receiver": assigned(groupsOf, noValues),
+		"attach": assigned(programsOf, devices), "set": assigned(settingsOf, noValues),
+		"session": assigned(sessionsOf, noValues),
+		"row":     assigned(tablesOf, noValues), "receiver": assigned(groupsOf, noValues),
 	})
 	return cmd
 }

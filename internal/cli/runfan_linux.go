@@ -165,7 +165,8 @@ func receiverTallies(receivers []*receiver, levels int) ([]tally, error) {
 		for _, r := range v.refusals {
 			label += r.text(levels)
 		}
-		out = append(out, tally{program: v.name, kind: kindReceiver, reason: kindReceiver, doc: label, packets: u.Packets, bytes: u.Bytes})
+		out = append(out, tally{program: v.name, kind: kindReceiver, reason: kindReceiver, doc: label, packets: u.Packets,
+			bytes: u.Bytes})
 	}
 	return out, nil
 }
@@ -192,7 +193,8 @@ func (r refusal) text(levels int) string {
 func lostTallies(relay *runtime.Relay) []tally {
 	var out []tally
 	for i, e := range relay.Desc().Events {
-		out = append(out, tally{program: "events", kind: kindLost, reason: e.Name, doc: "lost: " + e.Name, packets: relay.Lost(i + 1)})
+		out = append(out, tally{program: "events", kind: kindLost, reason: e.Name, doc: "lost: " + e.Name,
+			packets: relay.Lost(i + 1)})
 	}
 	return out
 }

@@ -24,7 +24,8 @@ type receiverInput struct {
 }
 
 // receiverForm is said wherever the form of --receiver is wrong.
-const receiverForm = "for example --receiver 'subscribers=publisher=192.0.2.2:5004 ssrc=7 / local=192.0.2.1:5004 remote=203.0.113.2:6000'"
+const receiverForm = "for example --receiver 'subscribers=publisher=192.0.2.2:5004 ssrc=7 / " +
+	"local=192.0.2.1:5004 remote=203.0.113.2:6000'"
 
 // receiver reads 'GROUP=KEY=V KEY=V / FIELD=V FIELD=V'. The key is before the slash, since a key and a receiver may
 // have members of the same name. Receivers with the same key are one group.
@@ -71,7 +72,8 @@ func receiverKey(g *abi.Group, words []string) ([]any, error) {
 	}
 	for i, m := range members {
 		if key[i] == nil {
-			return nil, usage("--receiver %s has no %s before the /", g.Name, m.name).hint("the key of %s is %s", g.Name, memberNames(members))
+			return nil, usage("--receiver %s has no %s before the /", g.Name, m.name).
+				hint("the key of %s is %s", g.Name, memberNames(members))
 		}
 	}
 	return key, nil
@@ -86,7 +88,8 @@ func receiverValues(g *abi.Group, words []string) (*receiverInput, error) {
 	v := &receiverInput{}
 	for i, m := range members {
 		if all[i] == nil && !m.mayBeLeftOut() {
-			return nil, usage("--receiver %s has no %s after the /", g.Name, m.name).hint("a receiver of %s has %s", g.Name, memberNames(members))
+			return nil, usage("--receiver %s has no %s after the /", g.Name, m.name).
+				hint("a receiver of %s has %s", g.Name, memberNames(members))
 		}
 		if m.isState() {
 			v.state = append(v.state, all[i])

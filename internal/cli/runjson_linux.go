@@ -83,7 +83,8 @@ func (w *watcher) snapshot(now time.Time) error {
 		if err != nil {
 			return err
 		}
-		out := receiverSnapshot{Name: v.name, To: v.to, Copies: u.Packets, Bytes: u.Bytes, Declined: u.Declined, Failed: u.Failed, Refused: map[string][]uint64{}}
+		out := receiverSnapshot{Name: v.name, To: v.to, Copies: u.Packets, Bytes: u.Bytes, Declined: u.Declined,
+			Failed: u.Failed, Refused: map[string][]uint64{}}
 		for _, r := range v.refusals {
 			for level := range max(d.Levels, 1) {
 				out.Refused[r.name] = append(out.Refused[r.name], r.refused(level))

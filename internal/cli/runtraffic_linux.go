@@ -49,7 +49,8 @@ func checkTrafficFlags(opt runOptions) error {
 		return usage("no program is attached to an interface").hint("--attach PROGRAM=INTERFACE").
 			hint("or --traffic, for a network of its own and the packets of the spec's tests").see("fastrelay-gen run --help")
 	case opt.traffic && len(opt.attach) > 0:
-		return usage("--traffic makes a network of its own, and --attach names an interface of this machine").hint("give one of the two")
+		return usage("--traffic makes a network of its own, and --attach names an interface of this machine").
+			hint("give one of the two")
 	case opt.traffic && opt.rate < 1:
 		return usage("--rate %d: the rate is in packets a second, at least 1", opt.rate)
 	}
@@ -84,7 +85,8 @@ func newTraffic(r *build.Result, opt *runOptions) (*traffic, error) {
 		}
 	}
 	if !slices.ContainsFunc(t.tests, func(test *trafficTest) bool { return test.leftOut == "" }) {
-		return nil, usage("no test of the spec has a packet that can be sent").hint("%q: %s", t.tests[0].Test.Name.Value, t.tests[0].leftOut)
+		return nil, usage("no test of the spec has a packet that can be sent").
+			hint("%q: %s", t.tests[0].Test.Name.Value, t.tests[0].leftOut)
 	}
 	for i, p := range t.programs() {
 		opt.attach = append(opt.attach, p.Name+"="+lab.DeviceName(t.devices()[i]))
@@ -200,7 +202,8 @@ func (t *traffic) row(src *spec.TestRow, opt *runOptions) piece {
 	table := t.plan.Tables[slices.IndexFunc(t.plan.Tables, func(t *ir.Table) bool { return t.Name == src.Table.Value })]
 	key, value := membersText(&table.Key, src.Values), membersText(&table.Value, src.Values)
 	return piece{
-		flag: &opt.rows, texts: []string{strings.TrimSpace(table.Name + "=" + key + " " + value)}, keys: []string{table.Name + " " + key},
+		flag: &opt.rows, texts: []string{strings.TrimSpace(table.Name + "=" + key + " " + value)},
+		keys: []string{table.Name + " " + key},
 	}
 }
 
@@ -302,7 +305,8 @@ func leaves(p *ir.Program) bool { return p.Hook == "tc/egress" }
 // open makes the network.
 func (t *traffic) open() (err error) {
 	c := lab.Config{
-		RelayMAC: packet.DefaultDestination, FarMAC: packet.DefaultSource, Hosts: map[netip.Addr]int{}, Forward: testrun.UsesRoutes(t.plan),
+		RelayMAC: packet.DefaultDestination, FarMAC: packet.DefaultSource, Hosts: map[netip.Addr]int{},
+		Forward: testrun.UsesRoutes(t.plan),
 	}
 	for i, p := range t.programs() {
 		device := t.devices()[i]
@@ -316,7 +320,8 @@ func (t *traffic) open() (err error) {
 	}
 	if t.net, err = lab.New(c); errors.Is(err, lab.ErrNotRoot) {
 		return &diag.Diagnostic{
-			Code: codeRun, Message: "--traffic makes network namespaces, which needs root", Hint: "sudo fastrelay-gen run … --traffic",
+			Code: codeRun, Message: "--traffic makes network namespaces, which needs root",
+			Hint: "sudo fastrelay-gen run … --traffic",
 		}
 	}
 	return runErrorOrNil(err)
@@ -355,7 +360,8 @@ func (t *traffic) send(ctx context.Context, receivers []*receiver) error {
 		}
 	}
 	if len(frames) == 0 {
-		return &diag.Diagnostic{Code: codeRun, Message: fmt.Sprintf("no packet can be sent: test %q: %s", t.tests[0].Test.Name.Value, t.tests[0].leftOut)}
+		return &diag.Diagnostic{Code: codeRun, Message: fmt.Sprintf("no packet can be sent: test %q: %s",
+			t.tests[0].Test.Name.Value, t.tests[0].leftOut)}
 	}
 	if err := t.net.Send(frames, t.rate); err != nil {
 		return runError(err)
@@ -411,7 +417,8 @@ func (t *traffic) text() string {
 			fmt.Fprintf(&leftOut, "left out: %q: %s\n", test.Test.Name.Value, test.leftOut)
 		}
 	}
-	return fmt.Sprintf("network: %s, in network namespaces that are removed at the end\ntraffic: the packets of %s, %s packets a second in all\n%s",
+	return fmt.Sprintf("network: %s, in network namespaces that are removed at the end\n"+
+		"traffic: the packets of %s, %s packets a second in all\n%s",
 		t.net.Topology(), plural(sent, "test"), thousands(uint64(t.rate)), &leftOut)
 }
 
@@ -433,7 +440,8 @@ func arrivalTallies(t *traffic) []tally {
 	}
 	var out []tally
 	for _, a := range t.net.Arrived() {
-		out = append(out, tally{program: "at " + a.Host, kind: kindArrived, reason: a.String(), doc: a.String(), packets: a.Packets, bytes: a.Bytes})
+		out = append(out, tally{program: "at " + a.Host, kind: kindArrived, reason: a.String(), doc: a.String(),
+			packets: a.Packets, bytes: a.Bytes})
 	}
 	return out
 }

@@ -83,7 +83,8 @@ func table(rates []rate) string {
 				name = r.program
 			}
 			shown = true
-			fmt.Fprintf(&b, "%-*s %12s %10.1f %14s  %s\n", width, name, thousands(uint64(r.packetsPerSecond+0.5)), r.bitsPerSecond/1e6, thousands(r.packets), label(r.tally))
+			fmt.Fprintf(&b, "%-*s %12s %10.1f %14s  %s\n", width, name, thousands(uint64(r.packetsPerSecond+0.5)),
+				r.bitsPerSecond/1e6, thousands(r.packets), label(r.tally))
 		}
 		if !shown && rates[i].kind != kindLost {
 			fmt.Fprintf(&b, "%-*s %12s %10.1f %14s  no packet yet\n", width, rates[i].program, "0", 0.0, "0")
@@ -165,7 +166,8 @@ func (v *view) redraw(w io.Writer, text string, height int) error {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	if height > 2 && len(lines) > height-2 {
 		shown := height - 3
-		lines = append(lines[:shown:shown], fmt.Sprintf("… %s more; a higher terminal, --format json and the end of the run show all", plural(len(lines)-shown, "line")))
+		lines = append(lines[:shown:shown], fmt.Sprintf("… %s more; a higher terminal, --format json and the end of the run show all",
+			plural(len(lines)-shown, "line")))
 	}
 	var b strings.Builder
 	if v.lines > 0 {

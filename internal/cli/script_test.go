@@ -103,7 +103,8 @@ func udp(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	payload, err := hex.DecodeString(args[3])
 	ts.Check(err)
-	from, to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(args[1])), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(args[2]))
+	from := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(args[1]))
+	to := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(args[2]))
 	ts.Check(host.Do(func() error {
 		c, err := net.DialUDP("udp", from, to)
 		if err != nil {

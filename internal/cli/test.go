@@ -26,8 +26,8 @@ func (a *app) testCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "test SPEC...",
 		Short: "Run the tests of specs, in the model or in the kernel",
-		Long: `Runs the tests of a spec. A test has the state before, a packet, and the expected result. The reference model needs no
-rights. With --kernel, the tests run in the model and then in the kernel, with the compiled program (root). Tests that
+		Long: `Runs the tests of a spec. A test has the state before, a packet, and the expected result. The reference model
+needs no rights. With --kernel, the tests run in the model and then in the kernel, with the compiled program (root). Tests that
 can't run in the kernel (a VLAN tag in the metadata, a route) are listed, and run in the model only.
 
 Exit status 1 if a test fails.`,
@@ -65,7 +65,8 @@ type testResult struct {
 	Differences []string `json:"differences,omitempty"`
 }
 
-var statusWords = map[spectest.Status]string{spectest.Passed: "passed", spectest.Failed: "failed", spectest.NotShown: "not shown"}
+var statusWords = map[spectest.Status]string{spectest.Passed: "passed", spectest.Failed: "failed",
+	spectest.NotShown: "not shown"}
 
 func (a *app) test(ctx context.Context, files []string, opt testOptions) error {
 	pattern, err := regexp.Compile(opt.run)
@@ -99,7 +100,8 @@ func (a *app) test(ctx context.Context, files []string, opt testOptions) error {
 }
 
 // testFile runs the tests of one spec and returns how many there are, and whether one failed.
-func (a *app) testFile(ctx context.Context, file string, pattern *regexp.Regexp, opt testOptions, results *[]testResult) (int, bool, error) {
+func (a *app) testFile(ctx context.Context, file string, pattern *regexp.Regexp, opt testOptions,
+	results *[]testResult) (int, bool, error) {
 	var r *build.Result
 	var err error
 	if opt.kernel {
@@ -127,7 +129,8 @@ func (a *app) testFile(ctx context.Context, file string, pattern *regexp.Regexp,
 	}
 	for _, run := range runs {
 		for _, o := range run.outcomes {
-			*results = append(*results, testResult{file, o.Name, o.Program, o.Pos.Line, run.in, statusWords[o.Status], o.Why, o.Differences})
+			*results = append(*results, testResult{file, o.Name, o.Program, o.Pos.Line, run.in, statusWords[o.Status], o.Why,
+				o.Differences})
 		}
 	}
 	return len(s.Tests), a.outcomes(file, s, runs, opt), ctx.Err()
@@ -180,7 +183,8 @@ func (a *app) outcomes(file string, s *spec.Spec, runs []testRun, opt testOption
 	if failed {
 		word = "FAIL"
 	}
-	line := fmt.Sprintf("%s %s  %s in %s", word, filepath.ToSlash(file), plural(len(s.Tests), "test"), strings.Join(places, " and "))
+	line := fmt.Sprintf("%s %s  %s in %s", word, filepath.ToSlash(file), plural(len(s.Tests), "test"), strings.Join(places,
+		" and "))
 	if len(hidden) > 0 {
 		line += "; " + strings.Join(hidden, ", ")
 		if !opt.verbose {

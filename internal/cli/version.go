@@ -68,7 +68,8 @@ func (a *app) version(ctx context.Context, format string) error {
 	if format == "json" {
 		return a.json(v)
 	}
-	fmt.Fprintf(a.out, "fastrelay-gen  %s (language %d, runtime contract %d, %s)\nclang          %s\nkernel         %s\n", v.Module, v.Language, v.Runtime, v.Go, v.Clang, v.Kernel)
+	fmt.Fprintf(a.out, "fastrelay-gen  %s (language %d, runtime contract %d, %s)\nclang          %s\nkernel         %s\n",
+		v.Module, v.Language, v.Runtime, v.Go, v.Clang, v.Kernel)
 	return nil
 }
 
@@ -90,7 +91,8 @@ func (a *app) completionCommand(root *cobra.Command) *cobra.Command {
 			case "fish":
 				return root.GenFishCompletion(a.out, true)
 			}
-			return usage("no completion for %q", args[0]).nearest(args[0], cmd.ValidArgs, "").hint("shells are bash, zsh and fish")
+			return usage("no completion for %q", args[0]).nearest(args[0], cmd.ValidArgs, "").
+				hint("shells are bash, zsh and fish")
 		},
 	}
 }

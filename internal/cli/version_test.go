@@ -12,7 +12,8 @@ func TestModuleVersion(t *testing.T) {
 		want string
 	}{
 		{debug.BuildInfo{Main: debug.Module{Version: "v0.1.0"}}, "v0.1.0"},
-		{debug.BuildInfo{Main: debug.Module{Version: "v0.1.1-0.20261122064300-abc123+dirty"}, Settings: commit}, "v0.1.1-0.20261122064300-abc123+dirty"},
+		{debug.BuildInfo{Main: debug.Module{Version: "v0.1.1-0.20261122064300-abc123+dirty"}, Settings: commit},
+			"v0.1.1-0.20261122064300-abc123+dirty"},
 		{debug.BuildInfo{Main: debug.Module{Version: "(devel)"}, Settings: commit}, "(devel) abc123"},
 		{debug.BuildInfo{}, "(devel)"},
 	} {

@@ -135,7 +135,8 @@ func TestRenderJSON(t *testing.T) {
 // Warnings are shown, and don't make an error of a list.
 func TestWarnings(t *testing.T) {
 	list := cases()["warning"]
-	if list.Len() != 1 || list.Warnings().Len() != 0 || len(list.Warnings().All()) != 2 || list.Err() == nil || list.Warnings().Err() != nil {
+	if list.Len() != 1 || list.Warnings().Len() != 0 || len(list.Warnings().
+		All()) != 2 || list.Err() == nil || list.Warnings().Err() != nil {
 		t.Errorf("%d errors and %d warnings", list.Len(), len(list.Warnings().All()))
 	}
 	var b bytes.Buffer

@@ -107,9 +107,11 @@ func rights() Check {
 		c.Status, c.Found = OK, "may load and attach programs"
 		return c
 	}
-	c.Do = "run with sudo, or give the program capabilities: setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon+ep PROGRAM"
+	c.Do = "run with sudo, or give the program capabilities: " +
+		"setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon+ep PROGRAM"
 	if len(lacking) == 0 {
-		c.Status, c.Found = Warning, "may load and attach programs, but lacks CAP_NET_RAW: only the kernel's path MTUs are known"
+		c.Status, c.Found = Warning, "may load and attach programs, but lacks CAP_NET_RAW: "+
+			"only the kernel's path MTUs are known"
 		return c
 	}
 	c.Status = Missing
@@ -179,7 +181,8 @@ func interfaces() []Check {
 		checks = append(checks, c)
 	}
 	if len(checks) == 0 {
-		return []Check{{Name: "interfaces", Needed: "run", Status: Warning, Found: "none but the loopback", Do: "a relay needs a device to attach to"}}
+		return []Check{{Name: "interfaces", Needed: "run", Status: Warning, Found: "none but the loopback",
+			Do: "a relay needs a device to attach to"}}
 	}
 	return checks
 }

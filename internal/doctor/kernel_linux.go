@@ -23,11 +23,15 @@ func system() []Check {
 // featureChecks asks the kernel for what relays use.
 func featureChecks() []Check {
 	return []Check{
-		probe("tc programs", "run", features.HaveProgramType(ebpf.SchedCLS), "needs CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"),
-		probe("bpf_redirect_neigh", "run", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRedirectNeigh), "came with Linux 5.10"),
+		probe("tc programs", "run", features.HaveProgramType(ebpf.SchedCLS),
+			"needs CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_BPF"),
+		probe("bpf_redirect_neigh", "run", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnRedirectNeigh),
+			"came with Linux 5.10"),
 		tcx(),
-		probe("bpf_loop", "", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnLoop), "came with Linux 5.17; fan_out needs it"),
-		probe("maps of maps", "", features.HaveMapType(ebpf.HashOfMaps), "needs a kernel that can put a map into a map; fan_out needs it"),
+		probe("bpf_loop", "", features.HaveProgramHelper(ebpf.SchedCLS, asm.FnLoop),
+			"came with Linux 5.17; fan_out needs it"),
+		probe("maps of maps", "", features.HaveMapType(ebpf.HashOfMaps),
+			"needs a kernel that can put a map into a map; fan_out needs it"),
 		probe("atomics with results", "", atomics(), "came with Linux 5.12; admit, alloc and translate need them"),
 		probe("ring buffer", "", ringBuffer(), "came with Linux 5.8; events need it"),
 	}
@@ -144,6 +148,7 @@ func backlog() Check {
 		c.Found = "unknown: not readable here"
 		return c
 	}
-	c.Found = fmt.Sprintf("%s packets (net.core.netdev_max_backlog); copies of one packet to more receivers over veth are refused", strings.TrimSpace(string(text)))
+	c.Found = fmt.Sprintf("%s packets (net.core.netdev_max_backlog); "+
+		"copies of one packet to more receivers over veth are refused", strings.TrimSpace(string(text)))
 	return c
 }

@@ -59,7 +59,8 @@ func (n *Network) open(c Config) (err error) {
 		return err
 	}
 	for device := range max(c.Devices, defaultDevice+1) {
-		host, err := newNamespace(HostName(device), [2]string{"ipv6/conf/all/disable_ipv6", "1"}, [2]string{"ipv6/conf/default/disable_ipv6", "1"})
+		host, err := newNamespace(HostName(device), [2]string{"ipv6/conf/all/disable_ipv6", "1"},
+			[2]string{"ipv6/conf/default/disable_ipv6", "1"})
 		if err != nil {
 			return err
 		}
@@ -135,7 +136,8 @@ var gateways = []netip.Addr{
 func (n *Network) routes(c Config) error {
 	for _, gateway := range gateways {
 		for _, index := range n.index {
-			neighbour := &netlink.Neigh{LinkIndex: index, IP: gateway.AsSlice(), HardwareAddr: c.FarMAC[:], State: netlink.NUD_PERMANENT}
+			neighbour := &netlink.Neigh{LinkIndex: index, IP: gateway.AsSlice(), HardwareAddr: c.FarMAC[:],
+				State: netlink.NUD_PERMANENT}
 			if err := n.relay.links.NeighSet(neighbour); err != nil && !noIPv6(gateway, err) {
 				return fmt.Errorf("neighbour %v: %w", gateway, err)
 			}

@@ -81,8 +81,8 @@ func (r *receiver) run() {
 	}
 }
 
-// next counts the next frame, and reports whether there is one. A frame that is no longer in the socket's queue has been counted when
-// the lock is free.
+// next counts the next frame, and reports whether there is one. A frame that is no longer in the socket's queue has
+// been counted when the lock is free.
 func (r *receiver) next(buf []byte) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -118,7 +118,8 @@ func (s *sender) send(i int) {
 		binary.NativeEndian.PutUint16(head[6:], uint16(f.SumStart))
 		binary.NativeEndian.PutUint16(head[8:], uint16(f.SumField-f.SumStart))
 	}
-	if _, err := unix.SendmsgBuffers(s.sockets[i], [][]byte{head[:], f.Data}, nil, nil, 0); err != nil && !(f.Leaves && errors.Is(err, unix.ENOBUFS)) {
+	if _, err := unix.SendmsgBuffers(s.sockets[i], [][]byte{head[:], f.Data}, nil, nil,
+		0); err != nil && !(f.Leaves && errors.Is(err, unix.ENOBUFS)) {
 		s.refused.Add(1)
 		s.first.CompareAndSwap(nil, &err)
 	}
