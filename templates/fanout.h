@@ -123,7 +123,7 @@ static __always_inline void fr_count_copies(__u32 reason, __u64 copies, __u32 le
 #ifdef FR_NEEDS_FRONT
 
 /*
- * The front of the packet as it came: what is read from it stands here, since copies are made by
+ * The front of the packet as it came: what is read from it is here, since copies are made by
  * writing to the packet. A program at ingress isn't interrupted by another one, so that there is
  * one for each processor.
  */
@@ -144,16 +144,16 @@ static __always_inline void *fr_save_front(struct __sk_buff *skb, __u32 len)
 }
 
 /*
- * What a checksum of the packet is: the same for all copies, so that none has to ask. A pending
+ * What a checksum of the packet is: the same for all copies, so that none has to ask. A partial
  * one holds the pseudo-header's sum; a full one may hold the same number by chance, and the kernel
- * tells: to a pending checksum it adds nothing but changes of the pseudo-header. It can't be asked
+ * tells: to a partial checksum it adds nothing but changes of the pseudo-header. It can't be asked
  * at odd offsets.
  */
 enum {
 	FR_SUM_FULL,
-	FR_SUM_PENDING,
+	FR_SUM_PARTIAL,
 	FR_SUM_ABSENT,
-	FR_SUM_ODD,  /* it seems to be pending, at an odd offset */
+	FR_SUM_ODD,  /* it seems to be partial, at an odd offset */
 	FR_SUM_FAULT,
 };
 
@@ -162,8 +162,8 @@ static __noinline __u32 fr_sum_kind(struct __sk_buff *skb, __u32 off, __u16 old,
 	void *p;
 
 	if (fr_facts)
-		return (__u16)fr_partial(skb) == off ? FR_SUM_PENDING : FR_SUM_FULL;
-	/* the pseudo-header of a super-packet may have another length */
+		return (__u16)fr_partial(skb) == off ? FR_SUM_PARTIAL : FR_SUM_FULL;
+	/* the pseudo-header of a GSO packet may have another length */
 	if (old != pseudo && !skb->gso_size)
 		return FR_SUM_FULL;
 	if (off & 1)
@@ -174,7 +174,7 @@ static __noinline __u32 fr_sum_kind(struct __sk_buff *skb, __u32 off, __u16 old,
 	if (p + 2 > (void *)(long)skb->data_end)
 		return FR_SUM_FAULT;
 	if (ld16(p) == old)
-		return FR_SUM_PENDING;
+		return FR_SUM_PARTIAL;
 	st16(p, old);
 	return FR_SUM_FULL;
 }
@@ -286,7 +286,7 @@ __noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, _
 	return 0;
 }
 
-/* Up to 8 bytes of the packet as a big-endian integer, zeros behind where there are fewer. */
+/* Up to 8 bytes of the packet as a big-endian integer, zeros after them where there are fewer. */
 static __noinline __u64 fr_leading(struct __sk_buff *skb, __u32 at, __u32 len)
 {
 	__u64 v = 0;
@@ -380,7 +380,7 @@ static __always_inline int fr_refills(__u64 time, __u64 rate, __u64 units)
 
 /*
  * Likewise of a credit that refills. What is spent is time: the nanoseconds that it takes to
- * refill. They come back behind FR_ADMITTED, for fr_refund.
+ * refill. They come back after FR_ADMITTED, for fr_refund.
  */
 __noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now)
 {
@@ -586,7 +586,7 @@ static __always_inline void fr_submit(struct fr_event *e, __u64 time)
 }
 
 /*
- * Likewise where more follow: whether the reader fell asleep meanwhile is asked once, behind the
+ * Likewise where more follow: whether the reader fell asleep meanwhile is asked once, after the
  * last one. Returns whether that is necessary.
  */
 static __always_inline __u64 fr_submit_more(struct fr_event *e, __u64 time)

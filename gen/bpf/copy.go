@@ -244,7 +244,7 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 		if !known {
 			pre.stopIf(s.Pos, kind+" == FR_SUM_FAULT", pre.fx.undo, pre.up(n.NoRoom))
 		}
-		full = fmt.Sprintf("%s == FR_SUM_PENDING ? %s : %s", kind, pending, full)
+		full = fmt.Sprintf("%s == FR_SUM_PARTIAL ? %s : %s", kind, pending, full)
 	}
 	rest := n.keep("__u64", name("rest"), full)
 
@@ -261,10 +261,10 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 	if covered(w.rw, s.Sum) { // another checksum wants to know what it will be
 		whole := n.keep("__u64", name("full"), whole)
 		w.line("__be16 %s = %s(%s + %s%s);", value, s.function(), whole, s.name("new_pseudo"), plusSum(w.add, own))
-		s.leaves = fmt.Sprintf("%s == FR_SUM_PENDING ? fr_fold(%s + %s) : %s", kind, rest, s.name("new_pseudo"), value)
+		s.leaves = fmt.Sprintf("%s == FR_SUM_PARTIAL ? fr_fold(%s + %s) : %s", kind, rest, s.name("new_pseudo"), value)
 	} else {
 		w.line("__be16 %s;", value)
-		w.line("if (%s == FR_SUM_PENDING)", kind)
+		w.line("if (%s == FR_SUM_PARTIAL)", kind)
 		w.line("\t%s = fr_fold(%s + %s);", value, rest, s.name("new_pseudo"))
 		w.line("else")
 		w.line("\t%s = %s(%s + %s%s);", value, s.function(), rest, s.name("new_pseudo"), plusSum(w.add, own))

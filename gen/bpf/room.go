@@ -126,7 +126,7 @@ func (w *writer) cutOff() {
 	}
 	end := w.expr(w.fwd.End)
 	w.line("")
-	w.stmt(w.fwd.Pos, "if (unlikely(len > %s)) { /* bytes behind the IP datagram */", end)
+	w.stmt(w.fwd.Pos, "if (unlikely(len > %s)) { /* bytes after the IP datagram */", end)
 	w.indent++
 	w.failIf(fmt.Sprintf("bpf_skb_change_tail(skb, %s, 0)", end))
 	w.changed = true

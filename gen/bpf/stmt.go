@@ -345,8 +345,8 @@ func (f *function) lookup(s *ir.Lookup) {
 		}
 		f.stmt(s.Pos, "found = find_%s(%s);", ident(t.Name), args)
 		if !s.Row.Optional && f.turn == nil {
-			f.stopIf(s.Pos, "found != FR_FOUND", nil, fmt.Sprintf("return fr_up(skb, found == FR_CHANGING ? %s : %s);",
-				f.prog.reasonName(s.Changing), f.prog.reasonName(s.Miss)))
+			f.unless(s.Pos, "unlikely(found == FR_CHANGING)", s.Changing)
+			f.unless(s.Pos, "found == FR_MISSING", s.Miss)
 			f.indent--
 			f.line("}")
 			return
