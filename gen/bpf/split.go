@@ -88,6 +88,9 @@ func (f *function) goOn(name string, block []ir.Stmt) string {
 // call puts a function that f ends in in front of it. It returns the call.
 func (f *function) call(g *function, result string, to *[][]string) string {
 	params, args := f.pass(g)
+	if g.turn != nil && mentions(g.lines, "same") {
+		params, args = append([]string{g.turn.same() + " *same"}, params...), append([]string{"same"}, args...)
+	}
 	if to == nil {
 		to = &f.prog.writes
 	}
