@@ -375,9 +375,10 @@ static __always_inline int prog_wrap_ipv4_rest(struct __sk_buff *skb, void *data
 		key.client.port = be16(&udp->src_port);
 		key.ssrc = be32(&rtcp->ssrc);
 		found = find_by_ssrc(&key, lease, 0, &s, now);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_wrap_changing :
-				     reason_wrap_no_by_ssrc);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_wrap_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_wrap_no_by_ssrc);
 	}
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */
@@ -701,9 +702,10 @@ static __always_inline int prog_wrap_ipv6_rest(struct __sk_buff *skb, void *data
 		key.client.port = be16(&udp->src_port);
 		key.ssrc = be32(&rtcp->ssrc);
 		found = find_by_ssrc(&key, lease, 0, &s, now);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_wrap_changing :
-				     reason_wrap_no_by_ssrc);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_wrap_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_wrap_no_by_ssrc);
 	}
 
 	/* do: [{push: {outer: {}, before: "rtcp"}}, {send: {from: "s.local", to: "s.peer"}}] */

@@ -240,7 +240,7 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 					  ipv4_dst + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0)) {
 			fr_refund(credit0, spent0);
 			return fr_up(skb, reason_forward_no_memory);
@@ -584,9 +584,10 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 		fr_put_v4(key.who.addr, ld32(ipv4->src));
 		key.who.port = be16(&udp->src_port);
 		found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_peers);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_peers);
 	}
 
 	return prog_forward_ipv4_rest(skb, data, ip_end, udp_end, p);
@@ -652,7 +653,7 @@ static __always_inline int prog_forward_ipv6_rest_send(struct __sk_buff *skb, vo
 						 msg_topic + udp_new_pseudo);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0)) {
 			fr_refund(credit0, spent0);
 			return fr_up(skb, reason_forward_no_memory);
@@ -977,9 +978,10 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		fr_put_v6(key.who.addr, ipv6->src, 0);
 		key.who.port = be16(&udp->src_port);
 		found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_peers);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_peers);
 	}
 
 	/* {match: "msg.urgent": 0xFFFF, do: [{emit: gone: who: "ip.src"}, {drop: "unwanted"}]}, */

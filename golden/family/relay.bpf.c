@@ -182,7 +182,7 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 					  ipv4_dst + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -389,9 +389,10 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 		fr_put_v4(key.server.addr, ld32(ipv4->dst));
 		key.server.port = be16(&udp->dst_port);
 		found = find_by_client(&key, lease, 0, &p, now);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_by_client);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_by_client);
 	}
 
 	/* do: [{send: {from: "p.local", to: "p.peer"}}] */
@@ -437,7 +438,7 @@ static __always_inline int prog_forward_ipv6_send(struct __sk_buff *skb, void *d
 						udp_new_pseudo);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -602,9 +603,10 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 		fr_put_v6(key.server.addr, ipv6->dst, 2);
 		key.server.port = be16(&udp->dst_port);
 		found = find_by_client(&key, lease, 0, &p, now);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_by_client);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_by_client);
 	}
 
 	/* do: [{send: {from: "p.local", to: "p.peer"}}] */

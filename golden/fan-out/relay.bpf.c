@@ -195,7 +195,7 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -249,7 +249,7 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same1 *same, st
 	/* udp.checksum */
 	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum_2;
-	if (same->kind2 == FR_SUM_PENDING)
+	if (same->kind2 == FR_SUM_PARTIAL)
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
@@ -375,7 +375,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
@@ -393,7 +393,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld32(saved_tag->stream) +
@@ -527,7 +527,7 @@ static __always_inline long prog_spread_copy3(struct prog_spread_same2 *same, st
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -580,7 +580,7 @@ static __always_inline long prog_spread_copy4(struct prog_spread_same2 *same, st
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
 	__be16 udp_checksum_2;
-	if (same->kind1 == FR_SUM_PENDING)
+	if (same->kind1 == FR_SUM_PARTIAL)
 		udp_checksum_2 = fr_fold(same->rest1 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest1 + udp_new_pseudo_2 +
@@ -710,7 +710,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -727,7 +727,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind1 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest1 = same->kind1 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest1 = same->kind1 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -

@@ -157,7 +157,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __
 					 ipv4_ttl_protocol);
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -258,9 +258,10 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 
 		fr_put_v4(key.addr, ld32(ipv4->dst));
 		found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_ways);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_ways);
 	}
 
 	/* do: [{send: via: "w.way"}] */
@@ -285,7 +286,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6_send(struct __
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -376,9 +377,10 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_ways);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_ways);
 	}
 
 	/* do: [{send: via: "w.way"}] */
@@ -556,9 +558,10 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 
 		fr_put_v4(key.addr, ld32(ipv4->dst));
 		found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_ways);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_ways);
 	}
 
 	/* do: [{send: via: "w.way"}] */
@@ -712,9 +715,10 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 
 		fr_put_v6(key.addr, ipv6->dst, 0);
 		found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_ways);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_ways);
 	}
 
 	/* do: [{send: via: "w.way"}] */

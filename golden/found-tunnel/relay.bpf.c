@@ -248,9 +248,10 @@ static __always_inline int prog_inside_ipv4_eth(struct __sk_buff *skb, void *dat
 		fr_put_v4(key.addr.addr, ld32(ipv4->src));
 		key.addr.port = be16(&udp->src_port);
 		found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_inside_changing :
-				     reason_inside_no_peers);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_inside_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_inside_no_peers);
 	}
 
 	/* do: [{set: {"inner_udp.dst_port": 9, "vxlan.vni": "p.tenant"}}, "pass"] */
@@ -461,9 +462,10 @@ static __always_inline int prog_inside_ipv6_eth(struct __sk_buff *skb, void *dat
 		fr_put_v4(key.addr.addr, ld32(ipv4->src));
 		key.addr.port = be16(&udp->src_port);
 		found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_inside_changing :
-				     reason_inside_no_peers);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_inside_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_inside_no_peers);
 	}
 	if (be16(&udp_2->checksum) == 0)
 		return fr_up(skb, reason_inside_udp_checksum);

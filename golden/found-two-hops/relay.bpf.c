@@ -187,7 +187,7 @@ static __always_inline int prog_forward_ipv4_rule_send(struct __sk_buff *skb, vo
 					  ipv4_dst + 64);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -371,7 +371,7 @@ static __always_inline int prog_forward_ipv4_rest_send(struct __sk_buff *skb, vo
 					  ipv4_dst + 64);
 	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -572,9 +572,10 @@ static __always_inline int prog_forward_ipv4(struct __sk_buff *skb, void *data, 
 
 		key.id = be16(&udp->dst_port);
 		found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_peers);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_peers);
 	}
 
 	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */
@@ -624,7 +625,7 @@ static __always_inline int prog_forward_ipv6_rule_send(struct __sk_buff *skb, vo
 						udp_new_pseudo);
 	int direct = p->hop_peer.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -811,7 +812,7 @@ static __always_inline int prog_forward_ipv6_send(struct __sk_buff *skb, void *d
 						udp_new_pseudo);
 	int direct = p->hop_peer_2.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -971,9 +972,10 @@ static __always_inline int prog_forward_ipv6(struct __sk_buff *skb, void *data, 
 
 		key.id = be16(&udp->dst_port);
 		found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_peers);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_peers);
 	}
 
 	/* {when: "p.hop_peer == 1", do: [{send: {from: "p.local", to: "p.peer"}}]}, */

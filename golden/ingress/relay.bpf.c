@@ -199,7 +199,7 @@ static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *dat
 					 ipv4_ttl_protocol);
 	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -296,9 +296,10 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 
 		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
 		found = find_ways(&key, lease, 0, &way);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_route_changing :
-				     reason_route_no_ways);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_route_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_route_no_ways);
 	}
 
 	/* do: [{send: via: "way.hop"}] */
@@ -323,7 +324,7 @@ static __always_inline int prog_route_ipv6_send(struct __sk_buff *skb, void *dat
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -410,9 +411,10 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 
 		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
 		found = find_ways(&key, lease, 0, &way);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_route_changing :
-				     reason_route_no_ways);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_route_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_route_no_ways);
 	}
 
 	/* do: [{send: via: "way.hop"}] */
@@ -581,9 +583,10 @@ static __always_inline int prog_unwrap_udp_note(struct __sk_buff *skb, void *dat
 
 		key.flow = (be16(tag->flow) << 8 | be8(tag->flow + 2));
 		found = find_ways(&key, lease, 0, &way);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_unwrap_changing :
-				     reason_unwrap_no_ways);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_unwrap_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_unwrap_no_ways);
 	}
 
 	/* do: [{pop: "tag"}, {pop: "udp"}, {pop: "outer"}, {send: via: "way.hop"}] */
@@ -808,7 +811,7 @@ static __always_inline int prog_listen_ipv4_send(struct __sk_buff *skb, void *da
 					 (__u64)ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -879,7 +882,7 @@ static __always_inline int prog_listen_ipv4_rest_send(struct __sk_buff *skb, voi
 					  old_ipv4_dst) + (__u64)ipv4_ttl_protocol + ipv4_src + 64);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -929,7 +932,7 @@ static __always_inline int prog_listen_ipv4_rest_send_2(struct __sk_buff *skb, v
 					 ipv4_ttl_protocol);
 	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -999,9 +1002,10 @@ static __always_inline int prog_listen_ipv4_rest(struct __sk_buff *skb, void *da
 		fr_put_v4(key.at.addr, ld32(ipv4->dst));
 		key.at.port = be16(&udp->dst_port);
 		found = find_groups(&key, lease, 0, &way);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_listen_changing :
-				     reason_listen_no_groups);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_listen_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_listen_no_groups);
 	}
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_listen_hop_limit);
@@ -1136,7 +1140,7 @@ static __always_inline int prog_listen_ipv6_send(struct __sk_buff *skb, void *da
 						udp_new_pseudo);
 	int direct = hop_3->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1207,7 +1211,7 @@ static __always_inline int prog_listen_ipv6_rest_send(struct __sk_buff *skb, voi
 						udp_new_pseudo);
 	int direct = hop_4->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1253,7 +1257,7 @@ static __always_inline int prog_listen_ipv6_rest_send_2(struct __sk_buff *skb, v
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = way->hop.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_listen_no_memory);
 
@@ -1330,9 +1334,10 @@ static __always_inline int prog_listen_ipv6_rest(struct __sk_buff *skb, void *da
 		fr_put_v6(key.at.addr, ipv6->dst, 0);
 		key.at.port = be16(&udp->dst_port);
 		found = find_groups(&key, lease, 0, &way);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_listen_changing :
-				     reason_listen_no_groups);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_listen_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_listen_no_groups);
 	}
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_listen_hop_limit);

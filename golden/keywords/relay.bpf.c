@@ -231,7 +231,7 @@ static __always_inline int prog_main_ipv4_rest_send(struct __sk_buff *skb, void 
 					  ipv4_dst + 64);
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_main_no_memory);
 
@@ -363,9 +363,10 @@ static __always_inline int prog_main_ipv4_rest(struct __sk_buff *skb, void *data
 		key.m_goto.port = be16(&udp->src_port);
 		key.var = be16(&v_int->return_);
 		found = find_void(&key, lease, 8, &v_double, now);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_main_changing :
-				     reason_main_no_void);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_main_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_main_no_void);
 	}
 
 	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */
@@ -521,7 +522,7 @@ static __always_inline int prog_main_ipv6_rest_send(struct __sk_buff *skb, void 
 						udp_new_pseudo);
 	int direct = v_double->hop_close.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_main_no_memory);
 
@@ -657,9 +658,10 @@ static __always_inline int prog_main_ipv6_rest(struct __sk_buff *skb, void *data
 		key.m_goto.port = be16(&udp->src_port);
 		key.var = be16(&v_int->return_);
 		found = find_void(&key, lease, 8, &v_double, now);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_main_changing :
-				     reason_main_no_void);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_main_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_main_no_void);
 	}
 
 	/* {when: "package && package.static > 1", do: [{count: "package.error"}, {drop: "floa... */

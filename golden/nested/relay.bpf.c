@@ -171,8 +171,8 @@ static __always_inline __u32 prog_balance_unusable(__u32 state)
 	}
 }
 
-static __always_inline int prog_balance_ipv4_send(struct __sk_buff *skb, void *data, __u64 ip_end,
-						  struct val_backends *b)
+static __always_inline int prog_balance_ipv4_rest_send(struct __sk_buff *skb, void *data,
+						       __u64 ip_end, struct val_backends *b)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -185,7 +185,7 @@ static __always_inline int prog_balance_ipv4_send(struct __sk_buff *skb, void *d
 					 ipv4_ttl_protocol);
 	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -210,8 +210,8 @@ static __always_inline int prog_balance_ipv4_send(struct __sk_buff *skb, void *d
 	return fr_redirect_neigh(b->way.hop.ifindex, AF_INET, b->way.addr + 12);
 }
 
-static __always_inline int prog_balance_ipv4_rest_send(struct __sk_buff *skb, void *data,
-						       __u64 ip_end, struct val_backends *b)
+static __always_inline int prog_balance_ipv4_rest_send_2(struct __sk_buff *skb, void *data,
+							 __u64 ip_end, struct val_backends *b)
 {
 	struct hdr_ipv4 *ipv4 = data + 14;
 
@@ -224,7 +224,7 @@ static __always_inline int prog_balance_ipv4_rest_send(struct __sk_buff *skb, vo
 					 ipv4_ttl_protocol);
 	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -253,21 +253,53 @@ static __always_inline int prog_balance_ipv4_rest(struct __sk_buff *skb, void *d
 						  const struct fr_lease *lease, __u64 ip_end,
 						  struct val_services *s)
 {
-	struct hdr_udp *udp = data + 34;
 	struct hdr_ipv4 *ipv4 = data + 14;
+	struct hdr_udp *udp = data + 34;
+
+	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.wa... */
+	struct val_backends *b;
+	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) { /* rule */
+		{
+			struct key_backends key __attribute__((aligned(8))) = {};
+			enum fr_found found;
+
+			key.pool = s->pool;
+			key.bucket = 0;
+			found = find_backends(&key, lease, 8, &b);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_balance_changing);
+			if (found == FR_MISSING)
+				b = NULL;
+		}
+		if (fr_has(b)) { /* rule */
+			if (be8(&ipv4->ttl) <= 1)
+				return fr_up(skb, reason_balance_hop_limit);
+			if (!(skb->len <= ip_end || skb->gso_size == 0))
+				return fr_up(skb, reason_balance_super_packet);
+			if (!(skb->len <= ip_end ||
+			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
+				return fr_up(skb, reason_balance_partial_checksum);
+			if (unlikely(!fr_usable(&b->way.hop)))
+				return fr_up(skb, prog_balance_unusable(b->way.hop.state));
+			if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
+				return fr_up(skb, reason_balance_too_big);
+			return prog_balance_ipv4_rest_send(skb, data, ip_end, b);
+		}
+	}
 
 	/* {lookup: b: backends: ["s.pool", "low(udp.src_port, 2)"], do: [{send: via: "b.way"}]}, */
-	struct val_backends *b;
+	struct val_backends *b_2;
 	{
 		struct key_backends key __attribute__((aligned(8))) = {};
 		enum fr_found found;
 
 		key.pool = s->pool;
 		key.bucket = be16(&udp->src_port) & 3;
-		found = find_backends(&key, lease, 48, &b);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_balance_changing :
-				     reason_balance_no_backends);
+		found = find_backends(&key, lease, 48, &b_2);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_balance_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_balance_no_backends);
 	}
 	if (be8(&ipv4->ttl) <= 1)
 		return fr_up(skb, reason_balance_hop_limit);
@@ -275,11 +307,11 @@ static __always_inline int prog_balance_ipv4_rest(struct __sk_buff *skb, void *d
 		return fr_up(skb, reason_balance_super_packet);
 	if (!(skb->len <= ip_end || ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
 		return fr_up(skb, reason_balance_partial_checksum);
-	if (unlikely(!fr_usable(&b->way.hop)))
-		return fr_up(skb, prog_balance_unusable(b->way.hop.state));
-	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
+	if (unlikely(!fr_usable(&b_2->way.hop)))
+		return fr_up(skb, prog_balance_unusable(b_2->way.hop.state));
+	if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b_2->way.hop.mtu)
 		return fr_up(skb, reason_balance_too_big);
-	return prog_balance_ipv4_rest_send(skb, data, ip_end, b);
+	return prog_balance_ipv4_rest_send_2(skb, data, ip_end, b_2);
 }
 
 static __always_inline int prog_balance_ipv4(struct __sk_buff *skb, void *data, void *data_end,
@@ -339,45 +371,15 @@ static __always_inline int prog_balance_ipv4(struct __sk_buff *skb, void *data, 
 
 		key.port = be16(&udp->dst_port);
 		found = find_services(&key, lease, 0, &s);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_balance_changing :
-				     reason_balance_no_services);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_balance_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_balance_no_services);
 	}
 
 	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */
 	if (s->pool == 0) { /* rule */
 		return fr_drop(skb->len, reason_balance_no_pool);
-	}
-
-	/* {match: "ip.dscp": 46, lookup: b: backends: ["s.pool", "0"], do: [{send: via: "b.wa... */
-	struct val_backends *b;
-	if ((be8(&ipv4->dscp_ecn) >> 2) == 46) { /* rule */
-		{
-			struct key_backends key __attribute__((aligned(8))) = {};
-			enum fr_found found;
-
-			key.pool = s->pool;
-			key.bucket = 0;
-			found = find_backends(&key, lease, 8, &b);
-			if (unlikely(found == FR_CHANGING))
-				return fr_up(skb, reason_balance_changing);
-			if (found == FR_MISSING)
-				b = NULL;
-		}
-		if (fr_has(b)) { /* rule */
-			if (be8(&ipv4->ttl) <= 1)
-				return fr_up(skb, reason_balance_hop_limit);
-			if (!(skb->len <= ip_end || skb->gso_size == 0))
-				return fr_up(skb, reason_balance_super_packet);
-			if (!(skb->len <= ip_end ||
-			      ((__u64)fr_partial(skb) & 0xffff) < (ip_end - 1)))
-				return fr_up(skb, reason_balance_partial_checksum);
-			if (unlikely(!fr_usable(&b->way.hop)))
-				return fr_up(skb, prog_balance_unusable(b->way.hop.state));
-			if ((skb->gso_size ? skb->gso_size + 28 : ip_end - 14) > b->way.hop.mtu)
-				return fr_up(skb, reason_balance_too_big);
-			return prog_balance_ipv4_send(skb, data, ip_end, b);
-		}
 	}
 
 	return prog_balance_ipv4_rest(skb, data, lease, ip_end, s);
@@ -393,7 +395,7 @@ static __always_inline int prog_balance_ipv6_send(struct __sk_buff *skb, void *d
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -427,7 +429,7 @@ static __always_inline int prog_balance_ipv6_rest_send(struct __sk_buff *skb, vo
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = b->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_balance_no_memory);
 
@@ -467,9 +469,10 @@ static __always_inline int prog_balance_ipv6_rest(struct __sk_buff *skb, void *d
 		key.pool = s->pool;
 		key.bucket = be16(&udp->src_port) & 3;
 		found = find_backends(&key, lease, 48, &b);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_balance_changing :
-				     reason_balance_no_backends);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_balance_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_balance_no_backends);
 	}
 	if (be8(&ipv6->hop_limit) <= 1)
 		return fr_up(skb, reason_balance_hop_limit);
@@ -532,9 +535,10 @@ static __always_inline int prog_balance_ipv6(struct __sk_buff *skb, void *data, 
 
 		key.port = be16(&udp->dst_port);
 		found = find_services(&key, lease, 0, &s);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_balance_changing :
-				     reason_balance_no_services);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_balance_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_balance_no_services);
 	}
 
 	/* {when: "s.pool == 0", do: [{drop: "no_pool"}]}, */

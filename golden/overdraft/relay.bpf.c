@@ -268,9 +268,10 @@ static __always_inline int prog_meter_ipv4(struct __sk_buff *skb, void *data, vo
 		fr_put_v4(key.client.addr, ld32(ipv4->src));
 		key.client.port = be16(&udp->src_port);
 		found = find_flows(&key, lease, 0, &f);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_meter_changing :
-				     reason_meter_no_flows);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_meter_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_meter_no_flows);
 	}
 
 	/* "pass", */
@@ -358,9 +359,10 @@ static __always_inline int prog_meter_ipv6(struct __sk_buff *skb, void *data, vo
 		fr_put_v6(key.client.addr, ipv6->src, 0);
 		key.client.port = be16(&udp->src_port);
 		found = find_flows(&key, lease, 0, &f);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_meter_changing :
-				     reason_meter_no_flows);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_meter_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_meter_no_flows);
 	}
 
 	/* "pass", */
@@ -499,7 +501,7 @@ static __always_inline long prog_tap_copy1(struct prog_tap_same1 *same, struct _
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -604,7 +606,7 @@ static __always_inline int prog_tap_fan1(struct __sk_buff *skb, void *data, __u6
 				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_tap_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
@@ -760,7 +762,7 @@ static __always_inline long prog_tap_copy2(struct prog_tap_same2 *same, struct _
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -867,7 +869,7 @@ static __always_inline int prog_tap_fan2(struct __sk_buff *skb, void *data, __u6
 					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_tap_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -

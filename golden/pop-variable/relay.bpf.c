@@ -312,9 +312,10 @@ static __always_inline int prog_decapsulate_udp_udp(struct __sk_buff *skb, void 
 
 		fr_put_v4(key.dst, ld32(ipv4->dst));
 		found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_decapsulate_changing :
-				     reason_decapsulate_no_ways);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_decapsulate_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_decapsulate_no_ways);
 	}
 
 	/* do: [{pop: "tun"}, {pop: "udp"}, {pop: "outer"}, {set: "inside.src_port": "tun.n"},... */
@@ -777,9 +778,10 @@ static __always_inline int prog_strip_ipv4_rest(struct __sk_buff *skb, void *dat
 
 		key.id = be16(&flow->id);
 		found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_strip_changing :
-				     reason_strip_no_peers);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_strip_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_strip_no_peers);
 	}
 
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */
@@ -1134,9 +1136,10 @@ static __always_inline int prog_strip_ipv6_flow(struct __sk_buff *skb, void *dat
 
 		key.id = be16(&flow->id);
 		found = find_peers(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_strip_changing :
-				     reason_strip_no_peers);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_strip_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_strip_no_peers);
 	}
 
 	/* do: [{pop: "tun"}, {set: "flow.kind": 9}, {send: {from: "p.local", to: "p.remote"}}] */

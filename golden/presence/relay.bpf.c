@@ -178,9 +178,10 @@ static __always_inline int prog_sort_ipv4_rest(struct __sk_buff *skb, void *data
 
 		key.key = gre_key;
 		found = find_tenants(&key, lease, 0, &t);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_sort_changing :
-				     reason_sort_no_tenants);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_sort_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_sort_no_tenants);
 	}
 
 	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */
@@ -332,9 +333,10 @@ static __always_inline int prog_sort_ipv6_rest(struct __sk_buff *skb, void *data
 
 		key.key = gre_key;
 		found = find_tenants(&key, lease, 0, &t);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_sort_changing :
-				     reason_sort_no_tenants);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_sort_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_sort_no_tenants);
 	}
 
 	/* do: [{mark: {priority: "t.queue", mark: "gre.key"}}, "pass"] */

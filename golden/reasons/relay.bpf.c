@@ -250,7 +250,7 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -364,7 +364,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld8(&saved_tag->kind) + ld32(saved_ipv4->src) +
@@ -467,7 +467,7 @@ static __always_inline int prog_spread_udp_send(struct __sk_buff *skb, void *dat
 					    64);
 	int direct = s->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0)) {
 			fr_refund(credit0, admitted0 - FR_ADMITTED);
 			return fr_up(skb, reason_spread_no_memory);
@@ -1028,9 +1028,10 @@ static __always_inline int prog_tighten_udp(struct __sk_buff *skb, void *data, v
 
 		fr_put_v4(key.from, ld32(ipv4->src));
 		found = find_senders(&key, lease, 0, &s);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_tighten_changing :
-				     reason_tighten_no_senders);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_tighten_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_tighten_no_senders);
 	}
 
 	/* do: [{pop: "loose"}, {send: {from: "udp.dst", to: "s.to"}}] */

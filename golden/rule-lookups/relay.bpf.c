@@ -343,7 +343,7 @@ static __always_inline int prog_relay_udp_send(struct __sk_buff *skb, void *data
 					    64);
 	int direct = a->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0))
 			return fr_up(skb, reason_relay_no_memory);
 
@@ -414,7 +414,7 @@ static __always_inline int prog_relay_udp_rest_send(struct __sk_buff *skb, void 
 					    64);
 	int direct = c->hop_to.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ipv4_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ipv4_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ipv4_end, 0))
 			return fr_up(skb, reason_relay_no_memory);
 
@@ -523,9 +523,10 @@ static __always_inline int prog_relay_udp_rest(struct __sk_buff *skb, void *data
 
 			key.id = be16(&msg->id);
 			found = find_second(&key, lease, 96, &c_2);
-			if (found != FR_FOUND)
-				return fr_up(skb, found == FR_CHANGING ? reason_relay_changing :
-					     reason_relay_no_second);
+			if (unlikely(found == FR_CHANGING))
+				return fr_up(skb, reason_relay_changing);
+			if (found == FR_MISSING)
+				return fr_up(skb, reason_relay_no_second);
 		}
 		return prog_relay_udp_rest_send_2(skb);
 	}
@@ -749,7 +750,7 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -802,7 +803,7 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same1 *same, st
 	/* udp.checksum */
 	__u64 udp_new_pseudo_2 = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum_2;
-	if (same->kind2 == FR_SUM_PENDING)
+	if (same->kind2 == FR_SUM_PARTIAL)
 		udp_checksum_2 = fr_fold(same->rest2 + udp_new_pseudo_2);
 	else
 		udp_checksum_2 = fr_checksum_not_0(same->rest2 + udp_new_pseudo_2 +
@@ -968,7 +969,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld8(&saved_msg->kind) + ld32(saved_ipv4->src) +
@@ -987,7 +988,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind2 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest2 = same->kind2 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest2 = same->kind2 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));

@@ -272,9 +272,10 @@ static __always_inline int prog_change_ipv4_rest(struct __sk_buff *skb, void *da
 
 		key.id = stream_id;
 		found = find_moves(&key, lease, 0, &m);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_change_changing :
-				     reason_change_no_moves);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_change_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_change_no_moves);
 	}
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */
@@ -548,9 +549,10 @@ static __always_inline int prog_change_ipv6_rest(struct __sk_buff *skb, void *da
 
 		key.id = stream_id;
 		found = find_moves(&key, lease, 0, &m);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_change_changing :
-				     reason_change_no_moves);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_change_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_change_no_moves);
 	}
 
 	/* {when: "stream.type & 4 != 0", do: [{set: {"stream.id": "m.other", "stream.offset":... */

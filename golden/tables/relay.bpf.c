@@ -359,9 +359,10 @@ static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, voi
 		enum fr_found found;
 
 		found = find_ports(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_gate_changing :
-				     reason_gate_no_ports);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_gate_no_ports);
 	}
 
 	return prog_gate_ipv4_rest(skb, data, lease, b, p);
@@ -502,9 +503,10 @@ static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, voi
 		enum fr_found found;
 
 		found = find_ports(&key, lease, 0, &p);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_gate_changing :
-				     reason_gate_no_ports);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_gate_no_ports);
 	}
 	struct val_recent *r;
 	{

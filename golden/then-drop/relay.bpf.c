@@ -187,7 +187,7 @@ static __always_inline long prog_reflect_copy1(struct prog_reflect_same1 *same,
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -303,7 +303,7 @@ static __always_inline int prog_reflect_fan1(struct __sk_buff *skb, void *data, 
 				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_reflect_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
@@ -432,7 +432,7 @@ static __always_inline long prog_reflect_copy2(struct prog_reflect_same2 *same,
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -548,7 +548,7 @@ static __always_inline int prog_reflect_fan2(struct __sk_buff *skb, void *data, 
 					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_reflect_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -

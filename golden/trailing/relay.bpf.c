@@ -224,7 +224,7 @@ static __always_inline int prog_echo_ipv4_send(struct __sk_buff *skb, void *data
 					 (__u64)ipv4_ttl_protocol + 64);
 	int direct = hop_1->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_echo_no_memory);
 
@@ -386,7 +386,7 @@ static __always_inline int prog_echo_ipv6_send(struct __sk_buff *skb, void *data
 						udp_new_pseudo);
 	int direct = hop_2->state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_echo_no_memory);
 
@@ -602,7 +602,7 @@ static __always_inline int prog_route_ipv4_send(struct __sk_buff *skb, void *dat
 					 ipv4_ttl_protocol);
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -668,9 +668,10 @@ static __always_inline int prog_route_ipv4(struct __sk_buff *skb, void *data, vo
 
 		fr_put_v4(key.dst, ld32(ipv4->dst));
 		found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_route_changing :
-				     reason_route_no_ways);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_route_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_route_no_ways);
 	}
 
 	/* do: [{send: via: "w.way"}] */
@@ -697,7 +698,7 @@ static __always_inline int prog_route_ipv6_send(struct __sk_buff *skb, void *dat
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = w->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_route_no_memory);
 
@@ -753,9 +754,10 @@ static __always_inline int prog_route_ipv6(struct __sk_buff *skb, void *data, vo
 
 		fr_put_v6(key.dst, ipv6->dst, 0);
 		found = find_ways(&key, lease, 0, &w);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_route_changing :
-				     reason_route_no_ways);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_route_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_route_no_ways);
 	}
 
 	/* do: [{send: via: "w.way"}] */
@@ -877,7 +879,7 @@ static __always_inline long prog_spread_copy1(struct prog_spread_same1 *same, st
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -975,7 +977,7 @@ static __always_inline int prog_spread_fan1(struct __sk_buff *skb, void *data, _
 				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld32(saved_ipv4->src) + ld32(saved_ipv4->dst));
@@ -1100,7 +1102,7 @@ static __always_inline long prog_spread_copy2(struct prog_spread_same2 *same, st
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -1200,7 +1202,7 @@ static __always_inline int prog_spread_fan2(struct __sk_buff *skb, void *data, _
 					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_spread_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -

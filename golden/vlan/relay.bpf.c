@@ -156,7 +156,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4_send(struct __
 					 ipv4_ttl_protocol);
 	int direct = t->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -245,9 +245,10 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv4(struct __sk_bu
 		key.vid = (__u64)skb->vlan_tci & 0xfff;
 		fr_put_v4(key.addr, ld32(ipv4->dst));
 		found = find_tenants(&key, lease, 0, &t);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_tenants);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_tenants);
 	}
 
 	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
@@ -274,7 +275,7 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6_send(struct __
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = t->way.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -353,9 +354,10 @@ static __always_inline int prog_forward_vlan_in_the_metadata_ipv6(struct __sk_bu
 		key.vid = (__u64)skb->vlan_tci & 0xfff;
 		fr_put_v6(key.addr, ipv6->dst, 2);
 		found = find_tenants(&key, lease, 0, &t);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_tenants);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_tenants);
 	}
 
 	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
@@ -520,9 +522,10 @@ static __always_inline int prog_forward_vlan_ipv4(struct __sk_buff *skb, void *d
 		key.vid = (be16(vlan->pcp_to_vid) & 0xfff);
 		fr_put_v4(key.addr, ld32(ipv4->dst));
 		found = find_tenants(&key, lease, 0, &t);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_tenants);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_tenants);
 	}
 
 	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */
@@ -663,9 +666,10 @@ static __always_inline int prog_forward_vlan_ipv6(struct __sk_buff *skb, void *d
 		key.vid = (be16(vlan->pcp_to_vid) & 0xfff);
 		fr_put_v6(key.addr, ipv6->dst, 2);
 		found = find_tenants(&key, lease, 0, &t);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_forward_changing :
-				     reason_forward_no_tenants);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_forward_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_forward_no_tenants);
 	}
 
 	/* do: [{pop: "vlan"}, {send: via: "t.way"}] */

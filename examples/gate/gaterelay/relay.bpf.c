@@ -223,9 +223,10 @@ static __always_inline int prog_gate_ipv4(struct __sk_buff *skb, void *data, voi
 
 		fr_put_v4(key.addr, ld32(ipv4->src));
 		found = find_sources(&key, lease, 0, &src);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_gate_changing :
-				     reason_gate_no_sources);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_gate_no_sources);
 	}
 	struct val_connections *conn;
 	{
@@ -313,9 +314,10 @@ static __always_inline int prog_gate_ipv6(struct __sk_buff *skb, void *data, voi
 
 		fr_put_v6(key.addr, ipv6->src, 0);
 		found = find_sources(&key, lease, 0, &src);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_gate_changing :
-				     reason_gate_no_sources);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_gate_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_gate_no_sources);
 	}
 	struct val_connections *conn;
 	{

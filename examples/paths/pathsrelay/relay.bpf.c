@@ -146,7 +146,7 @@ static __always_inline int prog_forward_ipv4_udp_send(struct __sk_buff *skb, voi
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -186,7 +186,7 @@ static __always_inline int prog_forward_ipv4_udp_send_2(struct __sk_buff *skb, v
 					 ipv4_ttl_protocol);
 	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -286,7 +286,7 @@ static __always_inline int prog_forward_ipv4_tcp_send(struct __sk_buff *skb, voi
 					 (__u64)ipv4_version_to_ecn + ipv4_ttl_protocol);
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -326,7 +326,7 @@ static __always_inline int prog_forward_ipv4_tcp_send_2(struct __sk_buff *skb, v
 					 ipv4_ttl_protocol);
 	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -474,7 +474,7 @@ static __always_inline int prog_forward_ipv6_udp_send(struct __sk_buff *skb, voi
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -509,7 +509,7 @@ static __always_inline int prog_forward_ipv6_udp_send_2(struct __sk_buff *skb, v
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -608,7 +608,7 @@ static __always_inline int prog_forward_ipv6_tcp_send(struct __sk_buff *skb, voi
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = r->fast.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 
@@ -643,7 +643,7 @@ static __always_inline int prog_forward_ipv6_tcp_send_2(struct __sk_buff *skb, v
 						      (be8(&ipv6->hop_limit) - 1));
 	int direct = r->slow.hop.state == FR_HOP_DIRECT;
 
-	if (unlikely(len > ip_end)) { /* bytes behind the IP datagram */
+	if (unlikely(len > ip_end)) { /* bytes after the IP datagram */
 		if (bpf_skb_change_tail(skb, ip_end, 0))
 			return fr_up(skb, reason_forward_no_memory);
 

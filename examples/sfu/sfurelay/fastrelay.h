@@ -280,7 +280,7 @@ static __always_inline void *fr_pin(void *p)
 }
 
 /*
- * A place of at most 4095 in the packet, of which the verifier is to forget what it knows: behind
+ * A place of at most 4095 in the packet, of which the verifier is to forget what it knows: after
  * each field that may be missing it would follow two ways through all of the rest. A frame is
  * shorter than a megabyte, so that nothing is added.
  */
@@ -384,7 +384,7 @@ static __always_inline void fr_count(__u32 reason, __u32 len)
 	}
 }
 
-/* The packet goes up, as it came. */
+/* The packet passes to the stack, as it came. */
 static __noinline int fr_up(struct __sk_buff *skb, __u32 reason)
 {
 	fr_count(reason, skb->len);
@@ -730,7 +730,7 @@ static __noinline __u32 fr_partial_read(struct __sk_buff *skb)
 
 /*
  * Where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it
- * covers, times 65536, plus that of its field. 0 where none is, or where nobody says.
+ * covers, times 65536, plus that of its field. 0 where none is, or where the kernel doesn't say.
  */
 static __always_inline __u32 fr_partial(struct __sk_buff *skb)
 {
@@ -748,7 +748,7 @@ static __always_inline __u32 fr_partial(struct __sk_buff *skb)
 }
 
 /*
- * A checksum with this field is left to a device. Where nobody says which is, it is one that holds
+ * A checksum with this field is left to a device. Where the kernel doesn't say, it is one holding
  * the sum of the pseudo-header: a full one does so by chance, and what is done then is right for
  * both.
  */
@@ -758,7 +758,7 @@ static __always_inline int fr_is_partial(__u32 partial, __u32 field, __u16 old, 
 }
 
 /*
- * Of a super-packet, outer checksums are left to whoever cuts it, too. Where nobody says which
+ * Of a GSO packet, outer checksums are left to segmentation. Where the kernel doesn't say which
  * checksums are left, the pseudo-header that one is the sum of may have another length: the
  * kernel's helper knows.
  */
@@ -768,7 +768,7 @@ static __always_inline int fr_is_segmented(struct __sk_buff *skb, __u32 partial,
 }
 
 /*
- * Each segment of a super-packet begins with the headers of a tunnel, up to the inner transport
+ * Each segment of a GSO packet begins with the headers of a tunnel, up to the inner transport
  * header.
  */
 static __noinline int fr_encapsulated(struct __sk_buff *skb)
@@ -790,20 +790,20 @@ static __noinline int fr_encapsulated(struct __sk_buff *skb)
  * Room. A rewritten packet is [0, to) of headers and then the payload, which came at from. Ways to
  * make or close the room between the two:
  *
- * bpf_skb_adjust_room moves what stands in front of the room, the link-layer header. That is fast,
- * but wrong where the transport checksum is pending: the kernel remembers where it begins
- * (csum_start), and whoever completes it later writes it over something else. Then (FR_PAYLOAD)
+ * bpf_skb_adjust_room moves what is before the room, the link-layer header. That is fast,
+ * but wrong where the transport checksum is partial: the kernel remembers where it begins
+ * (csum_start), and the result is written over something else. Then (FR_PAYLOAD)
  * the payload moves, through memory of this processor.
  *
  * Changes of the link-layer header and of the IP family make or close room as well. What is left
- * over behind the payload is cut off.
+ * over after the payload is cut off.
  */
 
 enum {
 	FR_PAYLOAD = 1 << 0,	/* move the payload, not the headers */
 	FR_TO_IPV4 = 1 << 1,	/* the network header becomes IPv4: 20 bytes less */
 	FR_TO_IPV6 = 1 << 2,	/* the network header becomes IPv6: 20 bytes more */
-	FR_POP_INNER = 1 << 3,	/* take the VLAN tag out that stands in the frame: 4 bytes less */
+	FR_POP_INNER = 1 << 3,	/* take the VLAN tag in the frame out: 4 bytes less */
 	FR_POP_TAG = 1 << 4,	/* and the one in the metadata, in front of it */
 };
 
@@ -1044,10 +1044,10 @@ static __always_inline __u64 fr_sum_cut(struct __sk_buff *skb, __u64 from, __u64
 #endif
 
 /*
- * A device may have summed up the whole packet behind the link-layer header (CHECKSUM_COMPLETE).
+ * A device may have summed up the whole packet after the link-layer header (CHECKSUM_COMPLETE).
  * bpf_csum_update returns that sum, or an error where there is none. Writing to the packet in
  * place makes it stale: what will be written is taken out of the sum before, and put in again
- * behind, by places of at most 64 bytes.
+ * after, by places of at most 64 bytes.
  */
 
 /* The sum of a place, as it counts in the packet's. */
@@ -1102,8 +1102,8 @@ static __always_inline void fr_complete_end(struct __sk_buff *skb, __s64 csum, _
 }
 
 /*
- * Finish a checksum that may be pending (CHECKSUM_PARTIAL): its field holds the old value, and the
- * kernel knows which of the two it is. To a pending one it adds what changes in the pseudo-header,
+ * Finish a checksum that may be partial (CHECKSUM_PARTIAL): its field holds the old value, and the
+ * kernel knows which of the two it is. To a partial one it adds what changes in the pseudo-header,
  * and nothing else. To a full one it adds both, which makes it sum. sums has both values, the old
  * one in its upper half; pseudo is the change of the pseudo-header.
  */
@@ -1180,7 +1180,7 @@ static __always_inline long fr_redirect_neigh(__u32 ifindex, __u32 family, const
 
 /*
  * Ask the kernel's routing for the way of a packet of len bytes (network header included; of a
- * super-packet, those of a segment), and fill in a hop. Returns 1 where the packet is too big for
+ * GSO packet, those of a segment), and fill in a hop. Returns 1 where the packet is too big for
  * the route. Kernels before 5.12 compare the device's MTU with the packet that came.
  */
 static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 len,
@@ -1352,7 +1352,7 @@ static __always_inline void fr_count_copies(__u32 reason, __u64 copies, __u32 le
 #ifdef FR_NEEDS_FRONT
 
 /*
- * The front of the packet as it came: what is read from it stands here, since copies are made by
+ * The front of the packet as it came: what is read from it is here, since copies are made by
  * writing to the packet. A program at ingress isn't interrupted by another one, so that there is
  * one for each processor.
  */
@@ -1373,16 +1373,16 @@ static __always_inline void *fr_save_front(struct __sk_buff *skb, __u32 len)
 }
 
 /*
- * What a checksum of the packet is: the same for all copies, so that none has to ask. A pending
+ * What a checksum of the packet is: the same for all copies, so that none has to ask. A partial
  * one holds the pseudo-header's sum; a full one may hold the same number by chance, and the kernel
- * tells: to a pending checksum it adds nothing but changes of the pseudo-header. It can't be asked
+ * tells: to a partial checksum it adds nothing but changes of the pseudo-header. It can't be asked
  * at odd offsets.
  */
 enum {
 	FR_SUM_FULL,
-	FR_SUM_PENDING,
+	FR_SUM_PARTIAL,
 	FR_SUM_ABSENT,
-	FR_SUM_ODD,  /* it seems to be pending, at an odd offset */
+	FR_SUM_ODD,  /* it seems to be partial, at an odd offset */
 	FR_SUM_FAULT,
 };
 
@@ -1391,8 +1391,8 @@ static __noinline __u32 fr_sum_kind(struct __sk_buff *skb, __u32 off, __u16 old,
 	void *p;
 
 	if (fr_facts)
-		return (__u16)fr_partial(skb) == off ? FR_SUM_PENDING : FR_SUM_FULL;
-	/* the pseudo-header of a super-packet may have another length */
+		return (__u16)fr_partial(skb) == off ? FR_SUM_PARTIAL : FR_SUM_FULL;
+	/* the pseudo-header of a GSO packet may have another length */
 	if (old != pseudo && !skb->gso_size)
 		return FR_SUM_FULL;
 	if (off & 1)
@@ -1403,7 +1403,7 @@ static __noinline __u32 fr_sum_kind(struct __sk_buff *skb, __u32 off, __u16 old,
 	if (p + 2 > (void *)(long)skb->data_end)
 		return FR_SUM_FAULT;
 	if (ld16(p) == old)
-		return FR_SUM_PENDING;
+		return FR_SUM_PARTIAL;
 	st16(p, old);
 	return FR_SUM_FULL;
 }
@@ -1515,7 +1515,7 @@ __noinline __u64 fr_find_element(struct __sk_buff *skb, __u32 from, __u32 end, _
 	return 0;
 }
 
-/* Up to 8 bytes of the packet as a big-endian integer, zeros behind where there are fewer. */
+/* Up to 8 bytes of the packet as a big-endian integer, zeros after them where there are fewer. */
 static __noinline __u64 fr_leading(struct __sk_buff *skb, __u32 at, __u32 len)
 {
 	__u64 v = 0;
@@ -1609,7 +1609,7 @@ static __always_inline int fr_refills(__u64 time, __u64 rate, __u64 units)
 
 /*
  * Likewise of a credit that refills. What is spent is time: the nanoseconds that it takes to
- * refill. They come back behind FR_ADMITTED, for fr_refund.
+ * refill. They come back after FR_ADMITTED, for fr_refund.
  */
 __noinline __u64 fr_admit_timed(__u32 credit, __u64 cost, __u64 floor, __u64 now)
 {
@@ -1815,7 +1815,7 @@ static __always_inline void fr_submit(struct fr_event *e, __u64 time)
 }
 
 /*
- * Likewise where more follow: whether the reader fell asleep meanwhile is asked once, behind the
+ * Likewise where more follow: whether the reader fell asleep meanwhile is asked once, after the
  * last one. Returns whether that is necessary.
  */
 static __always_inline __u64 fr_submit_more(struct fr_event *e, __u64 time)

@@ -309,7 +309,7 @@ static __always_inline long prog_video_copy1(struct prog_video_same1 *same, stru
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -503,7 +503,7 @@ static __always_inline int prog_video_fan1(struct __sk_buff *skb, void *data, __
 				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_video_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
@@ -645,9 +645,10 @@ static __always_inline int prog_video_ipv4_rest_rest_rest_rest(struct __sk_buff 
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
 		found = find_streams(&key, lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_video_changing :
-				     reason_video_no_streams);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_video_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_video_no_streams);
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
@@ -1003,7 +1004,7 @@ static __always_inline long prog_video_copy2(struct prog_video_same2 *same, stru
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -1199,7 +1200,7 @@ static __always_inline int prog_video_fan2(struct __sk_buff *skb, void *data, __
 					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_video_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -1337,9 +1338,10 @@ static __always_inline int prog_video_ipv6_rest_rest_rest_rest(struct __sk_buff 
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
 		found = find_streams(&key, lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_video_changing :
-				     reason_video_no_streams);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_video_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_video_no_streams);
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
@@ -1765,7 +1767,7 @@ static __always_inline long prog_audio_copy1(struct prog_audio_same1 *same, stru
 	/* udp.checksum */
 	__u64 udp_new_pseudo = (__u64)ld32(r->local.addr + 12) + ld32(r->remote.addr + 12);
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -1941,7 +1943,7 @@ static __always_inline int prog_audio_fan1(struct __sk_buff *skb, void *data, __
 				    ld16(&saved_udp->length) + 0x1100)) : FR_SUM_ABSENT;
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_audio_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)ld32(saved_ipv4->src) + ld32(saved_ipv4->dst)) :
 		fr_sum_of(ld16(&saved_udp->checksum)) -
 		((__u64)ld32(&saved_udp->src_port) + ld32(&saved_rtp->version_to_csrcs) +
@@ -2041,9 +2043,10 @@ static __always_inline int prog_audio_ipv4_rest_rest(struct __sk_buff *skb, void
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
 		found = find_streams(&key, lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_audio_changing :
-				     reason_audio_no_streams);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_audio_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_audio_no_streams);
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */
@@ -2275,7 +2278,7 @@ static __always_inline long prog_audio_copy2(struct prog_audio_same2 *same, stru
 		fr_add64(ld64(r->local.addr + 8)) + fr_add64(ld64(r->remote.addr)) +
 		fr_add64(ld64(r->remote.addr + 8));
 	__be16 udp_checksum;
-	if (same->kind0 == FR_SUM_PENDING)
+	if (same->kind0 == FR_SUM_PARTIAL)
 		udp_checksum = fr_fold(same->rest0 + udp_new_pseudo);
 	else
 		udp_checksum = fr_checksum_not_0(same->rest0 + udp_new_pseudo +
@@ -2453,7 +2456,7 @@ static __always_inline int prog_audio_fan2(struct __sk_buff *skb, void *data, __
 					  ld16(&saved_udp->length) + 0x1100));
 	if (same->kind0 == FR_SUM_FAULT)
 		return fr_up(skb, reason_audio_no_memory);
-	same->rest0 = same->kind0 == FR_SUM_PENDING ? FR_ZERO + ld16(&saved_udp->checksum) -
+	same->rest0 = same->kind0 == FR_SUM_PARTIAL ? FR_ZERO + ld16(&saved_udp->checksum) -
 		((__u64)fr_add64(ld64(saved_ipv6->src)) + fr_add64(ld64(saved_ipv6->src + 8)) +
 		 fr_add64(ld64(saved_ipv6->dst)) + fr_add64(ld64(saved_ipv6->dst + 8))) :
 		 fr_sum_of(ld16(&saved_udp->checksum)) -
@@ -2549,9 +2552,10 @@ static __always_inline int prog_audio_ipv6_rest_rest(struct __sk_buff *skb, void
 		key.server.port = be16(&udp->dst_port);
 		key.ssrc = be32(&rtp->ssrc);
 		found = find_streams(&key, lease, 0, &stream);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_audio_changing :
-				     reason_audio_no_streams);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_audio_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_audio_no_streams);
 	}
 
 	/* {when: "low(rtp.sequence - stream.highest - 1, 16) >= 0x8000", do: [{count: "late"}... */

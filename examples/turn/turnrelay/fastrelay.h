@@ -280,7 +280,7 @@ static __always_inline void *fr_pin(void *p)
 }
 
 /*
- * A place of at most 4095 in the packet, of which the verifier is to forget what it knows: behind
+ * A place of at most 4095 in the packet, of which the verifier is to forget what it knows: after
  * each field that may be missing it would follow two ways through all of the rest. A frame is
  * shorter than a megabyte, so that nothing is added.
  */
@@ -384,7 +384,7 @@ static __always_inline void fr_count(__u32 reason, __u32 len)
 	}
 }
 
-/* The packet goes up, as it came. */
+/* The packet passes to the stack, as it came. */
 static __noinline int fr_up(struct __sk_buff *skb, __u32 reason)
 {
 	fr_count(reason, skb->len);
@@ -730,7 +730,7 @@ static __noinline __u32 fr_partial_read(struct __sk_buff *skb)
 
 /*
  * Where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it
- * covers, times 65536, plus that of its field. 0 where none is, or where nobody says.
+ * covers, times 65536, plus that of its field. 0 where none is, or where the kernel doesn't say.
  */
 static __always_inline __u32 fr_partial(struct __sk_buff *skb)
 {
@@ -748,7 +748,7 @@ static __always_inline __u32 fr_partial(struct __sk_buff *skb)
 }
 
 /*
- * A checksum with this field is left to a device. Where nobody says which is, it is one that holds
+ * A checksum with this field is left to a device. Where the kernel doesn't say, it is one holding
  * the sum of the pseudo-header: a full one does so by chance, and what is done then is right for
  * both.
  */
@@ -758,7 +758,7 @@ static __always_inline int fr_is_partial(__u32 partial, __u32 field, __u16 old, 
 }
 
 /*
- * Of a super-packet, outer checksums are left to whoever cuts it, too. Where nobody says which
+ * Of a GSO packet, outer checksums are left to segmentation. Where the kernel doesn't say which
  * checksums are left, the pseudo-header that one is the sum of may have another length: the
  * kernel's helper knows.
  */
@@ -768,7 +768,7 @@ static __always_inline int fr_is_segmented(struct __sk_buff *skb, __u32 partial,
 }
 
 /*
- * Each segment of a super-packet begins with the headers of a tunnel, up to the inner transport
+ * Each segment of a GSO packet begins with the headers of a tunnel, up to the inner transport
  * header.
  */
 static __noinline int fr_encapsulated(struct __sk_buff *skb)
@@ -790,20 +790,20 @@ static __noinline int fr_encapsulated(struct __sk_buff *skb)
  * Room. A rewritten packet is [0, to) of headers and then the payload, which came at from. Ways to
  * make or close the room between the two:
  *
- * bpf_skb_adjust_room moves what stands in front of the room, the link-layer header. That is fast,
- * but wrong where the transport checksum is pending: the kernel remembers where it begins
- * (csum_start), and whoever completes it later writes it over something else. Then (FR_PAYLOAD)
+ * bpf_skb_adjust_room moves what is before the room, the link-layer header. That is fast,
+ * but wrong where the transport checksum is partial: the kernel remembers where it begins
+ * (csum_start), and the result is written over something else. Then (FR_PAYLOAD)
  * the payload moves, through memory of this processor.
  *
  * Changes of the link-layer header and of the IP family make or close room as well. What is left
- * over behind the payload is cut off.
+ * over after the payload is cut off.
  */
 
 enum {
 	FR_PAYLOAD = 1 << 0,	/* move the payload, not the headers */
 	FR_TO_IPV4 = 1 << 1,	/* the network header becomes IPv4: 20 bytes less */
 	FR_TO_IPV6 = 1 << 2,	/* the network header becomes IPv6: 20 bytes more */
-	FR_POP_INNER = 1 << 3,	/* take the VLAN tag out that stands in the frame: 4 bytes less */
+	FR_POP_INNER = 1 << 3,	/* take the VLAN tag in the frame out: 4 bytes less */
 	FR_POP_TAG = 1 << 4,	/* and the one in the metadata, in front of it */
 };
 
@@ -1044,10 +1044,10 @@ static __always_inline __u64 fr_sum_cut(struct __sk_buff *skb, __u64 from, __u64
 #endif
 
 /*
- * A device may have summed up the whole packet behind the link-layer header (CHECKSUM_COMPLETE).
+ * A device may have summed up the whole packet after the link-layer header (CHECKSUM_COMPLETE).
  * bpf_csum_update returns that sum, or an error where there is none. Writing to the packet in
  * place makes it stale: what will be written is taken out of the sum before, and put in again
- * behind, by places of at most 64 bytes.
+ * after, by places of at most 64 bytes.
  */
 
 /* The sum of a place, as it counts in the packet's. */
@@ -1102,8 +1102,8 @@ static __always_inline void fr_complete_end(struct __sk_buff *skb, __s64 csum, _
 }
 
 /*
- * Finish a checksum that may be pending (CHECKSUM_PARTIAL): its field holds the old value, and the
- * kernel knows which of the two it is. To a pending one it adds what changes in the pseudo-header,
+ * Finish a checksum that may be partial (CHECKSUM_PARTIAL): its field holds the old value, and the
+ * kernel knows which of the two it is. To a partial one it adds what changes in the pseudo-header,
  * and nothing else. To a full one it adds both, which makes it sum. sums has both values, the old
  * one in its upper half; pseudo is the change of the pseudo-header.
  */
@@ -1180,7 +1180,7 @@ static __always_inline long fr_redirect_neigh(__u32 ifindex, __u32 family, const
 
 /*
  * Ask the kernel's routing for the way of a packet of len bytes (network header included; of a
- * super-packet, those of a segment), and fill in a hop. Returns 1 where the packet is too big for
+ * GSO packet, those of a segment), and fill in a hop. Returns 1 where the packet is too big for
  * the route. Kernels before 5.12 compare the device's MTU with the packet that came.
  */
 static __always_inline int fr_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 len,

@@ -394,9 +394,10 @@ static __always_inline int prog_to_peer_ipv4_rest(struct __sk_buff *skb, void *d
 		key.server.port = be16(&udp->dst_port);
 		key.number = be16(&channel_data->number);
 		found = find_by_channel(&key, lease, 0, &ch, now);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_to_peer_changing :
-				     reason_to_peer_no_by_channel);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_to_peer_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_to_peer_no_by_channel);
 	}
 
 	/* do: [{pop: "channel_data"}, {send: {from: "ch.relayed", to: "ch.peer"}}] */
@@ -780,9 +781,10 @@ static __always_inline int prog_to_peer_ipv6(struct __sk_buff *skb, void *data, 
 		key.server.port = be16(&udp->dst_port);
 		key.number = be16(&channel_data->number);
 		found = find_by_channel(&key, lease, 0, &ch, now);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_to_peer_changing :
-				     reason_to_peer_no_by_channel);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_to_peer_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_to_peer_no_by_channel);
 	}
 
 	return prog_to_peer_ipv6_rest(skb, data, now, udp_end, channel_data_end, ch);
@@ -1132,9 +1134,10 @@ static __always_inline int prog_to_client_ipv4(struct __sk_buff *skb, void *data
 		fr_put_v4(key.relayed.addr, ld32(ipv4->dst));
 		key.relayed.port = be16(&udp->dst_port);
 		found = find_by_peer(&key, lease, 0, &ch, now);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_to_client_changing :
-				     reason_to_client_no_by_peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_to_client_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_to_client_no_by_peer);
 	}
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
@@ -1363,9 +1366,10 @@ static __always_inline int prog_to_client_ipv6(struct __sk_buff *skb, void *data
 		fr_put_v6(key.relayed.addr, ipv6->dst, 2);
 		key.relayed.port = be16(&udp->dst_port);
 		found = find_by_peer(&key, lease, 0, &ch, now);
-		if (found != FR_FOUND)
-			return fr_up(skb, found == FR_CHANGING ? reason_to_client_changing :
-				     reason_to_client_no_by_peer);
+		if (unlikely(found == FR_CHANGING))
+			return fr_up(skb, reason_to_client_changing);
+		if (found == FR_MISSING)
+			return fr_up(skb, reason_to_client_no_by_peer);
 	}
 
 	/* do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.... */
