@@ -64,8 +64,9 @@ func less(a, b ir.Version) bool {
 	return a.Major < b.Major || a.Major == b.Major && a.Minor < b.Minor
 }
 
-// checkShape makes sure that every block of the plan ends in exactly one terminal on every path and that nothing stands behind
-// one. A plan that doesn't is a fault of this package, whatever the spec was; it is reported instead of handed on.
+// checkShape makes sure that every block of the plan ends in exactly one terminal on every path and that nothing
+// follows one. A plan that doesn't is a fault of this package, whatever the spec was; it is reported instead of handed
+// on.
 func (c *compiler) checkShape() {
 	for _, p := range c.plan.Programs {
 		done, problem := ends(p.Body, false)
@@ -79,8 +80,8 @@ func (c *compiler) checkShape() {
 	}
 }
 
-// ends reports whether a block ends in a terminal on every path, and what is wrong with it. Each says that it is a fan-out's, which
-// has terminals of its own.
+// ends reports whether a block ends in a terminal on every path, and what is wrong with it. Each says that it is a
+// fan-out's, which has terminals of its own.
 func ends(blk []ir.Stmt, each bool) (done bool, problem string) {
 	for i, s := range blk {
 		switch s := s.(type) {

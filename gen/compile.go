@@ -9,7 +9,7 @@
 //	match.go    constraints as conditions
 //	rules.go    lookups, rules, actions
 //	fanout.go   one to many; with extent.go
-//	effects.go  names for values, numbers that are drawn, lists of elements
+//	effects.go  names for values, numbers that are allocated, lists of elements
 //	rewrite.go  the packet that leaves: headers, lengths; with set.go, send.go, resize.go, sums.go and stores.go
 //	check.go    what the plan needs of a kernel, and the invariants of its shape
 //	unused.go   warnings: what is declared and not used

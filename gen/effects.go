@@ -7,16 +7,17 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass compiles what an expression may do besides reading the packet: names for values, numbers drawn from counters,
-// translations, the packet's priority, elements of lists.
+// This pass compiles what an expression may do besides reading the packet: names for values, numbers allocated from
+// counters, translations, the packet's priority, elements of lists.
 //
-// A value can be known at three times: while the packet is looked at, after every check (a translation may make a row), or when the
-// packet leaves for certain (a number that was drawn is gone). What depends on a value comes no earlier than the value.
+// A value can be known at three times: while the packet is looked at, after every check (a translation may make a row),
+// or when the packet leaves for certain (a number that was allocated is gone). What depends on a value comes no earlier
+// than the value.
 
 // effects are a rule's, while it is compiled.
 type effects struct {
 	ir.Effects
-	late      []ir.Stmt // behind all checks that don't depend on what they find
+	late      []ir.Stmt // after all checks that don't depend on what they find
 	lateVars  map[*ir.Var]bool
 	drawnVars map[*ir.Var]bool
 }
@@ -95,7 +96,7 @@ func (s *scope) effectful(e *spec.Expr) bool {
 	return false
 }
 
-// alloc draws a number from a counter of a row: alloc(ROW.COUNTER), alloc(ROW.COUNTER, STEP).
+// alloc allocates a number from a counter of a row: alloc(ROW.COUNTER), alloc(ROW.COUNTER, STEP).
 func (s *scope) alloc(e *spec.Expr) (val, bool) {
 	if !s.effectful(e) {
 		return val{}, false

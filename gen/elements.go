@@ -7,7 +7,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass compiles what expressions ask of lists of elements, such as those of RFC 8285: each list is searched once for each identifier.
+// This pass compiles what expressions ask of lists of elements, such as those of RFC 8285: each list is searched once
+// for each identifier.
 
 // list is a list of elements that was searched for an identifier.
 type list struct {

@@ -9,9 +9,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass gives the names in an expression their meaning, checks types, and lowers the expression. Every integer carries an
-// upper bound of its value, so that a store into a narrower field can be proven. A row of an optional lookup may only be read
-// where the condition in front of it has made sure that the row is there ("facts").
+// This pass gives the names in an expression their meaning, checks types, and lowers the expression. Every integer
+// carries an upper bound of its value, so that a store into a narrower field can be proven. A row of an optional lookup
+// may only be read where the condition in front of it has made sure that the row is there ("facts").
 
 // scope is where names are looked up: the headers of a path, the rows found so far, and what is known of them.
 type scope struct {

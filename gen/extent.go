@@ -6,10 +6,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// This pass finds how much of a packet the rules of a fan-out read or write: so much of it is kept aside while copies are made.
+// This pass finds how much of a packet the rules of a fan-out read or write: so much of it is kept aside while copies
+// are made.
 
-// extent returns the offset behind the last byte of the packet that Each touches. all is behind the last header; where something
-// stands behind a field of variable length, it is all.
+// extent returns the offset after the last byte of the packet that Each touches. all is after the last header; where
+// something follows a field of variable length, it is all.
 func extent(each []ir.Stmt, all ir.Off) ir.Off {
 	end, variable := 0, false
 	for s := range ir.Stmts(each) {

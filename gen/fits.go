@@ -12,8 +12,9 @@ import (
 
 // This pass proves that integers fit what they are stored in.
 
-// fits checks that an integer fits so many bits. widen says how there would be room for a value of more; "" where there can't be. What
-// identifies something must not be cut, so only a number that arithmetic made, and that is no part of a key, is said to be cut with low.
+// fits checks that an integer fits so many bits. widen says how there would be room for a value of more; "" where there
+// can't be. What identifies something must not be cut, so only a number that arithmetic made, and that is no part of a
+// key, is said to be cut with low.
 func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagnostic {
 	if v.max <= maxOf(width) {
 		return nil
@@ -47,8 +48,8 @@ func (s *scope) fitsField(v val, f *spec.Field, name string) bool {
 	return d == nil
 }
 
-// fitsMember is fits for a member of a table, a group or an event, which a message calls name. Members of a session's table are widened
-// where the session declares them.
+// fitsMember is fits for a member of a table, a group or an event, which a message calls name. Members of a session's
+// table are widened where the session declares them.
 func (s *scope) fitsMember(v val, m *ir.Member, name string) bool {
 	of, declared, key := "", m.Pos, false
 	for _, t := range s.plan.Tables {

@@ -8,8 +8,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass lowers the functions of expressions. A new one is a row of the table, the function that lowers it, a line in the schema, and a
-// place in random specs. Those with effects are in effects.go, those that search lists in elements.go.
+// This pass lowers the functions of expressions. A new one is a row of the table, the function that lowers it, a line
+// in the schema, and a place in random specs. Those with effects are in effects.go, those that search lists in
+// elements.go.
 
 // function is a function of expressions.
 type function struct {

@@ -9,14 +9,14 @@ import (
 )
 
 // This pass emits what the network stack would look at in a packet that comes in: whom the frame is for (ip_rcv drops
-// PACKET_OTHERHOST), whether the header's checksum is right, and whether the addresses can be those of two hosts (martians). At
-// tc/egress the stack itself made the packet. Of several IP headers the addresses of the outermost one count; those of another
-// one do when it becomes the outermost of a packet that is sent.
+// PACKET_OTHERHOST), whether the header's checksum is right, and whether the addresses can be those of two hosts
+// (martians). At tc/egress the stack itself made the packet. Of several IP headers the addresses of the outermost one
+// count; those of another one do when it becomes the outermost of a packet that is sent.
 
 func (p *program) ingress() bool { return p.src.Hook == "tc/ingress" }
 
-// forHost lets frames go up that are not for this host. Of a program that takes multicast, broadcasts and multicasts are looked at
-// again when the destination in the IP header is known.
+// forHost lets frames pass to the stack that are not for this host. Of a program that takes multicast, broadcasts and
+// multicasts are looked at again when the destination in the IP header is known.
 func (p *program) forHost(blk *[]ir.Stmt) {
 	if !p.ingress() || !p.out.L2 {
 		return
@@ -37,7 +37,7 @@ func (p *program) notOther(pos diag.Pos) ir.Stmt {
 	return &ir.Guard{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToOther)), Reason: other, Pos: pos}
 }
 
-// group lets a broadcast or multicast go up.
+// group lets a broadcast or multicast pass to the stack.
 func (p *program) group(blk *[]ir.Stmt, pos diag.Pos) {
 	broadcast := p.went("link_broadcast", "a link-layer broadcast", pos)
 	emit(blk, &ir.Guard{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToBroadcast)), Reason: broadcast, Pos: pos},
@@ -101,7 +101,7 @@ func (p *program) martianDestination(pos diag.Pos) int {
 	return p.went("martian_destination", "a destination that no other host has: unspecified or loopback", pos)
 }
 
-// unicastTo lets packets go up whose destination isn't a single host.
+// unicastTo lets packets pass to the stack whose destination isn't a single host.
 func (p *program) unicastTo(dst ir.Expr, blk *[]ir.Stmt, pos diag.Pos) {
 	branch := &ir.If{Cond: not(&ir.Unicast{X: dst}), Pos: pos, Note: "not a host's"}
 	emit(&branch.Then, &ir.Guard{Cond: not(&ir.Multicast{X: dst}), Reason: p.multicast(pos), Pos: pos},
@@ -127,8 +127,8 @@ func (s *scope) knownUnicast(x ir.Expr) bool {
 	})
 }
 
-// canLeave makes sure of the addresses of a packet that is sent, as far as nobody has: user space looks at the addresses that it finds
-// the hop of, but what the packet itself says, or another row or setting, may be anything.
+// canLeave makes sure of the addresses of a packet that is sent, as far as no one has: user space looks at the
+// addresses that it finds the hop of, but what the packet itself says, or another row or setting, may be anything.
 func (w *rewriter) canLeave(src, dst ir.Expr, hop *ir.HopRef, pos diag.Pos) {
 	if x := w.unknown(src, hop, pos); x != nil {
 		w.guard(&ir.Unicast{X: x}, w.martianSource(pos), pos)

@@ -9,8 +9,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass turns constraints into conditions. A match on a header that a path doesn't have is not an error: such a packet
-// doesn't match.
+// This pass turns constraints into conditions. A match on a header that a path doesn't have is not an error: such a
+// packet doesn't match.
 
 // match lowers FIELD: CONSTRAINT to a condition.
 func (s *scope) match(m *spec.FieldMatch) ir.Expr {

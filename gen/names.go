@@ -10,12 +10,12 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass finds what a name in an expression stands for: a header, a field, a row and its members, a setting, a fact about the
-// packet, or a value that the rule has named.
+// This pass finds what a name in an expression stands for: a header, a field, a row and its members, a setting, a fact
+// about the packet, or a value that the rule has named.
 
 // find returns the header that a name stands for: what the stack calls it, its own name, or its group's. In a header's
-// declaration, which knows nothing of stacks, it is the nearest one in front that is called so, or whose group is. known is
-// false where no path of the program has it.
+// declaration, which knows nothing of stacks, it is the nearest one in front that is called so, or whose group is.
+// known is false where no path of the program has it.
 func (s *scope) find(name string) (in *layer, known bool) {
 	if s.self != nil {
 		for _, in := range slices.Backward(s.path) {
@@ -178,8 +178,8 @@ func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 	return s.part(v, e, rest)
 }
 
-// elsewhere returns the header that has a field which in lacks, where it stands in the same place of the stack; and what both of them
-// call such a field, or "".
+// elsewhere returns the header that has a field which in lacks, where it stands in the same place of the stack; and
+// what both of them call such a field, or "".
 func (s *scope) elsewhere(in *layer, field string) (other *spec.Header, both string) {
 	for _, e := range s.src.Stack {
 		if e.Var.Value != in.entry || in.entry == "" {
@@ -200,7 +200,7 @@ func (s *scope) elsewhere(in *layer, field string) (other *spec.Header, both str
 	return other, ""
 }
 
-// part resolves .addr and .port behind an endpoint.
+// part resolves .addr and .port after an endpoint.
 func (s *scope) part(v val, e *spec.Expr, rest []spec.Name) (val, bool) {
 	if len(rest) == 1 {
 		return v, true

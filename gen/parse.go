@@ -10,9 +10,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass lays a header out on a path and emits what has to hold for it: enough bytes in the frame and inside the length
-// that encloses it, fixed values, lengths that agree. A header is a list of segments: inside a segment all distances are
-// fixed; a field of variable length or presence ends one. Where a segment begins is then a variable.
+// This pass lays a header out on a path and emits what has to hold for it: enough bytes in the frame and inside the
+// length that encloses it, fixed values, lengths that agree. A header is a list of segments: inside a segment all
+// distances are fixed; a field of variable length or presence ends one. Where a segment begins is then a variable.
 
 const maxVariable = 1024 // bytes that the variable parts of a stack may add up to
 
@@ -104,7 +104,7 @@ func (c *compiler) checkVerify(h *spec.Header, f *spec.Field) {
 		WithHint("leave `verify` out: who receives the packet looks at the checksum")
 }
 
-// fixed places a field of fixed size, bits behind the start of a segment.
+// fixed places a field of fixed size, bits after the start of a segment.
 func (p *program) fixed(f *spec.Field, seg ir.Off, bits, segment int, in *layer) *fieldRef {
 	pl := &fieldRef{f: f, off: plus(seg, bits/8), bit: bits % 8, segment: segment, parent: in}
 	name := in.h.Name.Value + "." + f.Name.Value
@@ -143,8 +143,8 @@ func fixedSize(h *spec.Header) int {
 	return bits / 8
 }
 
-// inMetadata returns parent as it looks where header h stands in the packet's metadata: the name of the field that announces h
-// is the tag's protocol there, while its place in the frame holds what announces the header behind h.
+// inMetadata returns parent as it looks where header h stands in the packet's metadata: the name of the field that
+// announces h is the tag's protocol there, while its place in the frame holds what announces the header after h.
 func inMetadata(parent *layer, h *spec.Header) *layer {
 	q := *parent
 	q.fields = maps.Clone(parent.fields)
@@ -343,8 +343,8 @@ func (p *program) fixedValues(s *scope, in *layer, first int, blk *[]ir.Stmt) {
 	}
 }
 
-// fieldReason is the reason for a packet to be declined because of a field, counted under the field's name or what the header says
-// instead. doc is what happened; a field may have more than one way to it.
+// fieldReason is the reason for a packet to be declined because of a field, counted under the field's name or what the
+// header says instead. doc is what happened; a field may have more than one way to it.
 func (p *program) fieldReason(h *spec.Header, f *spec.Field, doc string) int {
 	name := h.Name.Value + "_" + f.Name.Value
 	if f.Reason != nil {
@@ -410,7 +410,7 @@ func (p *program) lengths(s *scope, in *layer, end ir.Expr, blk *[]ir.Stmt) bool
 		}
 		reason := p.fieldReason(in.h, f, "disagrees with the packet")
 		guard := func(cond ir.Expr) { emit(blk, &ir.Guard{Cond: cond, Reason: reason, Pos: f.Name.Pos}) }
-		ends := func(cond ir.Expr) { // the length of a super-packet may be that of a segment
+		ends := func(cond ir.Expr) { // the length of a GSO packet may be that of a segment
 			if role(in.h, "destination") == nil {
 				ordinary := or(cond, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0)))
 				emit(blk, &ir.Guard{Cond: ordinary, Reason: p.superPacket(f.Name.Pos), Pos: f.Name.Pos})

@@ -7,14 +7,14 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// A checksum that is left to a device (CHECKSUM_PARTIAL) is completed at a place of the buffer that the kernel remembers, over all
-// that stands behind it. The plan follows the checksums that the stack names. One of a header that it doesn't name would end up
-// wrong where what its field holds (the pseudo-header's sum) changes, or in another header's bytes where its own header moves. It
-// makes up for what changes behind its header, and a complete one in front of it must not follow that. Such packets go up. One that
-// begins behind all headers of the stack, as in a tunnel, stays where it is while headers move; unless it is cut off with bytes that
-// belong to nothing.
+// A checksum that is left to a device (CHECKSUM_PARTIAL) is completed at a place of the buffer that the kernel
+// remembers, over all that follows it. The plan follows the checksums that the stack names. One of a header that it
+// doesn't name would end up wrong where what its field holds (the pseudo-header's sum) changes, or in another header's
+// bytes where its own header moves. It makes up for what changes after its header, and a complete one in front of it
+// must not follow that. Such packets pass to the stack. One that begins after all headers of the stack, as in a tunnel,
+// stays where it is while headers move; unless it is cut off with bytes that belong to nothing.
 
-// unknownPartial lets packets go up that have such a checksum, which a rewrite would spoil.
+// unknownPartial lets packets pass to the stack that have such a checksum, which a rewrite would spoil.
 func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) {
 	partial := &ir.VarRef{Var: w.let(blk, "partial", &ir.Meta{Kind: ir.Partial}, 0, pos)}
 	ok := bin(ir.Eq, partial, num(0))
@@ -39,7 +39,8 @@ func (w *rewriter) unknownPartial(blk *[]ir.Stmt, rw *ir.Rewrite, pos diag.Pos) 
 	emit(blk, &ir.Guard{Cond: ok, Reason: w.partialChecksum(pos), Pos: pos})
 }
 
-// keepsField lets packets go up that are cut off at end, and would lose the field of a checksum that is left to a device.
+// keepsField lets packets pass to the stack that are cut off at end, and would lose the field of a checksum that is
+// left to a device.
 func (w *rewriter) keepsField(end ir.Expr, pos diag.Pos) {
 	if end == nil {
 		return
@@ -65,8 +66,9 @@ func (w *rewriter) readdressed() bool {
 	})
 }
 
-// superPackets returns the guard against super-packets that the path can't take: nil where it takes all. The kernel cuts them into
-// segments, and repeats in front of each the headers up to the transport header; of a tunnel, up to the inner one's.
+// superPackets returns the guard against GSO packets that the path can't take: nil where it takes all. The kernel cuts
+// them into segments, and repeats in front of each the headers up to the transport header; of a tunnel, up to the inner
+// one's.
 func (s *scope) superPackets(pos diag.Pos) ir.Stmt {
 	transports, own := 0, false
 	for _, in := range s.path {

@@ -12,8 +12,8 @@ import (
 )
 
 // This pass turns a program's stack into a tree. Where the stack leaves a choice (IPv4 or IPv6, a tag or none) the tree
-// branches, and everything behind the branch is compiled once for each way, so that offsets and sizes are as fixed as they
-// can be. A leaf of the tree is a path: one sequence of headers, and the rules compiled for it.
+// branches, and everything after the branch is compiled once for each way, so that offsets and sizes are as fixed as
+// they can be. A leaf of the tree is a path: one sequence of headers, and the rules compiled for it.
 
 const (
 	maxPaths = 64
@@ -37,7 +37,7 @@ type layer struct {
 	h     *spec.Header
 	meta  bool // it stands in the packet's metadata
 	off   ir.Off
-	end   ir.Off // behind its last field
+	end   ir.Off // after its last field
 	size  int    // of the header in the frame in bytes; -1 where it varies
 	limit ir.Expr
 	// inner is the offset at which what the header encloses ends (a trailer included), from its length where it has one.
@@ -94,9 +94,9 @@ func emit(blk *[]ir.Stmt, s ...ir.Stmt) { *blk = append(*blk, s...) }
 // orElse stands between the causes that are counted under one reason.
 const orElse = "; or: "
 
-// reason returns the index of a reason, which is added when it is new. Its kind and its name say what happened, and nothing else:
-// neither depends on what other rules there are. docs/operations.md lists them all. What it says of itself is all that it is counted
-// for.
+// reason returns the index of a reason, which is added when it is new. Its kind and its name say what happened, and
+// nothing else: neither depends on what other rules there are. docs/operations.md lists them all. What it says of
+// itself is all that it is counted for.
 func (p *program) reason(name string, kind ir.ReasonKind, doc string, pos diag.Pos) int {
 	for i, r := range p.out.Reasons {
 		if r.Name == name && r.Kind == kind {
@@ -110,7 +110,7 @@ func (p *program) reason(name string, kind ir.ReasonKind, doc string, pos diag.P
 	return len(p.out.Reasons) - 1
 }
 
-// went is the reason for a packet to go up, or for a receiver to get no copy.
+// went is the reason for a packet to pass to the stack, or for a receiver to get no copy.
 func (p *program) went(name, doc string, pos diag.Pos) int {
 	if p.each {
 		return p.reason(name, ir.Declined, doc, pos)
@@ -196,8 +196,8 @@ type arm struct {
 	cond ir.Expr // nil: always
 }
 
-// walkStack compiles the stack from entry i on, behind the headers in path; end is where the enclosing header says that its
-// content ends.
+// walkStack compiles the stack from entry i on, after the headers in path; end is where the enclosing header says that
+// its content ends.
 func (p *program) walkStack(i int, path []*layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) {
 	if p.dead {
 		return
@@ -318,8 +318,8 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 	return out, tagged
 }
 
-// cantFollow reports a header that nothing announces in the one in front of it. Where another order of the stack would do, that is what
-// was meant.
+// cantFollow reports a header that nothing announces in the one in front of it. Where another order of the stack would
+// do, that is what was meant.
 func (p *program) cantFollow(e *spec.StackEntry, h, parent *spec.Header) {
 	d := p.diags.Add(codeStack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there", h.Name.Value, parent.Name.Value).
 		WithRelated(h.Name.Pos, "the header is declared here")
@@ -395,12 +395,12 @@ func (p *program) follows(h *spec.Header, parent *layer) (ir.Expr, bool) {
 		}
 		cond = or(cond, all)
 	}
-	// What stands behind a user's header is the user's word: no header of the standard ones can name it.
+	// What follows a user's header is the user's word: no header of the standard ones can name it.
 	return cond, found || !parent.h.Std
 }
 
-// discriminator is the condition that the fixed fields at the start of h make, for headers that nothing in front of them
-// identifies. It reads the packet in front of the header's own checks; the caller makes sure of the bytes.
+// discriminator is the condition that the fixed fields at the start of h make, for headers that nothing in front of
+// them identifies. It reads the packet in front of the header's own checks; the caller makes sure of the bytes.
 func (p *program) discriminator(h *spec.Header, parent *layer, off ir.Off, end ir.Expr) (ir.Expr, int) {
 	var cond ir.Expr
 	bits, needed := 0, 0
@@ -465,7 +465,7 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 	s.rules(blk)
 }
 
-// ordinary declines super-packets.
+// ordinary declines GSO packets.
 func (s *scope) ordinary(pos diag.Pos) ir.Stmt {
 	return &ir.Guard{Cond: bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0)), Reason: s.superPacket(pos), Pos: pos}
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// A reason says what happened to the packet, by the name of the field; where it is counted for several things, it says them all.
+// A reason says what happened to the packet, by the name of the field; where it is counted for several things, it says
+// them all.
 func TestReasonsSayWhatHappened(t *testing.T) {
 	s, diags := spec.Load("reasons.cue", []byte(`name: "reasons"
 headers: tag: fields: [

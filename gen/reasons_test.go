@@ -74,7 +74,7 @@ func TestReasonNames(t *testing.T) {
 	}
 }
 
-// A super-packet whose length is that of a segment isn't one with a wrong length.
+// A GSO packet whose length is that of a segment isn't one with a wrong length.
 func TestSuperPacketLength(t *testing.T) {
 	p := plan(t, `
 		name: "tagged"

@@ -10,8 +10,8 @@ import (
 
 // This pass decides how room is made or closed in a packet whose headers change.
 
-// resizeKind decides how room is made. The kernel remembers where a pending checksum begins (csum_start), and that doesn't
-// follow a header that moves inside the packet; so a header whose checksum may be pending stays where it is.
+// resizeKind decides how room is made. The kernel remembers where a partial checksum begins (csum_start), and that
+// doesn't follow a header that moves inside the packet; so a header whose checksum may be partial stays where it is.
 func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 	grown := rw.NewFront.Const - rw.OldFront.Const
 	switch {
@@ -80,12 +80,12 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 	return true
 }
 
-// isIP reports whether a header is one that the kernel resizes packets behind.
+// isIP reports whether a header is one after which the kernel resizes packets.
 func isIP(h *spec.Header) bool {
 	return h != nil && h.Std && (h.Name.Value == "ipv4" || h.Name.Value == "ipv6")
 }
 
-// outermost is the header that the kernel takes a packet for when it resizes it: the first one in the frame behind the
+// outermost is the header that the kernel takes a packet for when it resizes it: the first one in the frame after the
 // link-layer header, once a tag that goes away has gone.
 func (w *rewriter) outermost() *spec.Header {
 	for i, in := range w.path {
@@ -97,8 +97,8 @@ func (w *rewriter) outermost() *spec.Header {
 	return nil
 }
 
-// otherFamily returns the IP version of the packet that leaves, where it isn't that of the packet that came: 4, 6, or 0. The kernel
-// keeps a packet's version beside it, and its stack drops one whose header says otherwise.
+// otherFamily returns the IP version of the packet that leaves, where it isn't that of the packet that came: 4, 6, or
+// 0. The kernel keeps a packet's version beside it, and its stack drops one whose header says otherwise.
 func (w *rewriter) otherFamily() int {
 	i := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return isIP(o.h) })
 	came := w.outermost()
@@ -111,7 +111,8 @@ func (w *rewriter) otherFamily() int {
 	return 4
 }
 
-// skipsOnlyTags reports whether all headers of the path between two indices are tags that have gone away by other means.
+// skipsOnlyTags reports whether all headers of the path between two indices are tags that have gone away by other
+// means.
 func (w *rewriter) skipsOnlyTags(from, to int) bool {
 	if from < 0 || to <= from+1 {
 		return false

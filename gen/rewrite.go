@@ -9,9 +9,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass compares the packet that came with the packet that leaves. A rewriter starts with the headers of the path, the
-// actions take some out, put some in and give fields values; from the two lists follow what the lengths become, which
-// checksums change and by what (sums.go), which bytes have to be written (stores.go), and how room is made.
+// This pass compares the packet that came with the packet that leaves. A rewriter starts with the headers of the path,
+// the actions take some out, put some in and give fields values; from the two lists follow what the lengths become,
+// which checksums change and by what (sums.go), which bytes have to be written (stores.go), and how room is made.
 
 // outHeader is a header of the packet that leaves.
 type outHeader struct {
@@ -35,7 +35,8 @@ func (o *outHeader) at(f *spec.Field) diag.Pos {
 	return f.Name.Pos
 }
 
-// moved is where a place of the header that came is in the packet that leaves. A header of variable length stays where it is.
+// moved is where a place of the header that came is in the packet that leaves. A header of variable length stays where
+// it is.
 func (o *outHeader) moved(off ir.Off) ir.Off {
 	if o.off == o.old.off {
 		return off
@@ -57,7 +58,7 @@ type rewriter struct {
 	skbMark  ir.Expr
 	guards   []ir.Stmt
 	fx       *effects
-	computed map[*outHeader]*ir.Sum // the checksums that change, of the headers behind the one at hand
+	computed map[*outHeader]*ir.Sum // the checksums that change, of the headers after the one at hand
 }
 
 func (s *scope) newRewriter(blk *[]ir.Stmt, pos diag.Pos) *rewriter {
@@ -132,7 +133,7 @@ func (w *rewriter) remove(in *layer, pos diag.Pos) {
 	}
 	for _, pl := range in.order {
 		if k := pl.f.Checksum; k != nil && k.Offloaded {
-			// A pending checksum would be written into what follows when its header is gone: only packets without one.
+			// A partial checksum would be written into what follows when its header is gone: only packets without one.
 			has := w.went(in.h.Name.Value+"_has_"+pl.f.Name.Value, in.h.Name.Value+"."+pl.f.Name.Value+" is not 0: it may be partial, and its header is removed", pl.f.Name.Pos)
 			w.guard(bin(ir.Eq, pl.load, num(0)), has, pos)
 		}
@@ -145,8 +146,8 @@ func (w *rewriter) remove(in *layer, pos diag.Pos) {
 	w.resized = true
 }
 
-// popOuter has the kernel take the outermost tag out of the frame. It would move a tag behind it into the packet's metadata, and
-// all that follows with it, so there must not be one.
+// popOuter has the kernel take the outermost tag out of the frame. It would move a tag after it into the packet's
+// metadata, and all that follows with it, so there must not be one.
 func (w *rewriter) popOuter(in *layer, pos diag.Pos) {
 	at := slices.Index(w.path, in)
 	var next *spec.Header
@@ -237,8 +238,8 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 	o.vals[f.Name.Value], o.sets[f.Name.Value] = v.x, as.Target.Pos
 }
 
-// complete gives the fields of pushed headers that the spec gives no value the one that their declarations determine: fixed
-// values, and what the header behind announces. It reports a field that has none.
+// complete gives the fields of pushed headers that the spec gives no value the one that their declarations determine:
+// fixed values, and what the next header announces. It reports a field that has none.
 func (w *rewriter) complete() bool {
 	ok := true
 	for _, o := range w.hdrs {
@@ -281,9 +282,9 @@ func announced(parent, next *spec.Header, f *spec.Field) ir.Expr {
 	return nil
 }
 
-// announce makes neighbours that are new to each other fit: the field in front says what follows. Where nothing in the spec
-// tells what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of what it is
-// in front of. (A port may stay: what it stands for is a matter of the endpoints.)
+// announce makes neighbours that are new to each other fit: the field in front says what follows. Where nothing in the
+// spec tells what that is, the header that was taken out between them may have said so: a VLAN tag has the EtherType of
+// what it is in front of. (A port may stay: what it stands for is a matter of the endpoints.)
 func (w *rewriter) announce() bool {
 	for i, a := range w.hdrs {
 		known := i+1 < len(w.hdrs) && (len(w.hdrs[i+1].h.After) > 0 || w.hdrs[i+1].old == nil)
@@ -332,7 +333,8 @@ func isPort(h *spec.Header, f *spec.Field) bool {
 	return slices.ContainsFunc(h.Parts, func(p *spec.Part) bool { return p.Port != nil && p.Port.Path[0].Value == f.Name.Value })
 }
 
-// takenOut returns the last header of the frame that was taken out between the i-th one that leaves and what follows it, or nil.
+// takenOut returns the last header of the frame that was taken out between the i-th one that leaves and what follows
+// it, or nil.
 func (w *rewriter) takenOut(i int) *layer {
 	a := w.hdrs[i]
 	if a.old == nil {
@@ -350,8 +352,8 @@ func (w *rewriter) takenOut(i int) *layer {
 	return nil
 }
 
-// place gives the headers that leave their offsets. It returns the index of the first one that is not where and what it was,
-// and false where the packet can't be laid out.
+// place gives the headers that leave their offsets. It returns the index of the first one that is not where and what it
+// was, and false where the packet can't be laid out.
 func (w *rewriter) placeHeaders() (first int, ok bool) {
 	first = len(w.hdrs)
 	off := ir.Off{}
@@ -478,7 +480,7 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if hop != nil && !moved {
 		f.End = w.datagramEnd()
 	}
-	if f.End != nil && segmentedOnly(w.path) { // to cut something off a super-packet would make it an ordinary one
+	if f.End != nil && segmentedOnly(w.path) { // to cut something off a GSO packet would make it an ordinary one
 		whole := bin(ir.Le, &ir.Meta{Kind: ir.FrameLen}, f.End)
 		w.guard(or(whole, bin(ir.Eq, &ir.Meta{Kind: ir.GSOSize}, num(0))), w.superPacket(pos), pos)
 	}
@@ -562,7 +564,7 @@ func (w *rewriter) newLengths(front ir.Off, payload ir.Expr, sent bool, pos diag
 			}
 			o.vals[f.Name.Value] = bytes
 		}
-		if o.old != nil && o.old == w.path[len(w.path)-1] && o.h.Trailer > 0 { // what is put in behind it ends in front of its trailer
+		if o.old != nil && o.old == w.path[len(w.path)-1] && o.h.Trailer > 0 { // what is put in after it ends in front of its trailer
 			payload = bin(ir.Sub, payload, num(uint64(o.h.Trailer)))
 		}
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass compiles what a program does with a packet whose headers are known: match, lookups, rules, actions. The first
-// rule that applies runs. Its actions are put in an order of their own: whatever can fail, then state (learn, count), then
-// the packet.
+// This pass compiles what a program does with a packet whose headers are known: match, lookups, rules, actions. The
+// first rule that applies runs. Its actions are put in an order of their own: whatever can fail, then state (learn,
+// count), then the packet.
 
 // checkRules reports what is wrong with rules whatever the path.
 func (p *program) checkRules(rules []*spec.Rule) {
@@ -133,7 +133,8 @@ func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
 	return false
 }
 
-// lookups finds rows. A packet whose row is missing goes up, unless nest is given: what follows then stands where the row is there.
+// lookups finds rows. A packet whose row is missing passes to the stack, unless nest is given: what follows then stands
+// where the row is there.
 func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, diag.Pos)) {
 	for _, l := range ls {
 		t := s.tables[l.Table.Value]
@@ -163,8 +164,8 @@ func (s *scope) lookups(ls []*spec.Lookup, blk **[]ir.Stmt, nest func(ir.Expr, d
 	}
 }
 
-// narrow takes over into a session's fields what a header says of the field that they are looked up with, so that a row that
-// no packet can find is refused when the session is opened.
+// narrow takes over into a session's fields what a header says of the field that they are looked up with, so that a row
+// that no packet can find is refused when the session is opened.
 func (s *scope) narrow(t *ir.Table, key []*spec.Expr) {
 	if t.Session == nil {
 		return
@@ -243,10 +244,10 @@ func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue,
 	return []ir.MemberValue{{Member: m, Value: v.x}}, true
 }
 
-// rule compiles one rule; it returns true where the block has ended with it. As in a program, a condition that doesn't ask for
-// what the rule looks up comes before the lookups, so that they may rely on it. A rule that can't apply on this path leaves
-// nothing there: what it says of headers that the path doesn't have is not looked at. A row that is missing leads on to the rules
-// behind; where none of them can apply on this path, it is why the packet goes up.
+// rule compiles one rule; it returns true where the block has ended with it. As in a program, a condition that doesn't
+// ask for what the rule looks up comes before the lookups, so that they may rely on it. A rule that can't apply on this
+// path leaves nothing there: what it says of headers that the path doesn't have is not looked at. A row that is missing
+// leads on to the following rules; where none of them can apply on this path, it is why the packet passes to the stack.
 func (s *scope) rule(r *spec.Rule, behind []*spec.Rule, outer *[]ir.Stmt) bool {
 	cond := s.matches(r.Match)
 	if isFalse(cond) && cond != nil {
@@ -300,7 +301,7 @@ func (s *scope) rule(r *spec.Rule, behind []*spec.Rule, outer *[]ir.Stmt) bool {
 	return always
 }
 
-// applies reports whether a rule can apply on this path. It leaves nothing behind, and reports nothing.
+// applies reports whether a rule can apply on this path. It leaves no trace, and reports nothing.
 func (s *scope) applies(r *spec.Rule) bool {
 	in := *s
 	in.quiet = true

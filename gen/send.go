@@ -8,10 +8,10 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass compiles send. `from` and `to` originate a datagram, as a user-space relay would: addresses and ports are the
-// spec's, the fields with an origin get it (hop limit 64, no fragmentation), DSCP and ECN stay (RFC 8656 §14), and where the
-// destination is of the other family the network header is made anew. `via` routes: one hop less, everything else stays.
-// VLAN tags belong to the link that the packet came from, and go away.
+// This pass compiles send. `from` and `to` originate a datagram, as a user-space relay would: addresses and ports are
+// the spec's, the fields with an origin get it (hop limit 64, no fragmentation), DSCP and ECN stay (RFC 8656 §14), and
+// where the destination is of the other family the network header is made anew. `via` routes: one hop less, everything
+// else stays. VLAN tags belong to the link that the packet came from, and go away.
 
 func (w *rewriter) send(a *spec.Action, state []ir.Stmt) {
 	for _, in := range w.path {
@@ -151,7 +151,8 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 	w.finish(hop, state, a.Pos)
 }
 
-// port returns the transport header's field for a port: the one that an endpoint of it ties to the address with that role.
+// port returns the transport header's field for a port: the one that an endpoint of it ties to the address with that
+// role.
 func (w *rewriter) port(net int, roleName string) (*outHeader, *spec.Field) {
 	for _, o := range w.hdrs[net+1:] {
 		for _, p := range o.h.Parts {
@@ -172,8 +173,8 @@ func (w *rewriter) port(net int, roleName string) (*outHeader, *spec.Field) {
 	return nil, nil
 }
 
-// verify makes sure of the checksum of the IP header of a packet that is sent, unless it was verified where it came. Nobody would notice
-// that it was wrong when the header is replaced.
+// verify makes sure of the checksum of the IP header of a packet that is sent, unless it was verified where it came.
+// Nobody would notice that it was wrong when the header is replaced.
 func (w *rewriter) verify(o *outHeader, replaced bool, a *spec.Action) {
 	for _, f := range o.h.Fields {
 		k := f.Checksum

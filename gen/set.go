@@ -110,8 +110,8 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 	return true
 }
 
-// storeVarint gives a variable-length integer a value. It keeps the width that it came with: a packet whose integer is missing, or
-// too narrow for the value, is declined.
+// storeVarint gives a variable-length integer a value. It keeps the width that it came with: a packet whose integer is
+// missing, or too narrow for the value, is declined.
 func (w *rewriter) storeVarint(o *outHeader, pl *fieldRef, v val, as *spec.Assign) {
 	f := pl.f
 	if shapes(pl.parent.h, f) || f.Is != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass gives settings, tables and sessions their types and layouts. A layout is decided here once; C, Go and the model
-// all take it from the plan. Rows get hidden members: the hop of every endpoint that a program sends to (so that the kernel
-// needs no route lookup a packet), and the slot and generation that tie a session's row to its session.
+// This pass gives settings, tables and sessions their types and layouts. A layout is decided here once; C, Go and the
+// model all take it from the plan. Rows get hidden members: the hop of every endpoint that a program sends to (so that
+// the kernel needs no route lookup a packet), and the slot and generation that tie a session's row to its session.
 
 const defaultSize = 1024
 
@@ -398,7 +398,8 @@ func rowMember(vars map[string]*ir.Table, e *spec.Expr) (*ir.Table, *ir.Member) 
 	return t, member(&t.Value, e.Path[1].Value)
 }
 
-// hopName is the name of the hidden member for a hop to an endpoint; a second one, for packets from elsewhere, has a number.
+// hopName is the name of the hidden member for a hop to an endpoint; a second one, for packets from elsewhere, has a
+// number.
 func hopName(t *ir.Table, to *ir.Member) string {
 	name := "hop_" + to.Name
 	for n := 2; slices.ContainsFunc(t.Value.Members, func(m *ir.Member) bool { return m.Name == name && m.Hidden }); n++ {
@@ -422,7 +423,7 @@ func hopOf(t *ir.Table, to, from *ir.Member) *ir.Member {
 // rounded up so that keys hash in whole words.
 func layOut(s *ir.Struct, round int) { layOutFrom(s, 0, round) }
 
-// layOutFrom is layOut behind off bytes of something else.
+// layOutFrom is layOut after off bytes of something else.
 func layOutFrom(s *ir.Struct, off, round int) {
 	for _, m := range s.Members {
 		a := m.Type.Align()

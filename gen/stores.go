@@ -11,9 +11,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass cuts headers into pieces: runs of 1, 2, 4 or 8 bytes that a processor reads or writes at once, or a field made of
-// bytes. Bit fields that share bytes come together in one piece. The pieces that change are the cells of the rewrite, and the
-// summands by which checksums change.
+// This pass cuts headers into pieces: runs of 1, 2, 4 or 8 bytes that a processor reads or writes at once, or a field
+// made of bytes. Bit fields that share bytes come together in one piece. The pieces that change are the cells of the
+// rewrite, and the summands by which checksums change.
 
 // piece is a part of a header, before and after.
 type piece struct {
@@ -102,8 +102,8 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 	return out
 }
 
-// cut makes pieces of a run of fields. Where they came, they stood at the same distances: behind another base, perhaps, and came.Const
-// bytes further on.
+// cut makes pieces of a run of fields. Where they came, they stood at the same distances: after another base, perhaps,
+// and came.Const bytes further on.
 func cut(run []*unit, base *ir.Var, old *layer, came ir.Off) []piece {
 	var out []piece
 	for i := 0; i < len(run); {
@@ -129,8 +129,8 @@ func cut(run []*unit, base *ir.Var, old *layer, came ir.Off) []piece {
 	return out
 }
 
-// pieceSize returns how many bytes from byte b on make the next piece: two where a field ends there, since a store of two costs
-// as much as one of one; else the fewest that end with a field; else one.
+// pieceSize returns how many bytes from byte b on make the next piece: two where a field ends there, since a store of
+// two costs as much as one of one; else the fewest that end with a field; else one.
 func pieceSize(run []*unit, b, end int) int {
 	for _, size := range []int{2, 4, 8, 1} {
 		if b+size > end {
@@ -230,10 +230,10 @@ func whole(u *unit, off ir.Off, old *layer, came ir.Off) []piece {
 	return out
 }
 
-// What is written again at most: all of it is read or computed before the first byte is written, and a program has no room for
-// more on its stack (512 bytes for everything). A checksum and a route lookup take as much as so many bytes of headers, and so do the
-// places and sums of what came behind a header of variable length, and the functions of a fan-out that the program has as well: their
-// frames come on top of its own.
+// What is written again at most: all of it is read or computed before the first byte is written, and a program has no
+// room for more on its stack (512 bytes for everything). A checksum and a route lookup take as much as so many bytes of
+// headers, and so do the places and sums of what came after a header of variable length, and the functions of a fan-out
+// that the program has as well: their frames come on top of its own.
 const (
 	maxFront      = 172
 	sumCosts      = 20

@@ -7,11 +7,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass finds the checksums that a rewrite changes. A checksum over a payload is never computed from the payload: what
-// doesn't change of the covered bytes follows from the old checksum (RFC 1624), so only what changes is summed up, as it was
-// and as it is. Bytes that move to a position of the other parity count with their bytes swapped.
+// This pass finds the checksums that a rewrite changes. A checksum over a payload is never computed from the payload:
+// what doesn't change of the covered bytes follows from the old checksum (RFC 1624), so only what changes is summed up,
+// as it was and as it is. Bytes that move to a position of the other parity count with their bytes swapped.
 
-// maxTail is how many bytes behind the payload a checksum can be freed of.
+// maxTail is how many bytes after the payload a checksum can be freed of.
 const maxTail = 64
 
 // sums come from the inside out: one that covers another counts what becomes of that.
@@ -57,8 +57,8 @@ func (o *outHeader) fieldOff(f *spec.Field) ir.Off {
 	return plus(o.off, bits/8)
 }
 
-// freshSum is the checksum of a header that is new. One that covers the payload would have to be computed from all of it, so
-// it is left out (0) where that is allowed.
+// freshSum is the checksum of a header that is new. One that covers the payload would have to be computed from all of
+// it, so it is left out (0) where that is allowed.
 func (w *rewriter) freshSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) (*ir.Sum, bool) {
 	if f.Checksum.Covers != "header" {
 		if i > 0 && absentOver(f, w.hdrs[i-1].h) {
@@ -131,7 +131,7 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 	return s, true
 }
 
-// swap holds where the payload's position behind the header changes its parity.
+// swap holds where the payload's position after the header changes its parity.
 func swap(rw *ir.Rewrite, o *outHeader) ir.Expr {
 	was := bin(ir.Sub, offExpr(rw.OldFront), offExpr(o.old.off))
 	now := bin(ir.Sub, offExpr(rw.NewFront), offExpr(o.off))
@@ -148,7 +148,7 @@ func swap(rw *ir.Rewrite, o *outHeader) ir.Expr {
 	return bin(ir.Ne, odd, num(0))
 }
 
-// tail returns where the bytes that the header covered behind the payload ended, whether the payload's end was at an odd
+// tail returns where the bytes that the header covered after the payload ended, whether the payload's end was at an odd
 // position, and how many bytes of tail there may be. It returns nil where there are none.
 func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	limit := o.old.inner
@@ -189,7 +189,8 @@ func varOf(x ir.Expr) *ir.Var {
 	return nil
 }
 
-// coveredTerms sums up what changes from a header on: fields of headers that stay, headers that go and headers that come.
+// coveredTerms sums up what changes from a header on: fields of headers that stay, headers that go and headers that
+// come.
 func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 	for _, n := range w.hdrs[i:] {
 		if n.old == nil {
@@ -233,9 +234,9 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 	}
 }
 
-// keptTerms sums up what changes in a header that stays, for the checksum of header c. Where it moved by an odd number of
-// bytes, or may have, all of it counts; so it does (all) where what follows moved so, since the bytes of everything that doesn't count
-// are swapped then.
+// keptTerms sums up what changes in a header that stays, for the checksum of header c. Where it moved by an odd number
+// of bytes, or may have, all of it counts; so it does (all) where what follows moved so, since the bytes of everything
+// that doesn't count are swapped then.
 func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 	odd := false
 	if n.off != n.old.off || c.off != c.old.off {
@@ -269,8 +270,8 @@ func (w *rewriter) keptTerms(n, c *outHeader, all bool) (was, now []ir.Term) {
 	return was, now
 }
 
-// variableTerms are a header's fields of variable length or presence, which stay as and where they are, in a sum that begins
-// at start.
+// variableTerms are a header's fields of variable length or presence, which stay as and where they are, in a sum that
+// begins at start.
 func variableTerms(in *layer, start ir.Off) []ir.Term {
 	var out []ir.Term
 	for _, pl := range in.order {
@@ -301,8 +302,8 @@ func newSum(sum *ir.Sum, p piece, start ir.Off) ir.Term {
 	return ir.Term{New: sum, Size: 2, Odd: odd, OddIf: oddIf}
 }
 
-// oddness says whether a byte at off stands at an odd position of a sum that begins at start: always, or where a condition
-// holds.
+// oddness says whether a byte at off stands at an odd position of a sum that begins at start: always, or where a
+// condition holds.
 func oddness(off, start ir.Off) (bool, ir.Expr) {
 	odd := bin(ir.And, distance(off, start), num(1))
 	if v, fixed := constant(odd); fixed {
@@ -362,8 +363,8 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 	return was, now, true
 }
 
-// pseudoNow gives one summand of the pseudo-header of the i-th header, in the packet that leaves. checkHeaders has made sure of
-// its form.
+// pseudoNow gives one summand of the pseudo-header of the i-th header, in the packet that leaves. checkHeaders has made
+// sure of its form.
 func (w *rewriter) pseudoNow(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (ir.Term, bool) {
 	enclosing := func(name string) *outHeader {
 		if name == o.h.Name.Value {

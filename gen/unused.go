@@ -7,8 +7,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This pass warns of what a spec declares and no program uses: the plan is right without it, but a word is probably missing somewhere.
-// What only tests use counts as used.
+// This pass warns of what a spec declares and no program uses: the plan is right without it, but a word is probably
+// missing somewhere. What only tests use counts as used.
 
 func (c *compiler) unused() {
 	s := c.spec

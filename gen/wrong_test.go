@@ -15,8 +15,9 @@ import (
 
 var errorComment = regexp.MustCompile(`// (ERROR|WARNING) "(.*?)"(?: HINT "(.*)")?$`)
 
-// TestWrong compiles specs that each have one mistake, which a comment in its line tells. HINT is what its label or hint has to say;
-// low, which loses data, is only mentioned where the comment says so. Where there is nothing but a warning, there is a plan.
+// TestWrong compiles specs that each have one mistake, which a comment in its line tells. HINT is what its label or
+// hint has to say; low, which loses data, is only mentioned where the comment says so. Where there is nothing but a
+// warning, there is a plan.
 func TestWrong(t *testing.T) {
 	files, err := filepath.Glob("testdata/wrong/*.cue")
 	if err != nil || len(files) < 40 {

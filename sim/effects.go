@@ -48,9 +48,9 @@ type spent struct {
 	amount uint64
 }
 
-// before runs the effects that stand in front of a packet's or a copy's way out: required records are reserved, credits spent,
-// numbers drawn. Where one says no, the packet or the copy is stopped under its reason, and what was spent is given back. Its
-// result goes to giveBack where the packet doesn't leave after all.
+// before runs the effects that stand in front of a packet's or a copy's way out: required records are reserved, credits
+// spent, numbers allocated. Where one says no, the packet or the copy is stopped under its reason, and what was spent
+// is given back. Its result goes to giveBack where the packet doesn't leave after all.
 func (r *run) before(e *effects) (taken []spent, ok bool) {
 	for i, s := range e.ir.Emits {
 		if s.Event.Required && !r.reserve(s) {
@@ -83,8 +83,8 @@ func (r *run) before(e *effects) (taken []spent, ok bool) {
 	return taken, r.err == nil
 }
 
-// giveBack returns credits of what doesn't leave. Its records are discarded, but take their room in the ring until user space
-// has gone past them; its numbers are lost.
+// giveBack returns credits of what doesn't leave. Its records are discarded, but take their room in the ring until user
+// space has gone past them; its numbers are lost.
 func (r *run) giveBack(taken []spent) {
 	for _, s := range taken {
 		s.credit.Spent -= s.amount
@@ -116,7 +116,8 @@ func (r *run) after(e *effects) {
 // recordHeader is what the kernel puts in front of each record in a ring (BPF_RINGBUF_HDR_SZ).
 const recordHeader = 8
 
-// RecordRoom returns the bytes that a record of n bytes takes in the ring: __bpf_ringbuf_reserve in kernel/bpf/ringbuf.c.
+// RecordRoom returns the bytes that a record of n bytes takes in the ring: __bpf_ringbuf_reserve in
+// kernel/bpf/ringbuf.c.
 func RecordRoom(n int) int { return (n + recordHeader + 7) &^ 7 }
 
 // reserve takes the room of a record in the ring, of which one byte always stays free.
@@ -145,7 +146,8 @@ func (r *run) emit(s *ir.Emit) {
 	r.result.Events = append(r.result.Events, e)
 }
 
-// admit spends a credit, or counts the packet as refused. A row without a credit refuses. What is overdrawn is not admitted, but spent.
+// admit spends a credit, or counts the packet as refused. A row without a credit refuses. What is overdrawn is not
+// admitted, but spent.
 func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64, admitted bool) {
 	t := s.Member.Type
 	index := littleEndian(r.member(s.Row, s.Member, ir.Whole))
@@ -212,8 +214,8 @@ const (
 	second   = 1e9
 )
 
-// refill spends cost from a credit that refills: time is what is spent, at rate units a second. A bucket that is full is spent up
-// to now, an empty one up to the time that refilling a burst takes from now.
+// refill spends cost from a credit that refills: time is what is spent, at rate units a second. A bucket that is full
+// is spent up to now, an empty one up to the time that refilling a burst takes from now.
 func (c *Credit) refill(cost, floor, now uint64) (admitted bool, amount uint64) {
 	rate := c.Limit
 	if rate == 0 {
@@ -232,7 +234,8 @@ func (c *Credit) refill(cost, floor, now uint64) (admitted bool, amount uint64) 
 	return true, takes
 }
 
-// overdrawTimed spends cost from a credit that refills, whatever is left. At a rate of 0 there is no time that it takes.
+// overdrawTimed spends cost from a credit that refills, whatever is left. At a rate of 0 there is no time that it
+// takes.
 func (c *Credit) overdrawTimed(cost, now uint64) (amount uint64) {
 	if c.Limit == 0 {
 		return 0
@@ -265,8 +268,8 @@ const (
 	translationFull
 )
 
-// translate finds or makes the value of a key; it reports whether that stopped the packet or the receiver's turn. What is found
-// pending is being made on another processor.
+// translate finds or makes the value of a key; it reports whether that stopped the packet or the receiver's turn. What
+// is found pending is being made on another processor.
 func (r *run) translate(n *node, s *ir.Translate) bool {
 	namespace := uint32(littleEndian(r.member(s.Row, s.Member, ir.Whole)))
 	key := TranslationKey{Key: r.uint(s.Key), Namespace: namespace}

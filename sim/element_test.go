@@ -130,7 +130,7 @@ func TestVarintCells(t *testing.T) {
 		for _, odd := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s odd %t", c.want, odd), func(t *testing.T) {
 				fp := newFanPlan()
-				off := 46 // behind the number
+				off := 46 // after the number
 				if odd {
 					off++
 				}

@@ -378,8 +378,8 @@ func (r *run) binary(e *ir.Bin) uint64 {
 	return 0
 }
 
-// varintBytes returns an integer as a variable-length one of a width (RFC 9000 §16): the upper 2 bits are the logarithm of the
-// width, the others the integer, which fits.
+// varintBytes returns an integer as a variable-length one of a width (RFC 9000 §16): the upper 2 bits are the logarithm
+// of the width, the others the integer, which fits.
 func (r *run) varintBytes(e ir.Expr, width *ir.Var) []byte {
 	v, n := r.uint(e), r.variable(width).u
 	if r.err != nil || n != 1 && n != 2 && n != 4 && n != 8 || !fits(v, int(8*n)-2) {
@@ -392,8 +392,8 @@ func (r *run) varintBytes(e ir.Expr, width *ir.Var) []byte {
 	return b[:n]
 }
 
-// wire returns the Size bytes that a value takes in a packet. Integers are big endian unless little is set; an address in 4
-// bytes is the IPv4 address in it.
+// wire returns the Size bytes that a value takes in a packet. Integers are big endian unless little is set; an address
+// in 4 bytes is the IPv4 address in it.
 func (r *run) wire(e ir.Expr, size int, little bool, what string) []byte {
 	v := r.any(e)
 	b := r.scratch(size)

@@ -13,7 +13,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// Every receiver gets its own copy, in the order of the group, made of the packet that came; that packet goes on as it came.
+// Every receiver gets its own copy, in the order of the group, made of the packet that came; that packet goes on as it
+// came.
 func TestFanOut(t *testing.T) {
 	fp := newFanPlan()
 	unresolved := subscriber{remote: "203.0.113.4:6004", layer: 3, hop: sim.Hop{State: ir.HopNeighbour, MTU: 1500}}
@@ -153,7 +154,8 @@ func TestFanOutEffects(t *testing.T) {
 	}
 }
 
-// A clone that the kernel refuses gets its credits back and has no records; its numbers are lost, and its room in the ring.
+// A clone that the kernel refuses gets its credits back and has no records; its numbers are lost, and its room in the
+// ring.
 func TestRefusedClone(t *testing.T) {
 	fp := newFanPlan()
 	fp.copy.Emits = []*ir.Emit{fp.emit(fp.told), fp.emit(fp.required)}

@@ -8,9 +8,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// fanPlan is a relay over IPv4 that sends each datagram to all receivers of the group under its destination port, planned by
-// hand. A datagram begins with its level (a byte, and one of padding) and its number (16 bits); a receiver whose layer is below
-// the level gets no copy.
+// fanPlan is a relay over IPv4 that sends each datagram to all receivers of the group under its destination port,
+// planned by hand. A datagram begins with its level (a byte, and one of padding) and its number (16 bits); a receiver
+// whose layer is below the level gets no copy.
 type fanPlan struct {
 	plan    *ir.Plan
 	group   *ir.Group

@@ -8,8 +8,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// Group holds the groups of one kind: under each key, the rows of its receivers in the order of sending, in the layout of the
-// plan. A row's hidden member "receiver" is the identity.
+// Group holds the groups of one kind: under each key, the rows of its receivers in the order of sending, in the layout
+// of the plan. A row's hidden member "receiver" is the identity.
 type Group struct {
 	ir    *ir.Group
 	lists map[string][][]byte
@@ -62,8 +62,9 @@ type ReceiverUsage struct {
 	Failed   uint64 // of those, clones that the kernel refused
 }
 
-// Credit is an entry of the array of credits (see ir.Admit): of a credit, Limit and Spent are in units of the spec; of a
-// bucket, Limit is the rate in units a second, Spent the time in nanoseconds up to which it is spent, and Burst in units.
+// Credit is an entry of the array of credits (see ir.Admit): of a credit, Limit and Spent are in units of the spec; of
+// a bucket, Limit is the rate in units a second, Spent the time in nanoseconds up to which it is spent, and Burst in
+// units.
 type Credit struct {
 	Limit   uint64
 	Spent   uint64

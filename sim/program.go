@@ -25,10 +25,10 @@ type node struct {
 	els      []*node
 	ran      *Point
 	yes, no  *Point   // If: the branches taken; Guard: no where it fails; Lookup: yes where a row is found, no where not
-	outcomes []*Point // CheckHop: by state, and behind them the packet that is too big
+	outcomes []*Point // CheckHop: by state, and after them the packet that is too big
 	effects  *effects // Drop, Forward, FanOut, Copy
 
-	// CheckHop: the rewrite that follows, if any. The kernel cuts a super-packet into segments on its way out, each with the
+	// CheckHop: the rewrite that follows, if any. The kernel cuts a GSO packet into segments when it leaves, each with the
 	// headers of the new front, and it is the segments that have to fit the MTU.
 	segment *ir.Rewrite
 }

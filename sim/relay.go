@@ -14,13 +14,13 @@ type World struct {
 	Now           uint64 // jiffies
 	LeaseDeadline uint64 // jiffies; the lease is valid while Now is before it
 	Clock         uint64 // nanoseconds, the monotonic clock: what refills buckets
-	// Infers says that the kernel doesn't tell where checksums are pending: programs infer it (ir.Sum).
+	// Infers says that the kernel doesn't tell where checksums are partial: programs infer it (ir.Sum).
 	Infers bool
 	// Route is the kernel's route lookup, for hops that no row holds; addresses are in their 16-byte form; an
 	// invalid source is none. Nil: no routes.
 	Route func(from, to netip.Addr) Hop
-	// Refuses reports whether the kernel refuses the clone for the receiver that is the nth of its group, counted from 0. Nil:
-	// it takes all.
+	// Refuses reports whether the kernel refuses the clone for the receiver that is the nth of its group, counted from 0.
+	// Nil: it takes all.
 	Refuses func(n int, h Hop) bool
 }
 
@@ -68,9 +68,9 @@ func (t *Tally) add(bytes int) {
 	t.Bytes += uint64(bytes)
 }
 
-// New returns a relay with empty tables and a valid lease. Settings are by name, in the layout of ir.Setting.Default; those
-// that are not given take their default. It is an error if one has no default, has the wrong size or does not exist, or if
-// the plan refers to things that it doesn't have.
+// New returns a relay with empty tables and a valid lease. Settings are by name, in the layout of ir.Setting.Default;
+// those that are not given take their default. It is an error if one has no default, has the wrong size or does not
+// exist, or if the plan refers to things that it doesn't have.
 func New(plan *ir.Plan, settings map[string][]byte) (*Relay, error) {
 	r := &Relay{
 		plan:     plan,
@@ -160,8 +160,8 @@ func (r *Relay) Reset() {
 	clear(r.Reasons)
 }
 
-// CopyState makes the state of r (tables, groups, slots, counters, credits and the world) that of another relay with the same
-// plan.
+// CopyState makes the state of r (tables, groups, slots, counters, credits and the world) that of another relay with
+// the same plan.
 func (r *Relay) CopyState(from *Relay) {
 	r.World = from.World
 	for t, table := range r.tables {

@@ -6,7 +6,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// linkAddresses is where the two link-layer addresses of a frame end, and tagSize what a VLAN tag behind them takes.
+// linkAddresses is where the two link-layer addresses of a frame end, and tagSize what a VLAN tag after them takes.
 const (
 	linkAddresses = 12
 	tagSize       = 4

@@ -23,15 +23,16 @@ type Packet struct {
 	Data     []byte
 	VLAN     *Tag // nil: no tag in the metadata
 	Partial  Partial
-	GSO      uint32 // bytes of payload in a segment of a super-packet; 0 for an ordinary packet
-	Tunnel   bool   // of a super-packet: each segment begins with a tunnel's headers (SKB_GSO_ENCAP_ALL)
+	GSO      uint32 // bytes of payload in a segment of a GSO packet; 0 for an ordinary packet
+	Tunnel   bool   // of a GSO packet: each segment begins with a tunnel's headers (SKB_GSO_ENCAP_ALL)
 	Mark     uint32
 	Priority uint32
 	Proto    uint16 // skb->protocol; 0: what the kernel finds in the frame's EtherType
 	Link     uint8  // skb->pkt_type: whom the frame is addressed to, one of ir.ToHost, …; see LinkType
 }
 
-// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL), as offsets in the frame. Zero: all checksums are complete.
+// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL), as offsets in the frame. Zero: all checksums
+// are complete.
 type Partial struct {
 	Start int // the first byte that it covers
 	Field int // its field, which holds the sum of the pseudo-header
@@ -276,7 +277,7 @@ func (r *run) stmt(n *node) bool {
 	return false
 }
 
-// stop ends the packet's way, which goes up, or in a fan-out the receiver's turn.
+// stop ends the packet's way, which passes to the stack, or in a fan-out the receiver's turn.
 func (r *run) stop(reason int) bool {
 	if r.turn != nil {
 		r.decline(reason)
@@ -286,7 +287,7 @@ func (r *run) stop(reason int) bool {
 	return true
 }
 
-// up lets the packet go up, untouched.
+// up lets the packet pass to the stack, untouched.
 func (r *run) up(reason int) { r.finish(VerdictUp, reason, *r.packet) }
 
 func (r *run) drop(n *node, s *ir.Drop) {
@@ -552,8 +553,8 @@ func (r *run) cut(frame []byte, end ir.Expr) []byte {
 	return frame[:n:n]
 }
 
-// withLinkAddresses returns the frame with the link-layer addresses of a hop whose neighbour is known. Where it isn't, the
-// kernel replaces the addresses when it has resolved it.
+// withLinkAddresses returns the frame with the link-layer addresses of a hop whose neighbour is known. Where it isn't,
+// the kernel replaces the addresses when it has resolved it.
 func withLinkAddresses(frame []byte, h Hop) []byte {
 	if h.State != ir.HopDirect || len(frame) < linkAddresses {
 		return frame

@@ -38,7 +38,7 @@ func openTurn(t *testing.T, tp *turnPlan) *sim.Relay {
 	return r
 }
 
-// channelData returns a frame with channel data, padding behind it inside the datagram, and bytes behind the datagram.
+// channelData returns a frame with channel data, padding after it inside the datagram, and bytes after the datagram.
 func channelData(payload []byte, padding, trailing int, checksum bool) []byte {
 	cd := binary.BigEndian.AppendUint16(nil, 0x4001)
 	cd = binary.BigEndian.AppendUint16(cd, uint16(len(payload)))

@@ -6,9 +6,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// Ones' complement arithmetic on 16 bits is arithmetic modulo 65535 in which 0 has two forms, 0000 and FFFF. So a sum is
-// kept here as a number below 65535, the complement is the negative, and swapping the bytes of a sum is multiplying it by
-// 256. Which of the two forms of 0 is written is decided at the end.
+// Ones' complement arithmetic on 16 bits is arithmetic modulo 65535 in which 0 has two forms, 0000 and FFFF. So a sum
+// is kept here as a number below 65535, the complement is the negative, and swapping the bytes of a sum is multiplying
+// it by 256. Which of the two forms of 0 is written is decided at the end.
 const modulus = 65535
 
 func sumAdd(a, b uint64) uint64 { return (a + b) % modulus }
@@ -76,7 +76,7 @@ func (r *run) sum(s *ir.Sum) uint16 {
 	return r.followed(s)
 }
 
-// pending reports whether a checksum is left to a device. Of a super-packet, outer ones are left to whoever cuts it, too.
+// pending reports whether a checksum is left to a device. Of a GSO packet, outer ones are left to whoever cuts it, too.
 func (r *run) pending(s *ir.Sum) bool {
 	p := r.packet.Partial
 	if s.Fresh || !s.Offloaded || p == (Partial{}) {
@@ -86,8 +86,8 @@ func (r *run) pending(s *ir.Sum) bool {
 	return at == p.Field || r.packet.GSO != 0 && at < p.Start && !(s.Absent && r.old(s) == 0)
 }
 
-// stuck reports whether a checksum of a rewrite seems to be pending at an odd offset, where a program that infers can't have the
-// kernel finish it.
+// stuck reports whether a checksum of a rewrite seems to be pending at an odd offset, where a program that infers can't
+// have the kernel finish it.
 func (r *run) stuck(w *ir.Rewrite) bool {
 	return w != nil && r.relay.World.Infers && slices.ContainsFunc(w.Sums, func(s *ir.Sum) bool {
 		if !s.Offloaded || s.Fresh || r.offset(s.New)&1 == 0 {

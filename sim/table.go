@@ -16,8 +16,8 @@ type Table struct {
 
 func newTable(t *ir.Table) *Table { return &Table{ir: t, rows: map[string][]byte{}} }
 
-// Get returns the value of a key, or nil. Every index of an array below its size has a value, zero at first. In a longest
-// prefix table the key is a prefix, not an address.
+// Get returns the value of a key, or nil. Every index of an array below its size has a value, zero at first. In a
+// longest prefix table the key is a prefix, not an address.
 func (t *Table) Get(key []byte) []byte {
 	if v, ok := t.rows[string(t.canonical(key))]; ok {
 		return v
@@ -28,8 +28,8 @@ func (t *Table) Get(key []byte) []byte {
 	return nil
 }
 
-// Put inserts or replaces a row. It reports whether the kernel would have: a table that is full takes no new row (an LRU
-// table throws one out instead; which one is not modelled, so it is never full here).
+// Put inserts or replaces a row. It reports whether the kernel would have: a table that is full takes no new row (an
+// LRU table throws one out instead; which one is not modelled, so it is never full here).
 func (t *Table) Put(key, value []byte) bool {
 	key = t.canonical(key)
 	_, known := t.rows[string(key)]
@@ -59,8 +59,8 @@ func (t *Table) Len() int { return len(t.rows) }
 // Keys returns the keys of all rows that were put in, sorted.
 func (t *Table) Keys() []string { return slices.Sorted(maps.Keys(t.rows)) }
 
-// lookup finds the row for a program's key: for longest prefix tables, whose key then holds a whole address, the row with
-// the longest prefix that contains it.
+// lookup finds the row for a program's key: for longest prefix tables, whose key then holds a whole address, the row
+// with the longest prefix that contains it.
 func (t *Table) lookup(key []byte) []byte {
 	if t.ir.Kind != "lpm" {
 		return t.Get(key)
@@ -85,7 +85,7 @@ func samePrefix(a, b []byte, bits int) bool {
 	return true
 }
 
-// canonical clears the bits of a prefix behind its length: two prefixes that differ there are one to the kernel.
+// canonical clears the bits of a prefix after its length: two prefixes that differ there are one to the kernel.
 func (t *Table) canonical(key []byte) []byte {
 	if t.ir.Kind != "lpm" {
 		return key

@@ -7,8 +7,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// turnPlan is the direction from client to peer of a TURN relay over IPv4, planned by hand: eth ipv4 udp channel_data, the
-// ChannelData header (RFC 8656 §12.4) taken out, and the datagram sent on from another address.
+// turnPlan is the direction from client to peer of a TURN relay over IPv4, planned by hand: eth ipv4 udp channel_data,
+// the ChannelData header (RFC 8656 §12.4) taken out, and the datagram sent on from another address.
 type turnPlan struct {
 	plan  *ir.Plan
 	table *ir.Table

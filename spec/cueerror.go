@@ -19,7 +19,7 @@ import (
 
 var tokenWords = map[string]string{"EOF": "the end of the file", "newline": "the end of the line", "operand": "a value", "label or ':'": "a colon", "'EOF'": "the end of the file"}
 
-// syntaxError reports the first error of the parser; those behind it usually follow from it.
+// syntaxError reports the first error of the parser; those after it usually follow from it.
 func (l *loader) syntaxError(f *ast.File, err error, src []byte) {
 	all := errors.Errors(err)
 	e := all[0]
@@ -89,7 +89,7 @@ func (l *loader) labelled(f *ast.File, name string, pos diag.Pos) (member, let d
 	return member, let
 }
 
-// lastText moves a position from behind the text to its last line, so that there is something to show.
+// lastText moves a position from after the text to its last line, so that there is something to show.
 func lastText(lines []string, pos diag.Pos) diag.Pos {
 	for i := min(pos.Line, len(lines)); i > 0; i-- {
 		if text := strings.TrimRight(lines[i-1], " \t\r"); text != "" {
@@ -159,8 +159,8 @@ func (l *loader) cueErrors(err error) {
 	}
 }
 
-// unquoted returns the text of the expression at p, where name is something that only expressions of a spec can name: then their
-// quotation marks were forgotten.
+// unquoted returns the text of the expression at p, where name is something that only expressions of a spec can name:
+// then their quotation marks were forgotten.
 func (l *loader) unquoted(name string, p token.Pos) string {
 	known := append(slices.Clone(reserved), functions...)
 	if l.standard != nil {

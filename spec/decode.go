@@ -11,8 +11,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// This pass makes the typed spec. The shape of the value has been checked: what isn't as it should be is reported already,
-// and simply left out here. What is reported here is what the schema can't say.
+// This pass makes the typed spec. The shape of the value has been checked: what isn't as it should be is reported
+// already, and simply left out here. What is reported here is what the schema can't say.
 
 const (
 	maxHeader = 1024 // bytes of a header, at most
@@ -25,8 +25,8 @@ var reserved = []string{"setting", "skb", "payload", "priority", "true", "false"
 // functions of expressions; package gen has what they mean.
 var functions = []string{"len", "low", "pick", "alloc", "translate", "has", "element"}
 
-// settled returns the default of a choice that has one, and v otherwise (where Value.Default follows references, and loses
-// the place).
+// settled returns the default of a choice that has one, and v otherwise (where Value.Default follows references, and
+// loses the place).
 func settled(v cue.Value) cue.Value {
 	if d, ok := v.Default(); ok {
 		return d

@@ -7,7 +7,8 @@ import (
 // One to many: priority, groups of receivers, events, and what programs do with them.
 
 const (
-	// receiver is what a receiver's row is called in the rules of a fan-out, and in a test the receiver that an event names.
+	// receiver is what a receiver's row is called in the rules of a fan-out, and in a test the receiver that an event
+	// names.
 	rowOfReceiver = "r"
 	receiverOf    = "receiver"
 )

@@ -8,8 +8,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// Limits of what computing a spec may take. The examples take some 20 ms and 30 MB; a comprehension over a hundred million
-// elements would take all that there is.
+// Limits of what computing a spec may take. The examples take some 20 ms and 30 MB; a comprehension over a hundred
+// million elements would take all that there is.
 const (
 	maxTime   = 10 * time.Second
 	maxMemory = 1 << 30 // bytes, of the whole process
@@ -17,8 +17,8 @@ const (
 )
 
 // LoadWithin is [Load] within limits of time and memory, for text that may be anybody's. A spec that exceeds them is a
-// mistake like any other. CUE's evaluator can't be interrupted: then, and when ctx ends, it is left running, and the process
-// should end soon.
+// mistake like any other. CUE's evaluator can't be interrupted: then, and when ctx ends, it is left running, and the
+// process should end soon.
 func LoadWithin(ctx context.Context, file string, src []byte) (*Spec, *diag.List) {
 	type result struct {
 		spec  *Spec
@@ -56,8 +56,8 @@ func exceeded(file, format string, args ...any) *diag.List {
 	return diags
 }
 
-// memory is what the process has of the system now, stacks included: evaluating what is nested deeply grows the stack, and
-// a stack that reaches Go's limit ends the process.
+// memory is what the process has of the system now, stacks included: evaluating what is nested deeply grows the stack,
+// and a stack that reaches Go's limit ends the process.
 func memory() uint64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
 	metrics.Read(samples)

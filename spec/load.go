@@ -18,7 +18,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// Loading has these steps; each goes on behind its mistakes as far as that makes sense:
+// Loading has these steps; each goes on after its mistakes as far as that makes sense:
 //
 //	parse      the file as CUE; imports and attributes that would read other files are refused
 //	evaluate   the user's value, alone (cueerror.go makes CUE's errors readable)
@@ -56,7 +56,7 @@ func Load(file string, src []byte) (*Spec, *diag.List) {
 	return s, l.diags
 }
 
-// withStandard adds the standard headers behind the user's.
+// withStandard adds the standard headers after the user's.
 func (s *Spec) withStandard() {
 	std := standard()
 	s.Headers = append(s.Headers, std.Headers...)
@@ -90,7 +90,7 @@ func Source(file string) []byte {
 	return text
 }
 
-// standard are the standard headers and groups. They are shared by all specs, and nobody changes them.
+// standard are the standard headers and groups. They are shared by all specs, and no one changes them.
 var standard = sync.OnceValue(func() *Spec {
 	all := &Spec{}
 	for _, name := range stdNames {
@@ -140,7 +140,8 @@ func (l *loader) add(code diag.Code, pos diag.Pos, format string, args ...any) *
 	return l.diags.Add(code, pos, format, args...)
 }
 
-// whole reports whether the members of a struct have their shapes, so that it makes sense to compare them with each other.
+// whole reports whether the members of a struct have their shapes, so that it makes sense to compare them with each
+// other.
 func (l *loader) whole(v cue.Value) bool {
 	return v.IncompleteKind() == cue.StructKind && !l.sick[l.pos(v)]
 }
@@ -201,10 +202,12 @@ func (l *loader) load(src []byte) (s *Spec) {
 	return s
 }
 
-// Language is the version of the language that this package knows. It changes where an existing spec would mean something else.
+// Language is the version of the language that this package knows. It changes where an existing spec would mean
+// something else.
 const Language = 1
 
-// languageKnown reports a spec in another version of the language, and nothing else: the rest isn't for this loader to judge.
+// languageKnown reports a spec in another version of the language, and nothing else: the rest isn't for this loader to
+// judge.
 func (l *loader) languageKnown() bool {
 	v := get(l.root, "language")
 	n, err := v.Int64()
@@ -217,8 +220,9 @@ func (l *loader) languageKnown() bool {
 	return false
 }
 
-// evaluate computes the user's value, and reports what CUE finds wrong with it. A reference that leads nowhere makes CUE give up
-// on the whole file; so such references are replaced, and it is computed again, to find the other mistakes, too.
+// evaluate computes the user's value, and reports what CUE finds wrong with it. A reference that leads nowhere makes
+// CUE give up on the whole file; so such references are replaced, and it is computed again, to find the other mistakes,
+// too.
 func (l *loader) evaluate(ctx *cue.Context, f *ast.File) {
 	l.root = ctx.BuildFile(f)
 	err := l.root.Validate()

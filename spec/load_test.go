@@ -45,7 +45,7 @@ func TestLoadFileMissing(t *testing.T) {
 	}
 }
 
-// Positions lead to the text that they speak of: also behind references, in quotes, in escaped strings.
+// Positions lead to the text that they speak of: also after references, in quotes, in escaped strings.
 func TestPositions(t *testing.T) {
 	const text = `name: "pos"
 let both = ["udp.src", "ip.dst"]

@@ -13,8 +13,8 @@ import (
 	"cuelang.org/go/cue/token"
 )
 
-// tags are the members of an action with a tag: `member:"NAME"`. After the name may stand "own", where the loader reads the member
-// otherwise, or "name", where it does and the member names a counter, which is not computed.
+// tags are the members of an action with a tag: `member:"NAME"`. After the name may stand "own", where the loader reads
+// the member otherwise, or "name", where it does and the member names a counter, which is not computed.
 func tags(a *Action, visit func(name, form string, member reflect.Value)) {
 	v := reflect.ValueOf(a).Elem()
 	for i := range v.NumField() {
@@ -74,8 +74,8 @@ func (a *Action) Exprs() (es []*Expr) {
 	return es
 }
 
-// Optional are the members of a definition of the schema (such as "#Admit") that may be left out, each with whether it is a switch
-// (bool). Random specs take them from here.
+// Optional are the members of a definition of the schema (such as "#Admit") that may be left out, each with whether it
+// is a switch (bool). Random specs take them from here.
 func Optional(definition string) iter.Seq2[string, bool] {
 	return func(yield func(string, bool) bool) {
 		for _, f := range definitions()[definition] {

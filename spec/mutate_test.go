@@ -13,8 +13,8 @@ var replacements = []string{"7", `"x"`, "true", "[]", "{}", "null", "string", ">
 // perValue is how many of them are tried for each value; all of them take a minute.
 const perValue = 2
 
-// Every value of a spec is replaced by values of other kinds. Each change is at most one mistake, so there is at most one
-// message, at the line of the change, and nothing of the program's inside in it.
+// Every value of a spec is replaced by values of other kinds. Each change is at most one mistake, so there is at most
+// one message, at the line of the change, and nothing of the program's inside in it.
 func TestReplacedValues(t *testing.T) {
 	f, err := parser.ParseFile("spec.cue", everything)
 	if err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// Positions. Every value of the user's own file knows the syntax that it came from. They are taken before anything is unified
-// with the schema: afterwards positions may be the schema's.
+// Positions. Every value of the user's own file knows the syntax that it came from. They are taken before anything is
+// unified with the schema: afterwards positions may be the schema's.
 
-// origin returns the label and the expression that a value came from; either may be nil. Of a value that is given in several
-// places it returns one that has a label.
+// origin returns the label and the expression that a value came from; either may be nil. Of a value that is given in
+// several places it returns one that has a label.
 func origin(v cue.Value) (label, value ast.Node) {
 	switch src := v.Source().(type) {
 	case *ast.Field:
@@ -99,7 +99,7 @@ func plain(lit string) bool {
 	return len(lit) >= 2 && lit[0] == '"' && !strings.HasPrefix(lit, `""`) && !strings.ContainsAny(lit, "\\\n\r") || lit == `""`
 }
 
-// stringPlace is where the text of a string value stands: in the literal that it came from, also behind references.
+// stringPlace is where the text of a string value stands: in the literal that it came from, also after references.
 func (l *loader) stringPlace(v cue.Value) textPos {
 	for w, n := v, 0; n < 8; n++ {
 		if _, value := origin(w); value != nil {

@@ -11,22 +11,22 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// Expressions are read by precedence climbing over the tokens of go/scanner. go/parser can't be used: names of RFC fields
-// such as `type` and `range` are keywords in Go.
+// Expressions are read by precedence climbing over the tokens of go/scanner. go/parser can't be used: names of RFC
+// fields such as `type` and `range` are keywords in Go.
 
 const (
 	maxExprLength = 1024 // bytes
 	maxExprDepth  = 64   // nested operators, parentheses and arguments
 )
 
-// ParseExpr parses an expression. pos is where its first byte stands in the source; every node gets its own position from
-// there.
+// ParseExpr parses an expression. pos is where its first byte stands in the source; every node gets its own position
+// from there.
 func ParseExpr(text string, pos diag.Pos) (*Expr, *diag.Diagnostic) {
 	return parseExpr(text, textPos{pos, true})
 }
 
-// textPos is where a text stands. If it is exact, the text stands in the source as it is, byte for byte; else (it was escaped,
-// computed, or has several lines) everything in it has one position.
+// textPos is where a text stands. If it is exact, the text stands in the source as it is, byte for byte; else (it was
+// escaped, computed, or has several lines) everything in it has one position.
 type textPos struct {
 	pos   diag.Pos
 	exact bool

@@ -39,7 +39,8 @@ func (l *loader) program(n Name, v cue.Value) *Program {
 	return p
 }
 
-// ruleList reads the rules of a program or a fan-out; short is the member that is short for one rule without conditions.
+// ruleList reads the rules of a program or a fan-out; short is the member that is short for one rule without
+// conditions.
 func (l *loader) ruleList(v cue.Value, short, what string, pos diag.Pos, vars map[string]Name) (all []*Rule) {
 	do, rules := get(v, short), get(v, "rules")
 	switch {

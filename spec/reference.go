@@ -17,8 +17,8 @@ your own, "[...X]" a list of X, "X | Y" one of the two, "_" a CUE constraint, an
 describes it.
 `
 
-// Reference returns the language reference, as Markdown. It is made of the schema's comments and of the standard headers, so
-// that it says what the loader checks.
+// Reference returns the language reference, as Markdown. It is made of the schema's comments and of the standard
+// headers, so that it says what the loader checks.
 func Reference() string {
 	f, err := parser.ParseFile(schemaName, schemaText, parser.ParseComments)
 	if err != nil {

@@ -12,12 +12,13 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/spell"
 )
 
-// This pass compares the user's value with the schema, member by member. CUE could do it by unifying the two, but its errors
-// name places in the schema, and a failed choice yields an error for each alternative. So the schema is written such that the
-// alternatives of a choice are of different kinds, or literals, and the comparison here always knows which one was meant.
+// This pass compares the user's value with the schema, member by member. CUE could do it by unifying the two, but its
+// errors name places in the schema, and a failed choice yields an error for each alternative. So the schema is written
+// such that the alternatives of a choice are of different kinds, or literals, and the comparison here always knows
+// which one was meant.
 
-// shape reports where v doesn't have the shape that the schema s describes. It returns false where v itself is of the wrong
-// kind or has the wrong value; what is inside of it is another matter.
+// shape reports where v doesn't have the shape that the schema s describes. It returns false where v itself is of the
+// wrong kind or has the wrong value; what is inside of it is another matter.
 func (l *loader) shape(v, s cue.Value) bool {
 	v = settled(v)
 	choices := alternatives(s)

@@ -1,6 +1,6 @@
 // Package spec is the language: the CUE schema, the loader, and the typed spec that the compiler reads. Everything that
-// came from the user's text carries its position. The loader checks the shape of a spec (words, forms, literals, syntax of
-// expressions, names that are declared twice); what names mean and whether types fit is the compiler's business.
+// came from the user's text carries its position. The loader checks the shape of a spec (words, forms, literals, syntax
+// of expressions, names that are declared twice); what names mean and whether types fit is the compiler's business.
 package spec
 
 import (
@@ -33,8 +33,8 @@ type Spec struct {
 	Translations int // rows of the table of translations (`translations`); 0: the default
 }
 
-// Priority says where the priority of a packet stands. Levels count from 0, the most urgent one; a value beyond the last level
-// means the last one.
+// Priority says where the priority of a packet stands. Levels count from 0, the most urgent one; a value beyond the
+// last level means the last one.
 type Priority struct {
 	Levels int   // 1 to 64; 0 in Program.Priority
 	From   *Expr // nil where only programs say
@@ -86,11 +86,12 @@ type Header struct {
 	// Metadata is "vlan" where the outermost such header may stand in the packet's metadata (skb->vlan_tci) instead of
 	// in the frame.
 	Metadata string
-	// Segmented headers are those that the kernel repeats in front of each segment of a super-packet (GSO).
+	// Segmented headers are those that the kernel repeats in front of each segment of a GSO packet (GSO).
 	Segmented bool
 	// Closed headers end the packet: nothing may follow the last field.
 	Closed bool
-	// Trailer is the number of bytes at the end of the packet that belong to this header, not to its payload (an AEAD tag).
+	// Trailer is the number of bytes at the end of the packet that belong to this header, not to its payload (an AEAD
+	// tag).
 	Trailer int
 }
 
@@ -134,15 +135,16 @@ type Checksum struct {
 	Absent    []Name  // enclosing headers over which 0 means "no checksum"; over others 0 sends the packet up
 	Optional  bool    // 0 has a meaning of its own, so that a computed 0 is written as all ones (UDP)
 	Offloaded bool    // the kernel may leave it to a device: the field may hold the pseudo-header's sum only
-	Verify    bool    // a packet that comes in with a wrong one goes up
+	Verify    bool    // a packet that comes in with a wrong one passes to the stack
 	Pos       diag.Pos
 }
 
-// Elements is one form of the elements of a list: an identifier, a length, and length + Bias bytes of content (RFC 8285 §4.2, §4.3).
+// Elements is one form of the elements of a list: an identifier, a length, and length + Bias bytes of content (RFC 8285
+// §4.2, §4.3).
 type Elements struct {
 	When *Expr // over earlier fields of the header; nil: always
 	ID   int   // bits of the identifier, in front: 4 or 8
-	Len  int   // bits of the length behind it: as many
+	Len  int   // bits of the length after it: as many
 	Bias int   // added to the length
 	Pad  int   // the identifier of a byte of padding; -1: none
 	Stop int   // the identifier that ends the list; -1: none
@@ -155,7 +157,8 @@ type After struct {
 	Match  []*FieldMatch
 }
 
-// Part is a name for fields of this header or an enclosing one: an endpoint (address and port), or an alias of one field.
+// Part is a name for fields of this header or an enclosing one: an endpoint (address and port), or an alias of one
+// field.
 type Part struct {
 	Name  Name
 	Addr  *Expr // a field of type ip; nil for an alias
@@ -291,8 +294,8 @@ type Program struct {
 	Pos       diag.Pos
 }
 
-// StackEntry is one place in the stack. Headers has one element, or the alternatives in the order they are tried; each may
-// name a header or a group. Var is what the program calls it.
+// StackEntry is one place in the stack. Headers has one element, or the alternatives in the order they are tried; each
+// may name a header or a group. Var is what the program calls it.
 type StackEntry struct {
 	Var      Name
 	Headers  []Name
@@ -344,15 +347,16 @@ const (
 	ActFanOut ActionKind = "fan_out"
 )
 
-// Action is one action; the members that its Kind doesn't name are zero. Members that are one expression or one switch have a
-// tag with their name in specs: by it they are read, searched and shown (see members.go), so that one more is a line here.
+// Action is one action; the members that its Kind doesn't name are zero. Members that are one expression or one switch
+// have a tag with their name in specs: by it they are read, searched and shown (see members.go), so that one more is a
+// line here.
 type Action struct {
 	Kind ActionKind
 	Pos  diag.Pos
 
 	Set    []*Assign // set: fields of the stack. push: fields of the header. mark: dscp, ecn, priority, mark (Target is an OpName of one element)
 	Header Name      // push, pop
-	Before *Name     // push: the stack entry in front of which the header goes; nil: behind the last header
+	Before *Name     // push: the stack entry in front of which the header goes; nil: after the last header
 
 	From *Expr `member:"from"` // send
 	To   *Expr `member:"to"`
@@ -418,8 +422,8 @@ type TestSession struct {
 	Fields  []*TestValue
 }
 
-// TestGroup is a group with its receivers, in order. A counter's value is what it holds, a credit's its limit (of each of its
-// levels), a bucket's its burst (at a rate of 1 a second).
+// TestGroup is a group with its receivers, in order. A counter's value is what it holds, a credit's its limit (of each
+// of its levels), a bucket's its burst (at a rate of 1 a second).
 type TestGroup struct {
 	Group     Name
 	Key       []*TestValue
@@ -443,15 +447,16 @@ type TestEvent struct {
 	Pos      diag.Pos
 }
 
-// TestRow is a row of a table, before (in Test.Rows) or after (in Expect.Rows). Member names of key and value are distinct
-// in a table, or the loader refuses the table.
+// TestRow is a row of a table, before (in Test.Rows) or after (in Expect.Rows). Member names of key and value are
+// distinct in a table, or the loader refuses the table.
 type TestRow struct {
 	Table  Name
 	Values []*TestValue
 	Absent bool // only in Expect: there must be no such row (only key members are given)
 }
 
-// TestRoute is what user space found for every destination in the test; nil is a reachable neighbour over an MTU of 1500.
+// TestRoute is what user space found for every destination in the test; nil is a reachable neighbour over an MTU of
+// 1500.
 type TestRoute struct {
 	State string // "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit", "none"
 	MTU   int
@@ -475,8 +480,9 @@ type TestVLAN struct {
 	TCI   uint16
 }
 
-// Layer is one header of a packet with the fields that are given, or (Header empty) raw bytes. Lengths and checksums that
-// are not given are computed; constant fields and the fields that identify the next layer get their values; others are 0.
+// Layer is one header of a packet with the fields that are given, or (Header empty) raw bytes. Lengths and checksums
+// that are not given are computed; constant fields and the fields that identify the next layer get their values; others
+// are 0.
 type Layer struct {
 	Header Name
 	Fields []*TestValue

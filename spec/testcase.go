@@ -59,7 +59,7 @@ func (l *loader) values(v cue.Value) (all []*TestValue) {
 	return all
 }
 
-// rows reads {TABLE: {MEMBER: value}}, and behind a program {TABLE: {…}, absent: true}.
+// rows reads {TABLE: {MEMBER: value}}, and after a program {TABLE: {…}, absent: true}.
 func (l *loader) rows(v cue.Value, after bool) (all []*TestRow) {
 	for _, e := range l.list(v) {
 		r := &TestRow{}

@@ -11,8 +11,8 @@ import (
 
 var wantedError = regexp.MustCompile(`// ERROR(-BELOW)? "(.*?)"( HINT "(.*)")?$`)
 
-// Every spec in testdata/wrong has one mistake, and beside it, in a comment, the message that it has to get: this one, at
-// this line, and no other. HINT is what its label or hint has to say.
+// Every spec in testdata/wrong has one mistake, and beside it, in a comment, the message that it has to get: this one,
+// at this line, and no other. HINT is what its label or hint has to say.
 func TestWrong(t *testing.T) {
 	files, err := filepath.Glob("testdata/wrong/*.cue")
 	if err != nil || len(files) < 40 {

@@ -4,15 +4,16 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 
 // This file has the changes of state that go with a packet or a copy.
 
-// Effects are the changes of state that go with a packet, or with one copy of it, that is about to leave. Their order is: every
-// record of Emits that is required is reserved (or the packet doesn't leave), all of Admits are spent (or none, and the packet
-// doesn't leave), Draws, Lets, the rewrite and the way out, records, Counts; what a record holds is known before Counts. What
-// doesn't leave after all (a clone that the kernel refuses) gets its credits back and has no records; its numbers are lost.
+// Effects are the changes of state that go with a packet, or with one copy of it, that is about to leave. Their order
+// is: every record of Emits that is required is reserved (or the packet doesn't leave), all of Admits are spent (or
+// none, and the packet doesn't leave), Draws, Lets, the rewrite and the way out, records, Counts; what a record holds
+// is known before Counts. What doesn't leave after all (a clone that the kernel refuses) gets its credits back and has
+// no records; its numbers are lost.
 type Effects struct {
 	Emits  []*Emit
 	Admits []*Admit
 	Draws  []*Draw
-	Lets   []*Let // may read what was drawn
+	Lets   []*Let // may read what was allocated
 	Counts []*Count
 }
 
@@ -39,8 +40,8 @@ func (e *Effects) parts(v *visitor) {
 
 func (e *Effects) effects() *Effects { return e }
 
-// Emit is a record of an event. Where the ring has no room, a required one stops the packet or the copy under Full (of kind
-// Punted, in a FanOut's Each of kind Declined); any other is counted as lost.
+// Emit is a record of an event. Where the ring has no room, a required one stops the packet or the copy under Full (of
+// kind Punted, in a FanOut's Each of kind Declined); any other is counted as lost.
 type Emit struct {
 	Event  *Event
 	Row    *Row // the receiver that the record names; nil: none
@@ -51,16 +52,17 @@ type Emit struct {
 
 // Admit spends Cost of a credit of a row, or stops the packet or the copy under Refused.
 //
-// A credit (Kind Credit) has a limit, which user space moves, and what is spent: the packet is admitted where
-// spent + Cost + Floor <= limit (none of which wraps), and spent grows by Cost, by compare and swap.
+// A credit (Kind Credit) has a limit, which user space moves, and what is spent: the packet is admitted where spent +
+// Cost + Floor <= limit (none of which wraps), and spent grows by Cost, by compare and swap.
 //
-// One that refills (Kind Bucket) has a rate in units a second, a burst in units, and the time (in nanoseconds) up to which it is
-// spent. With t = Cost * 1e9 / rate and room = (burst - Floor) * 1e9 / rate (0 where burst < Floor), the packet is admitted where
-// max(spent, now) + t - now <= room, and spent becomes max(spent, now) + t. Nothing is admitted at a rate of 0. Cost counts
-// as at most 2^32-1, burst as at most 2^33-1.
+// One that refills (Kind Bucket) has a rate in units a second, a burst in units, and the time (in nanoseconds) up to
+// which it is spent. With t = Cost * 1e9 / rate and room = (burst - Floor) * 1e9 / rate (0 where burst < Floor), the
+// packet is admitted where max(spent, now) + t - now <= room, and spent becomes max(spent, now) + t. Nothing is
+// admitted at a rate of 0. Cost counts as at most 2^32-1, burst as at most 2^33-1.
 //
-// A refused packet is counted in the credit's refused, by Level. A row without a credit (index 0) refuses. With Overdraft nothing is
-// refused: where Cost isn't admitted, spent grows by as much as if it were (not at a rate of 0, and not where that would wrap).
+// A refused packet is counted in the credit's refused, by Level. A row without a credit (index 0) refuses. With
+// Overdraft nothing is refused: where Cost isn't admitted, spent grows by as much as if it were (not at a rate of 0,
+// and not where that would wrap).
 type Admit struct {
 	Row       *Row
 	Member    *Member // Kind Credit or Bucket
@@ -77,8 +79,8 @@ type Admit struct {
 // AdmitTries bounds the attempts of a compare and swap.
 const AdmitTries = 16
 
-// Draw takes a number from the shared counter in a member of a row: Var is the counter's value, to which Step is added in the
-// same atomic operation. Where the index is 0, Var is 0.
+// Draw takes a number from the shared counter in a member of a row: Var is the counter's value, to which Step is added
+// in the same atomic operation. Where the index is 0, Var is 0.
 type Draw struct {
 	Var    *Var
 	Row    *Row
@@ -87,9 +89,9 @@ type Draw struct {
 	Pos    diag.Pos
 }
 
-// Translate finds the value of Key in the namespace of a row's member, or makes it: whoever comes first inserts a row that is
-// pending, does Draws, computes Value and completes the row. Who finds a pending row stops under Pending; where the table is
-// full, under Full. Of its path's checks only those that read what it finds stand behind it.
+// Translate finds the value of Key in the namespace of a row's member, or makes it: whoever comes first inserts a row
+// that is pending, does Draws, computes Value and completes the row. Who finds a pending row stops under Pending; where
+// the table is full, under Full. Of its path's checks only those that read what it finds follow it.
 type Translate struct {
 	Var     *Var
 	Row     *Row

@@ -22,8 +22,8 @@ type BytesConst struct {
 func (e *BytesConst) Type() Type     { return e.T }
 func (e *BytesConst) parts(*visitor) {}
 
-// Load reads an unsigned integer of Bits bits that starts Bit bits (0 to 7) behind the byte at Off. Bits run from the most
-// significant one of each byte. Little only with whole bytes.
+// Load reads an unsigned integer of Bits bits that starts Bit bits (0 to 7) after the byte at Off. Bits run from the
+// most significant one of each byte. Little only with whole bytes.
 type Load struct {
 	Off    Off
 	Bit    int
@@ -66,11 +66,11 @@ const (
 	LinkProto                  // skb->protocol, as a host-order EtherType
 	LinkType                   // skb->pkt_type: whom the frame is addressed to, one of the To… constants
 	LeaseValid                 // the relay's lease has not lapsed
-	// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it covers, times
-	// 65536, plus that of its field; 0 where none is, or the kernel doesn't say.
+	// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it covers,
+	// times 65536, plus that of its field; 0 where none is, or the kernel doesn't say.
 	Partial
-	// Encapsulated holds where the segments of a super-packet begin with a tunnel's headers, which the kernel repeats in front of
-	// each (SKB_GSO_ENCAP_ALL). Where the kernel doesn't say, it doesn't hold.
+	// Encapsulated holds where the segments of a GSO packet begin with a tunnel's headers, which the kernel repeats in
+	// front of each (SKB_GSO_ENCAP_ALL). Where the kernel doesn't say, it doesn't hold.
 	Encapsulated
 )
 
@@ -137,7 +137,8 @@ type CounterValue struct {
 func (e *CounterValue) Type() Type     { return UintType(64) }
 func (e *CounterValue) parts(*visitor) {}
 
-// BinOp is an operator on integers (and on booleans, for Land and Lor, which evaluate their right side only when needed).
+// BinOp is an operator on integers (and on booleans, for Land and Lor, which evaluate their right side only when
+// needed).
 type BinOp int
 
 const (
@@ -203,8 +204,8 @@ type IsV4 struct{ X Expr }
 func (e *IsV4) Type() Type       { return BoolType }
 func (e *IsV4) parts(v *visitor) { v.exprs(e.X) }
 
-// Unicast holds where an Addr may be a single host's, another one's than this: it is not unspecified (of IPv4 the whole of
-// 0.0.0.0/8), not loopback, and no Multicast. A mapped address is an IPv4 one.
+// Unicast holds where an Addr may be a single host's, another one's than this: it is not unspecified (of IPv4 the whole
+// of 0.0.0.0/8), not loopback, and no Multicast. A mapped address is an IPv4 one.
 type Unicast struct{ X Expr }
 
 func (e *Unicast) Type() Type       { return BoolType }
@@ -225,7 +226,8 @@ type ByteAt struct {
 func (e *ByteAt) Type() Type       { return UintType(8) }
 func (e *ByteAt) parts(v *visitor) { v.exprs(e.X) }
 
-// SumOK holds where the internet checksum over the bytes [Off, Off+Len) of the packet that came is right (the sum is FFFF).
+// SumOK holds where the internet checksum over the bytes [Off, Off+Len) of the packet that came is right (the sum is
+// FFFF).
 type SumOK struct {
 	Off Off
 	Len int
@@ -248,8 +250,8 @@ func (e *Pick) Type() Type {
 
 func (e *Pick) parts(v *visitor) { v.exprs(e.If, e.Then, e.Else) }
 
-// VarintWord is the QUIC variable-length integer of X in Width bytes, as the upper bytes of a 64-bit integer whose other bits are
-// 0: what it adds to a checksum.
+// VarintWord is the QUIC variable-length integer of X in Width bytes, as the upper bytes of a 64-bit integer whose
+// other bits are 0: what it adds to a checksum.
 type VarintWord struct {
 	X     Expr
 	Width *Var

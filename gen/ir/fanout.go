@@ -4,11 +4,13 @@ import "github.com/fastrelay/fastrelay-gen/internal/diag"
 
 // This file has what one-to-many relays need: groups of receivers, events, lists of elements, fan-outs and copies.
 
-// This file has what one-to-many relays need: groups of receivers, copies, and the state that goes with a packet or a copy.
+// This file has what one-to-many relays need: groups of receivers, copies, and the state that goes with a packet or a
+// copy.
 
-// Group is a kind of fan-out group. A group has a key and a list of at most Max receivers; a receiver is a row of Receivers.
-// User space writes a receiver's row before it puts it into a list, and never changes it while a list has it: a change is a
-// new row, and a new list that takes the old one's place at once. So a packet sees one list, and rows that don't change.
+// Group is a kind of fan-out group. A group has a key and a list of at most Max receivers; a receiver is a row of
+// Receivers. User space writes a receiver's row before it puts it into a list, and never changes it while a list has
+// it: a change is a new row, and a new list that takes the old one's place at once. So a packet sees one list, and rows
+// that don't change.
 type Group struct {
 	Name      string
 	Key       Struct
@@ -23,9 +25,9 @@ type Group struct {
 // MaxReceivers is the largest number of receivers of a group.
 const MaxReceivers = 4096
 
-// Event is a typed record to user space. In the ring it is a header (struct fr_event: u64 time in nanoseconds of the monotonic
-// clock, u32 identity of the receiver or 0, u16 ID, u16 size of the record), then its fields: Member.Off counts from the
-// record's first byte.
+// Event is a typed record to user space. In the ring it is a header (struct fr_event: u64 time in nanoseconds of the
+// monotonic clock, u32 identity of the receiver or 0, u16 ID, u16 size of the record), then its fields: Member.Off
+// counts from the record's first byte.
 type Event struct {
 	Name     string
 	ID       int // from 1 on, in the order of Plan.Events
@@ -34,10 +36,11 @@ type Event struct {
 	Pos      diag.Pos
 }
 
-// FindElement searches a list of elements, each with an identifier and a length in front (such as RFC 8285), for the first one
-// with an identifier. The list is [At, At+Size); an element that doesn't fit into it ends the search, as do MaxElements of them,
-// padding included. Found is a Bool, Len the bytes of the element's content, Value the first 8 of them as a big endian
-// integer, zeros behind where there are fewer; both are 0 where it isn't found. The packet has the list's bytes.
+// FindElement searches a list of elements, each with an identifier and a length in front (such as RFC 8285), for the
+// first one with an identifier. The list is [At, At+Size); an element that doesn't fit into it ends the search, as do
+// MaxElements of them, padding included. Found is a Bool, Len the bytes of the element's content, Value the first 8 of
+// them as a big endian integer, followed by zeros where there are fewer; both are 0 where it isn't found. The packet has the
+// list's bytes.
 type FindElement struct {
 	Found, Len, Value *Var
 	At                Off
@@ -62,8 +65,8 @@ func (s *FindElement) parts(v *visitor) {
 // MaxElements is how many elements of a list are looked at.
 const MaxElements = 32
 
-// ElementForm is the form of the elements: an identifier of IDBits and a length of LenBits, the identifier in the upper bits,
-// which fill one byte (4 + 4) or two (8 + 8); then length + Bias bytes of content.
+// ElementForm is the form of the elements: an identifier of IDBits and a length of LenBits, the identifier in the upper
+// bits, which fill one byte (4 + 4) or two (8 + 8); then length + Bias bytes of content.
 type ElementForm struct {
 	When    Expr // nil: always
 	IDBits  int
@@ -73,10 +76,11 @@ type ElementForm struct {
 	Stop    int // the identifier that ends the list; -1: none
 }
 
-// FanOut sends a copy of the packet to each receiver of a group, in the list's order, and ends the packet's way: it goes on as it
-// came, but for the bytes behind End (Reason of kind Passed), or is dropped. Each is a block that runs once a receiver, with Row (one of Program.Rows), and ends in Copy or Skip on every
-// path. In it, values are those of the packet that came, whatever earlier copies wrote; a statement that stops ends that
-// receiver's turn, and its reason is of kind Declined.
+// FanOut sends a copy of the packet to each receiver of a group, in the list's order, and ends the packet's way: it
+// goes on as it came, but for the bytes after End (Reason of kind Passed), or is dropped. Each is a block that runs
+// once a receiver, with Row (one of Program.Rows), and ends in Copy or Skip on every path. In it, values are those of
+// the packet that came, whatever earlier copies wrote; a statement that stops ends that receiver's turn, and its reason
+// is of kind Declined.
 type FanOut struct {
 	Effects // before the first copy; Admits and required Emits send the packet up
 	Group   *Group
@@ -104,8 +108,8 @@ func (s *FanOut) parts(v *visitor) {
 	v.blocks(&s.Each)
 }
 
-// Copy sends the packet to a receiver: it is rewritten in place, cloned, and the clone redirected. The kernel doesn't resolve
-// neighbours for clones, so that the hop's state is HopDirect (CheckHop in Each takes no other).
+// Copy sends the packet to a receiver: it is rewritten in place, cloned, and the clone redirected. The kernel doesn't
+// resolve neighbours for clones, so that the hop's state is HopDirect (CheckHop in Each takes no other).
 type Copy struct {
 	Effects
 	Rewrite *Rewrite // InPlace, no tag popped; nil: only the link-layer addresses change

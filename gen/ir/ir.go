@@ -1,18 +1,20 @@
-// Package ir is the plan: what the compiler makes of a spec, and all that a back end or the reference model reads. It is a
-// small structured program for each hook, specialised for every sequence of headers that its stack allows, in which every
-// check, load, lookup and write is spelled out. Back ends turn it into text and decide nothing; the model executes it.
+// Package ir is the plan: what the compiler makes of a spec, and all that a back end or the reference model reads. It
+// is a small structured program for each hook, specialised for every sequence of headers that its stack allows, in
+// which every check, load, lookup and write is spelled out. Back ends turn it into text and decide nothing; the model
+// executes it.
 //
 // # Two phases
 //
-// A block is a list of statements that ends in exactly one terminal (Up, Drop, Forward, FanOut; inside a FanOut's Each: Copy,
-// Skip) on every path. All statements before a Forward or a Copy only decide: they read the packet and may leave it with a reason,
-// but don't change it. Their Rewrite is the only thing that writes to the packet. So "decide, then write" is a property of the
-// shape.
+// A block is a list of statements that ends in exactly one terminal (Up, Drop, Forward, FanOut; inside a FanOut's Each:
+// Copy, Skip) on every path. All statements before a Forward or a Copy only decide: they read the packet and may leave
+// it with a reason, but don't change it. Their Rewrite is the only thing that writes to the packet. So "decide, then
+// write" is a property of the shape.
 //
 // # Values
 //
-// Expressions are unsigned 64-bit integers (wrapping), booleans (0 or 1), or byte strings of a fixed size. An IP address is
-// 16 bytes, IPv4 mapped into IPv6 (::ffff:0:0/96). Integers have no byte order; a Load says which one the wire has.
+// Expressions are unsigned 64-bit integers (wrapping), booleans (0 or 1), or byte strings of a fixed size. An IP
+// address is 16 bytes, IPv4 mapped into IPv6 (::ffff:0:0/96). Integers have no byte order; a Load says which one the
+// wire has.
 //
 // # Offsets
 //
@@ -73,8 +75,8 @@ type Struct struct {
 	Size    int
 }
 
-// Member is one member of a Struct. Hidden members are the runtime's business: "slot" and "gen" (u32 each) tie a row to its
-// session; "hop" members (Kind Hop) say how packets leave that are sent to the Endpoint in To.
+// Member is one member of a Struct. Hidden members are the runtime's business: "slot" and "gen" (u32 each) tie a row to
+// its session; "hop" members (Kind Hop) say how packets leave that are sent to the Endpoint in To.
 type Member struct {
 	Name   string
 	Type   Type
@@ -119,8 +121,8 @@ type Field struct {
 // Range is an inclusive range of integers.
 type Range struct{ Min, Max uint64 }
 
-// SessionRow says which of the session's fields make the key and the value of a row: indices into Session.Fields, in the
-// order of the table's visible members.
+// SessionRow says which of the session's fields make the key and the value of a row: indices into Session.Fields, in
+// the order of the table's visible members.
 type SessionRow struct {
 	Table *Table
 	Key   []int

@@ -14,7 +14,8 @@ type Resize int
 const (
 	// InPlace: the front keeps its size.
 	InPlace Resize = iota
-	// MoveHeaders: room is made or closed behind the link-layer header (bpf_skb_adjust_room); the whole front is written again.
+	// MoveHeaders: room is made or closed after the link-layer header (bpf_skb_adjust_room); the whole front is written
+	// again.
 	MoveHeaders
 	// MovePayload: the front stays, the payload moves, the tail is cut or grown.
 	MovePayload
@@ -40,11 +41,11 @@ type Rewrite struct {
 	Resize   Resize
 	Family   int  // 0, or the family that the network header changes to (4, 6): bpf_skb_change_proto first
 	PopTag   bool // the VLAN tag in the metadata goes away (bpf_skb_vlan_pop)
-	PopInner bool // the outermost VLAN tag stands in the frame, behind the link-layer addresses, and goes away (bpf_skb_vlan_pop)
+	PopInner bool // the outermost VLAN tag stands in the frame, after the link-layer addresses, and goes away (bpf_skb_vlan_pop)
 	L2       int  // bytes of the link-layer headers in the frame that leaves: where the network header begins
 	OldFront Off
 	NewFront Off // Base is OldFront.Base or nil
-	Unmoved  Off // unless InPlace: behind the last header that came in front of all that is taken out or put in
+	Unmoved  Off // unless InPlace: after the last header that came in front of all that is taken out or put in
 	Payload  Expr
 	Trim     bool          // cut the tail off
 	Parts    []*HeaderPart // what stands where in the new front
@@ -77,9 +78,9 @@ func (w *Rewrite) parts(v *visitor) {
 	}
 }
 
-// Store writes one value at an offset of the packet that leaves. Uint values take Size 1, 2, 4 or 8 bytes (a cell holds whole
-// bytes; bit fields that share bytes are already put together), bytes-like values take their own size; an Addr with Size 4
-// writes the last 4 bytes. Little: the integer is little endian.
+// Store writes one value at an offset of the packet that leaves. Uint values take Size 1, 2, 4 or 8 bytes (a cell holds
+// whole bytes; bit fields that share bytes are already put together), bytes-like values take their own size; an Addr
+// with Size 4 writes the last 4 bytes. Little: the integer is little endian.
 type Store struct {
 	Off    Off
 	Size   int
@@ -92,14 +93,14 @@ type Store struct {
 
 // Sum is an internet checksum (RFC 1071) that has to follow a rewrite.
 //
-// The payload's sum follows from the old checksum: payload = ~old - Old - OldPseudo - tail, its bytes swapped where Swap
-// holds (its first byte moved from an even to an odd position of the covered bytes, or back). Then
-// new = ~(payload + New + NewPseudo), all in ones' complement arithmetic. The canonical forms are: a result of FFFF is
-// written as 0, except that an Optional checksum writes 0 as FFFF.
+// The payload's sum follows from the old checksum: payload = ~old - Old - OldPseudo - tail, its bytes swapped where
+// Swap holds (its first byte moved from an even to an odd position of the covered bytes, or back). Then new = ~(payload
+// + New + NewPseudo), all in ones' complement arithmetic. The canonical forms are: a result of FFFF is written as 0,
+// except that an Optional checksum writes 0 as FFFF.
 //
-// A checksum that is pending (the fact Partial names its field, or, of a super-packet, one that begins behind it) holds only the
-// pseudo-header's sum, not complemented: new = old + NewPseudo - OldPseudo. Where the kernel doesn't say which one is, one may be
-// that holds this sum.
+// A checksum that is partial (the fact Partial names its field, or, of a GSO packet, one that begins after it) holds
+// only the pseudo-header's sum, not complemented: new = old + NewPseudo - OldPseudo. Where the kernel doesn't say which
+// one is, one may be that holds this sum.
 type Sum struct {
 	Name      string // "udp.checksum"
 	Old       Off    // the field in the packet that came; Fresh: not used
@@ -107,12 +108,12 @@ type Sum struct {
 	Fresh     bool   // the header is new: new = ~(New + NewPseudo)
 	Absent    bool   // an old value of 0 means "no checksum" and stays
 	Optional  bool
-	Offloaded bool // may be pending. Where the kernel doesn't say, and one at an odd offset seems to be, the packet goes up (Forward.NoRoom)
+	Offloaded bool // may be pending. Where the kernel doesn't say, and one at an odd offset seems to be, the packet passes to the stack (Forward.NoRoom)
 	OldTerms  []Term
 	NewTerms  []Term
 	OldPseudo []Term
 	NewPseudo []Term
-	Tail      bool // the covered bytes went on behind the payload up to TailEnd; those are cut off
+	Tail      bool // the covered bytes went on after the payload up to TailEnd; those are cut off
 	TailEnd   Off
 	TailOdd   Expr // Tail: holds where the payload's end is at an odd position of the covered bytes that came; nil: it is even
 	TailMax   int  // at most so many bytes of tail
@@ -133,10 +134,10 @@ func (s *Sum) Terms() iter.Seq[Term] {
 	}
 }
 
-// Term is a summand of a checksum: a value of Size bytes at an even or odd position of the covered bytes, or (Region) the
-// bytes of the packet that came from At, Len of them, at most Max, or (New) another checksum of the rewrite, one that stands
-// in front of this one in Rewrite.Sums, as it leaves: the field of a header whose checksum this one covers, too. Where only
-// the packet tells the position, OddIf holds where it is odd.
+// Term is a summand of a checksum: a value of Size bytes at an even or odd position of the covered bytes, or (Region)
+// the bytes of the packet that came from At, Len of them, at most Max, or (New) another checksum of the rewrite, one
+// that stands in front of this one in Rewrite.Sums, as it leaves: the field of a header whose checksum this one covers,
+// too. Where only the packet tells the position, OddIf holds where it is odd.
 type Term struct {
 	Value  Expr
 	Size   int

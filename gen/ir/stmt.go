@@ -47,7 +47,7 @@ func (s *Let) parts(v *visitor) {
 	v.sets(s.Var)
 }
 
-// Guard continues only if Cond holds; else the packet goes up under Reason.
+// Guard continues only if Cond holds; else the packet passes to the stack under Reason.
 type Guard struct {
 	Cond   Expr
 	Reason int // an index into Program.Reasons of kind Punted
@@ -57,7 +57,7 @@ type Guard struct {
 func (s *Guard) at() diag.Pos     { return s.Pos }
 func (s *Guard) parts(v *visitor) { v.exprs(s.Cond) }
 
-// If runs Then or Else; the block in which it stands goes on behind it, unless the branch ended in a terminal.
+// If runs Then or Else; the block in which it stands goes on after it, unless the branch ended in a terminal.
 type If struct {
 	Cond Expr
 	Then []Stmt
@@ -90,7 +90,8 @@ func (s *ReadVarint) parts(v *visitor) {
 }
 
 // Lookup finds a row. In a session's table a row counts as missing unless its generation is the slot's, and the slot's
-// deadline has not passed. What the row holds is what it held at one moment, whatever user space does to the table meanwhile.
+// deadline has not passed. What the row holds is what it held at one moment, whatever user space does to the table
+// meanwhile.
 type Lookup struct {
 	Row      *Row
 	Key      []MemberValue // all of Table.Key's members
@@ -102,8 +103,8 @@ type Lookup struct {
 func (s *Lookup) at() diag.Pos     { return s.Pos }
 func (s *Lookup) parts(v *visitor) { v.values(s.Key) }
 
-// MemberValue gives a member its value. An Endpoint member takes two: Part 1 (address) and Part 2 (port). Otherwise Part is
-// 0. A Prefix member of a lookup takes an Addr (the whole address is looked up).
+// MemberValue gives a member its value. An Endpoint member takes two: Part 1 (address) and Part 2 (port). Otherwise
+// Part is 0. A Prefix member of a lookup takes an Addr (the whole address is looked up).
 type MemberValue struct {
 	Member *Member
 	Part   Part
@@ -119,8 +120,8 @@ const (
 	PartPort
 )
 
-// Count adds By to a counter: the named one, or the shared counter whose index is in Member of Row (nothing happens where
-// the index is 0).
+// Count adds By to a counter: the named one, or the shared counter whose index is in Member of Row (nothing happens
+// where the index is 0).
 type Count struct {
 	Counter *Counter
 	Row     *Row
@@ -151,7 +152,7 @@ func (s *Learn) parts(v *visitor) {
 // CheckHop continues only if a packet can leave through Hop: its state and its MTU allow it.
 type CheckHop struct {
 	Hop    *HopRef
-	Length Expr // of the outgoing network-layer packet, in bytes (for a super-packet: of one segment is the kernel's matter)
+	Length Expr // of the outgoing network-layer packet, in bytes (for a GSO packet: of one segment is the kernel's matter)
 	// Reasons by state, indexed by the HopXxx constants; TooBig for a packet over the MTU.
 	Reasons [HopStates]int
 	TooBig  int
@@ -177,8 +178,8 @@ const (
 	HopStates      = abi.HopStates
 )
 
-// HopRef says where the hop of a packet comes from: a member of a row (Kind Hop, or NextHop), or (Row nil) a route lookup
-// in the kernel for the addresses given.
+// HopRef says where the hop of a packet comes from: a member of a row (Kind Hop, or NextHop), or (Row nil) a route
+// lookup in the kernel for the addresses given.
 type HopRef struct {
 	Row      *Row
 	Member   *Member
@@ -186,7 +187,7 @@ type HopRef struct {
 	Family   int  // of the outgoing packet: 4 or 6
 }
 
-// Up lets the packet go up untouched.
+// Up lets the packet pass to the stack untouched.
 type Up struct {
 	Reason int
 	Pos    diag.Pos

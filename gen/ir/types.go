@@ -12,8 +12,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// This file has the types of the language: a row for each kind, with its word in specs, its place in tables, what Go and C call it,
-// and how its values are written. Whoever needs a fact about a type takes it from here.
+// This file has the types of the language: a row for each kind, with its word in specs, its place in tables, what Go
+// and C call it, and how its values are written. Whoever needs a fact about a type takes it from here.
 
 // Kind is the kind of a type.
 type Kind int
@@ -181,8 +181,8 @@ func Words() (words []string) {
 	return words
 }
 
-// WordType is the type that a word stands for. perLevel says that it has one of its kind for each level of priority, of which
-// there are so many.
+// WordType is the type that a word stands for. perLevel says that it has one of its kind for each level of priority, of
+// which there are so many.
 func WordType(word string, levels int) (t Type, perLevel, ok bool) {
 	for k, row := range kinds {
 		switch {

@@ -6,10 +6,10 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// This file is the only place that knows what statements and expressions consist of. Whoever looks for something in a plan asks
-// for all of its kind (Stmts, Exprs, Places, Reads, Sets) and picks; so a construct that is added is found by all of them. A type of
-// statement or expression needs the method parts (and at, a statement) to be one; walk_test.go holds each method to the fields
-// of its type.
+// This file is the only place that knows what statements and expressions consist of. Whoever looks for something in a
+// plan asks for all of its kind (Stmts, Exprs, Places, Reads, Sets) and picks; so a construct that is added is found by
+// all of them. A type of statement or expression needs the method parts (and at, a statement) to be one; walk_test.go
+// holds each method to the fields of its type.
 
 // Node is a statement or an expression, or what statements share: Effects, a Rewrite.
 type Node interface{ parts(v *visitor) }
@@ -67,8 +67,8 @@ func Blocks(s Stmt) iter.Seq[*[]Stmt] {
 	}
 }
 
-// Exprs are all expressions of a node, from the outside in, without those of the statements in its blocks. An expression is one of
-// its own; nil has none.
+// Exprs are all expressions of a node, from the outside in, without those of the statements in its blocks. An
+// expression is one of its own; nil has none.
 func Exprs(n Node) iter.Seq[Expr] {
 	return func(yield func(Expr) bool) {
 		v := visitor{onExpr: yield}
@@ -76,8 +76,8 @@ func Exprs(n Node) iter.Seq[Expr] {
 	}
 }
 
-// Places are the places of the packet that a node (or an expression of it) names, each with the number of bytes that it reads or
-// writes there: 0 where the place is a bound, such as the end of the headers.
+// Places are the places of the packet that a node (or an expression of it) names, each with the number of bytes that it
+// reads or writes there: 0 where the place is a bound, such as the end of the headers.
 func Places(n Node) iter.Seq2[Off, int] {
 	return func(yield func(Off, int) bool) {
 		v := visitor{onPlace: yield}
@@ -85,8 +85,8 @@ func Places(n Node) iter.Seq2[Off, int] {
 	}
 }
 
-// Reads are the variables that a node or an expression of it reads, those included that places begin with. A variable may come
-// several times.
+// Reads are the variables that a node or an expression of it reads, those included that places begin with. A variable
+// may come several times.
 func Reads(n Node) iter.Seq[*Var] {
 	return func(yield func(*Var) bool) {
 		v := visitor{onRead: yield}

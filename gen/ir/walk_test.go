@@ -28,8 +28,8 @@ var (
 // declared are types whose values a node refers to, and doesn't consist of.
 var declared = []any{Setting{}, Member{}, Table{}, Session{}, Counter{}, Row{}, Group{}, Event{}, Struct{}, HeaderPart{}}
 
-// TestWalk fills every field of each type, at any depth, with a part of its own, and wants the walk to come to all of them, once.
-// A field that a new construct has can't be forgotten, and neither can a type.
+// TestWalk fills every field of each type, at any depth, with a part of its own, and wants the walk to come to all of
+// them, once. A field that a new construct has can't be forgotten, and neither can a type.
 func TestWalk(t *testing.T) {
 	var nodes []Node
 	names := map[string]bool{}

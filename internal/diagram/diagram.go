@@ -1,5 +1,6 @@
-// Package diagram draws headers the way RFCs do: rows of 32 bits, one field beside the other. What has no fixed size or may
-// be absent takes a row of its own between slashes, and what a picture can't say follows as a line of text. It draws fan-outs, too.
+// Package diagram draws headers the way RFCs do: rows of 32 bits, one field beside the other. What has no fixed size or
+// may be absent takes a row of its own between slashes, and what a picture can't say follows as a line of text. It
+// draws fan-outs, too.
 package diagram
 
 import (
@@ -144,7 +145,8 @@ func (d *drawing) separator(above, below []int) {
 	d.out.WriteString(line.String() + "\n")
 }
 
-// line draws one row of fields. The name of a field that spans rows stands in the middle one, or in the first that has room.
+// line draws one row of fields. The name of a field that spans rows stands in the middle one, or in the first that has
+// room.
 func (d *drawing) line(r int, cells []int, labelled []bool) {
 	d.out.WriteString("|")
 	for start := 0; start < len(cells); {

@@ -17,7 +17,7 @@ func bits(n string, b int) *spec.Field {
 
 func check(t *testing.T, h *spec.Header, want string) {
 	t.Helper()
-	_, got, _ := strings.Cut(Header(h), "0 1\n") // behind the ruler
+	_, got, _ := strings.Cut(Header(h), "0 1\n") // after the ruler
 	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), got); diff != "" {
 		t.Errorf("the picture differs (-want +got):\n%s", diff)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// FanOut draws what becomes of a packet that goes to the receivers of a group: the rules, top down, in the order in which they
-// are tried for each of them, and where each ends.
+// FanOut draws what becomes of a packet that goes to the receivers of a group: the rules, top down, in the order in
+// which they are tried for each of them, and where each ends.
 func FanOut(g *spec.Group, fo *spec.FanOut) string {
 	d := &tree{}
 	var key []string

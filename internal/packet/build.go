@@ -118,8 +118,8 @@ func (hs *Headers) fillSums(f *Frame, opt Options, keep func(span int, field *sp
 	return nil
 }
 
-// partial returns the place of the innermost checksum that may be left to a device, and the index of its span; nil where there is
-// none.
+// partial returns the place of the innermost checksum that may be left to a device, and the index of its span; nil
+// where there is none.
 func (hs *Headers) partial(frame []byte, spans []*Span) (int, *Place) {
 	for i, sp := range slices.Backward(spans) {
 		for _, p := range sp.Places {
@@ -131,8 +131,8 @@ func (hs *Headers) partial(frame []byte, spans []*Span) (int, *Place) {
 	return 0, nil
 }
 
-// Partial returns the offsets of the first byte that the innermost offloaded checksum of a frame covers, and of its field; zeros
-// where there is none.
+// Partial returns the offsets of the first byte that the innermost offloaded checksum of a frame covers, and of its
+// field; zeros where there is none.
 func (hs *Headers) Partial(f *Frame) (start, field int) {
 	i, p := hs.partial(f.Data, f.Spans)
 	if p == nil {
@@ -210,8 +210,8 @@ func (b *builder) header(layer int) error {
 	return nil
 }
 
-// size returns the size of a field whose length others give. Where its bytes are given and the field that gives the length
-// is not, that field is set to what fits.
+// size returns the size of a field whose length others give. Where its bytes are given and the field that gives the
+// length is not, that field is set to what fits.
 func (b *builder) size(s *scope, span int, f *spec.Field, value Value, given bool) (int, error) {
 	free := b.free(s, span, f.Size)
 	if !given {

@@ -8,8 +8,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Check compares a frame with the headers that are expected: the fields that are given, and all lengths, constraints and
-// checksums. Raw bytes, which come last, are compared with the payload of the header in front of them.
+// Check compares a frame with the headers that are expected: the fields that are given, and all lengths, constraints
+// and checksums. Raw bytes, which come last, are compared with the payload of the header in front of them.
 func (hs *Headers) Check(frame []byte, layers []Layer, opt Options) []Problem {
 	var headers []*spec.Header
 	for _, l := range layers {
@@ -87,8 +87,8 @@ func quote(b []byte) string {
 	return fmt.Sprintf("%x%s", b, more)
 }
 
-// Diff compares two frames and names the fields that differ, by the headers expected in the second one; bytes outside of
-// headers are named by their offset. It returns at most 16 differences.
+// Diff compares two frames and names the fields that differ, by the headers expected in the second one; bytes outside
+// of headers are named by their offset. It returns at most 16 differences.
 func (hs *Headers) Diff(got, want []byte, headers []*spec.Header) []Problem {
 	var problems []Problem
 	if len(got) != len(want) {

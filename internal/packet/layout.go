@@ -63,7 +63,7 @@ type Place struct {
 type Span struct {
 	Header *spec.Header
 	Start  int
-	End    int // behind the last field
+	End    int // after the last field
 	Limit  int // where the enclosing header's content ends
 	Inner  int // where the header's own content ends, a trailer included
 	Places []Place
@@ -123,7 +123,8 @@ func (p *Place) Put(frame []byte, v Value) {
 	}
 }
 
-// scope gives names in a header's expressions their values: the header's own fields, and those of the headers around it.
+// scope gives names in a header's expressions their values: the header's own fields, and those of the headers around
+// it.
 type scope struct {
 	hs    *Headers
 	frame []byte

@@ -15,8 +15,8 @@ type Problem struct {
 
 func (p Problem) String() string { return p.Field + ": " + p.Text }
 
-// Parse takes a frame apart: the headers are expected one behind the other from the first byte on. The spans go as far as
-// the frame does; problems are lengths that disagree, values that are not allowed, and checksums that are wrong.
+// Parse takes a frame apart: the headers are expected one after the other from the first byte on. The spans go as far
+// as the frame does; problems are lengths that disagree, values that are not allowed, and checksums that are wrong.
 func (hs *Headers) Parse(frame []byte, headers []*spec.Header, opt Options) ([]*Span, []Problem) {
 	var spans []*Span
 	var problems []Problem

@@ -10,7 +10,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Resolve gives the layers of a test their headers and types. Mistakes go into diags; the result is nil if there are any.
+// Resolve gives the layers of a test their headers and types. Mistakes go into diags; the result is nil if there are
+// any.
 func (hs *Headers) Resolve(layers []*spec.Layer, diags *diag.List) []Layer {
 	before := diags.Len()
 	out := make([]Layer, 0, len(layers))

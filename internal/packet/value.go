@@ -127,7 +127,8 @@ func first(c *spec.Constraint, f *spec.Field) (Value, bool) {
 	return Value{}, false
 }
 
-// candidates returns values at the edges of a constraint's parts; if anything satisfies the constraint, one of these does.
+// candidates returns values at the edges of a constraint's parts; if anything satisfies the constraint, one of these
+// does.
 func candidates(c *spec.Constraint, f *spec.Field) []Value {
 	if c == nil {
 		return nil
@@ -220,7 +221,7 @@ func varint(v uint64) []byte {
 	return binary.BigEndian.AppendUint64(nil, v|3<<62)
 }
 
-// getBits reads bits that start bit bits behind the first bit of b, the most significant first.
+// getBits reads bits that start bit bits after the first bit of b, the most significant first.
 func getBits(b []byte, bit, n int) uint64 {
 	var v uint64
 	for i := bit; i < bit+n; i++ {

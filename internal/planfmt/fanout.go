@@ -41,8 +41,8 @@ func (w *writer) copy(p *ir.Program, s *ir.Copy) {
 	})
 }
 
-// effects writes changes of state in the order in which they happen, except that records are written where they are reserved
-// or would be.
+// effects writes changes of state in the order in which they happen, except that records are written where they are
+// reserved or would be.
 func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 	for _, s := range e.Emits {
 		text := "emit " + s.Event.Name + members(s.Values)
@@ -75,8 +75,8 @@ func (w *writer) effects(p *ir.Program, e *ir.Effects) {
 	}
 }
 
-// tagged writes the members of a part of a plan that have a tag `text:"WORD"` and are given: the word, and where it isn't a switch
-// the expression.
+// tagged writes the members of a part of a plan that have a tag `text:"WORD"` and are given: the word, and where it
+// isn't a switch the expression.
 func tagged(part any) (text string) {
 	v := reflect.ValueOf(part).Elem()
 	for i := range v.NumField() {

@@ -1,6 +1,6 @@
-// Package planfmt writes a plan as text: for `dump`, for `explain`, for the golden files, and for a person who wants to know
-// what the compiler made of a spec. The text is deterministic, holds everything that a back end reads, and ends each
-// statement with the place in the spec that it comes from.
+// Package planfmt writes a plan as text: for `dump`, for `explain`, for the golden files, and for a person who wants to
+// know what the compiler made of a spec. The text is deterministic, holds everything that a back end reads, and ends
+// each statement with the place in the spec that it comes from.
 package planfmt
 
 import (
@@ -40,7 +40,7 @@ type writer struct {
 	each   bool // inside of a fan-out's Each
 }
 
-// line writes one line. A position stands at its end, behind a semicolon.
+// line writes one line. A position stands at its end, after a semicolon.
 func (w *writer) line(pos diag.Pos, format string, args ...any) {
 	w.WriteString(strings.Repeat("  ", w.indent))
 	fmt.Fprintf(w, format, args...)
@@ -262,7 +262,8 @@ func reason(p *ir.Program, i int) string {
 	return p.Reasons[i].Name
 }
 
-// stop says what the reason of a check that fails does: the packet goes up, or in a fan-out the receiver gets no copy.
+// stop says what the reason of a check that fails does: the packet passes to the stack, or in a fan-out the receiver
+// gets no copy.
 func stop(p *ir.Program, i int) string {
 	if i >= 0 && i < len(p.Reasons) && p.Reasons[i].Kind == ir.Declined {
 		return "decline " + p.Reasons[i].Name

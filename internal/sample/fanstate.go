@@ -19,7 +19,8 @@ const (
 	ringSize   = 4096
 )
 
-// creditRange says which entries of the array of credits rows have: credits below split, those that refill from there on.
+// creditRange says which entries of the array of credits rows have: credits below split, those that refill from there
+// on.
 type creditRange struct{ split, end int }
 
 func findCredits(plan *ir.Plan) creditRange {
@@ -58,7 +59,8 @@ func (c creditRange) index(s Source, t ir.Type) uint32 {
 	return uint32(first + t.Bits*s.IntN(n))
 }
 
-// groups makes groups of receivers. Their keys are often those of the round before: the kernel takes its time over new ones.
+// groups makes groups of receivers. Their keys are often those of the round before: the kernel takes its time over new
+// ones.
 func (s Source) groups(plan *ir.Plan, r *sim.Relay, keys map[string][]string) {
 	for _, g := range plan.Groups {
 		was := keys[g.Name]
@@ -120,7 +122,8 @@ func (s Source) keyFamily(st *ir.Struct, key []byte) bool {
 	return isMapped(key[st.Members[i].Off:])
 }
 
-// receiver is a receiver's row: its addresses are mostly of the family of the packets that it gets, and most of its copies are taken.
+// receiver is a receiver's row: its addresses are mostly of the family of the packets that it gets, and most of its
+// copies are taken.
 func (s Source) receiver(st *ir.Struct, identity uint32, v4 bool) []byte {
 	b := make([]byte, st.Size)
 	for _, m := range st.Members {
@@ -151,8 +154,8 @@ func (s Source) copyHop() sim.Hop {
 	return h
 }
 
-// money gives credits limits that are often almost reached, and times that are spent far in the past or the future: what comes of a
-// packet must not depend on a second more or less.
+// money gives credits limits that are often almost reached, and times that are spent far in the past or the future:
+// what comes of a packet must not depend on a second more or less.
 func (s Source) money(r *sim.Relay) {
 	for i := 1; i < len(r.Credits); i++ {
 		c := &r.Credits[i]

@@ -14,8 +14,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// This file looks at what is taken and what is sent as gopacket and the standard library see it, which know no plan: a compiler that
-// leaves a check out is found by it.
+// This file looks at what is taken and what is sent as gopacket and the standard library see it, which know no plan: a
+// compiler that leaves a check out is found by it.
 
 // Receives reports whether a program gets packets as this host does, in headers that it knows to be IP.
 func Receives(s *spec.Spec, program string) bool {
@@ -27,8 +27,8 @@ func Receives(s *spec.Spec, program string) bool {
 		})
 }
 
-// Foreign returns why this host wouldn't receive a packet, or have received it for another one, as gopacket and the standard library see
-// it, or "". No program may send such a packet, unless it takes multicast.
+// Foreign returns why this host wouldn't receive a packet, or have received it for another one, as gopacket and the
+// standard library see it, or "". No program may send such a packet, unless it takes multicast.
 func Foreign(p sim.Packet) string {
 	if len(p.Data) < 14 || [6]byte(p.Data) != testrun.Host {
 		return fmt.Sprintf("a frame to %x was taken, this host is %x", p.Data[:min(6, len(p.Data))], testrun.Host)
@@ -65,8 +65,9 @@ func isHost(a netip.Addr) bool {
 	return (a.IsGlobalUnicast() || a.IsLinkLocalUnicast()) && !netip.MustParsePrefix("0.0.0.0/8").Contains(a)
 }
 
-// NoHost returns which address of a packet that was sent no host has, or "". Those that random rows have don't count: the runtime
-// refuses them. Nor does one that stays in its place: where the packet came in that was looked at, and what goes out is this host's.
+// NoHost returns which address of a packet that was sent no host has, or "". Those that random rows have don't count:
+// the runtime refuses them. Nor does one that stays in its place: where the packet came in that was looked at, and what
+// goes out is this host's.
 func NoHost(m *sim.Relay, came, left []byte) string {
 	decode := func(b []byte) []netip.Addr {
 		return ends(gopacket.NewPacket(b, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true}))

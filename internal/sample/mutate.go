@@ -71,8 +71,8 @@ func (g *Generator) Packet(f *packet.Frame) sim.Packet {
 	return p
 }
 
-// trail puts bytes behind what a header says it holds: behind the frame's datagram, as where a frame is padded, or behind one inside of
-// another.
+// trail puts bytes after what a header says it holds: after the frame's datagram, as where a frame is padded, or after
+// one inside of another.
 func (g *Generator) trail(b []byte, f *packet.Frame) []byte {
 	more := g.bytes(1 + g.IntN(64))
 	switch g.IntN(4) {
@@ -93,8 +93,8 @@ func (g *Generator) trail(b []byte, f *packet.Frame) []byte {
 	return append(b, more...)
 }
 
-// grow puts bytes behind what the i-th header of a frame holds, into all headers in front of it; their lengths and checksums fit again. It
-// returns nil where they can't.
+// grow puts bytes after what the i-th header of a frame holds, into all headers in front of it; their lengths and
+// checksums fit again. It returns nil where they can't.
 func grow(hs *packet.Headers, f *packet.Frame, b []byte, i int, more []byte) []byte {
 	at := f.Spans[i].Inner
 	for _, sp := range f.Spans[i:] {
@@ -117,7 +117,8 @@ func grow(hs *packet.Headers, f *packet.Frame, b []byte, i int, more []byte) []b
 	return b
 }
 
-// mend mostly makes those checksums right again that are verified where a packet comes in: else it comes no further than there.
+// mend mostly makes those checksums right again that are verified where a packet comes in: else it comes no further
+// than there.
 func (g *Generator) mend(b []byte, f *packet.Frame) {
 	if !g.One(4) {
 		_ = g.Headers.FillVerified(copyOf(f, b)) // lengths that make no sense are found before
@@ -215,7 +216,8 @@ func (g *Generator) lengths(b []byte, f *packet.Frame) {
 	}
 }
 
-// short cuts a packet at any length, and makes the lengths and checksums that are left say so: it is right but for its end.
+// short cuts a packet at any length, and makes the lengths and checksums that are left say so: it is right but for its
+// end.
 func (g *Generator) short(b []byte, f *packet.Frame) []byte {
 	b = b[:g.IntN(len(b)+1)]
 	cut := &packet.Frame{Data: b}
@@ -251,8 +253,8 @@ func (g *Generator) checksums(b []byte, f *packet.Frame) {
 	}
 }
 
-// pendingSum makes a checksum look as if it were left to a device: the field is the sum of the pseudo-header. Half of the time
-// it is right all the same, because the rest of what it covers adds up to what makes it so.
+// pendingSum makes a checksum look as if it were left to a device: the field is the sum of the pseudo-header. Half of
+// the time it is right all the same, because the rest of what it covers adds up to what makes it so.
 func (g *Generator) pendingSum(b []byte, f *packet.Frame) {
 	for i, sp := range slices.Backward(f.Spans) {
 		for _, pl := range sp.Places {
@@ -292,7 +294,7 @@ func IntoMetadata(p *sim.Packet) {
 	p.Data = slices.Delete(p.Data, 12, 16)
 }
 
-// Tag puts a VLAN Tag behind the link-layer addresses.
+// Tag puts a VLAN tag after the link-layer addresses.
 func (g *Generator) Tag(p *sim.Packet) {
 	if len(p.Data) < 14 {
 		return
@@ -302,8 +304,8 @@ func (g *Generator) Tag(p *sim.Packet) {
 	p.Data = slices.Insert(p.Data, 12, tag...)
 }
 
-// AtBound makes a packet from one that was sent that comes to a bound: a checksum that becomes 0, or a packet of exactly the
-// MTU of its way out, or one byte more.
+// AtBound makes a packet from one that was sent that comes to a bound: a checksum that becomes 0, or a packet of
+// exactly the MTU of its way out, or one byte more.
 func (g *Generator) AtBound(f *packet.Frame, sent *sim.Result) []byte {
 	if g.One(2) || len(f.Spans) == 0 {
 		return g.zeroSum(f, sent.Packet.Data)
@@ -315,8 +317,8 @@ func (g *Generator) AtBound(f *packet.Frame, sent *sim.Result) []byte {
 	return Resize(g.Headers, f, grow)
 }
 
-// Resize returns a frame whose payload has so many bytes more, or less, with lengths and checksums that fit; nil where the
-// payload has not as many.
+// Resize returns a frame whose payload has so many bytes more, or less, with lengths and checksums that fit; nil where
+// the payload has not as many.
 func Resize(hs *packet.Headers, f *packet.Frame, grow int) []byte {
 	last := f.Spans[len(f.Spans)-1]
 	end := last.Payload()
@@ -342,8 +344,9 @@ func Resize(hs *packet.Headers, f *packet.Frame, grow int) []byte {
 	return data
 }
 
-// zeroSum changes a packet so that a checksum of what the program makes of it becomes 0: sent is what it made so far. The last
-// two bytes that the checksum covers go up by the checksum that came out. It returns nil where there is no such checksum.
+// zeroSum changes a packet so that a checksum of what the program makes of it becomes 0: sent is what it made so far.
+// The last two bytes that the checksum covers go up by the checksum that came out. It returns nil where
+// there is no such checksum.
 func (g *Generator) zeroSum(f *packet.Frame, sent []byte) []byte {
 	eth := g.Headers.Header("eth")
 	if eth == nil {

@@ -164,7 +164,8 @@ func (g *Generator) follows(h *spec.Header, parent string) bool {
 	})
 }
 
-// aim gives fields the values of the key of a random row. Half of the time one rule is aimed at, and rows of the others are mostly missing.
+// aim gives fields the values of the key of a random row. Half of the time one rule is aimed at, and rows of the others
+// are mostly missing.
 func (g *Generator) aim(stack []entry, state *sim.Relay) {
 	mapped := g.One(30) // IPv4 addresses as IPv6 has them: they have to be refused
 	given := map[string]bool{}
@@ -201,8 +202,8 @@ func (g *Generator) aim(stack []entry, state *sim.Relay) {
 	}
 }
 
-// key gives fields the values of one of several keys, except those that mostly keep what another key gave them: one packet has to find
-// all of its rows.
+// key gives fields the values of one of several keys, except those that mostly keep what another key gave them: one
+// packet has to find all of its rows.
 func (g *Generator) key(stack []entry, layout *ir.Struct, from []*spec.Expr, keys []string, mapped bool, given map[string]bool) {
 	if len(keys) == 0 {
 		return
@@ -247,7 +248,8 @@ func (g *Generator) give(stack []entry, path []spec.Name, value []byte, t ir.Typ
 	}
 }
 
-// giveTo sets a field of the i-th header. What a part of it names in other headers is in the nearest one in front of it, as in a tunnel.
+// giveTo sets a field of the i-th header. What a part of it names in other headers is in the nearest one in front of
+// it, as in a tunnel.
 func (g *Generator) giveTo(stack []entry, i int, path []spec.Name, value []byte, t ir.Type, mapped bool) {
 	name := path[1].Value
 	lit := spec.Literal{Kind: spec.LitString, Text: testrun.Show(value, t)}
@@ -409,7 +411,8 @@ func longVarint(v uint64, size int) []byte {
 	return out
 }
 
-// form chooses one of the forms of a field's elements, and makes a condition of it true that asks a field for a value, or for one under a mask.
+// form chooses one of the forms of a field's elements, and makes a condition of it true that asks a field for a value,
+// or for one under a mask.
 func (g *Generator) form(l packet.Layer, f *spec.Field) *spec.Elements {
 	form := Pick(g.Source, f.Elements)
 	if form.When == nil || form.When.Op != spec.OpEq || form.When.Args[1].Op != spec.OpInt {
@@ -430,7 +433,8 @@ func (g *Generator) form(l packet.Layer, f *spec.Field) *spec.Elements {
 	return form
 }
 
-// elements is a list of elements in a form, padded to 4 bytes: most are right, with an identifier that the program searches for.
+// elements is a list of elements in a form, padded to 4 bytes: most are right, with an identifier that the program
+// searches for.
 func (g *Generator) elements(f *spec.Field, form *spec.Elements) []byte {
 	var out []byte
 	for range g.IntN(8) {

@@ -35,8 +35,8 @@ func Few(plan *ir.Plan) *ir.Plan {
 // FirstBucket is the first credit of State's that refills.
 func FirstBucket(plan *ir.Plan) int { return findCredits(plan).split }
 
-// Generators makes a generator for each program of a plan that is loaded with settings, and has the source know what the programs
-// compare fields with.
+// Generators makes a generator for each program of a plan that is loaded with settings, and has the source know what
+// the programs compare fields with.
 func (s *Source) Generators(sp *spec.Spec, plan *ir.Plan, hs *packet.Headers, settings map[string][]byte) (all []*Generator) {
 	value := func(s *ir.Setting) []byte {
 		if v, ok := settings[s.Name]; ok {
@@ -64,8 +64,8 @@ type Fault struct {
 	Packet []byte // the frame that shows it
 }
 
-// Rehearse runs a plan in the model alone, on random packets and random state, the same ones each time. It stops after so many
-// packets, or so much time. The fault is nil where none is found.
+// Rehearse runs a plan in the model alone, on random packets and random state, the same ones each time. It stops after
+// so many packets, or so much time. The fault is nil where none is found.
 func Rehearse(ctx context.Context, s *spec.Spec, plan *ir.Plan, packets int, most time.Duration) (*Fault, error) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()

@@ -26,8 +26,8 @@ type gotEvent struct {
 	record   []byte
 }
 
-// kernelCopies finds out whose copies the kernel sent: the receivers that had a turn are those whose usage is no longer 0, and
-// copies leave in the order of the group.
+// kernelCopies finds out whose copies the kernel sent: the receivers that had a turn are those whose usage is no longer
+// 0, and copies leave in the order of the group.
 func (t *test) kernelCopies(sent []testrun.Copy, before []sim.Tally) []gotCopy {
 	var declined []string
 	for i, r := range t.program.Reasons {
@@ -49,7 +49,7 @@ func (t *test) kernelCopies(sent []testrun.Copy, before []sim.Tally) []gotCopy {
 			}
 		}
 	}
-	for _, c := range sent { // nobody's
+	for _, c := range sent { // no one's
 		out = append(out, gotCopy{sent: true, data: bytes.Clone(c.Data)})
 	}
 	return out

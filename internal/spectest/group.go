@@ -26,8 +26,9 @@ func sharedName(t ir.Type) string {
 	return map[ir.Kind]string{ir.Ctr: "counter", ir.Credit: "credit", ir.Bucket: "bucket", ir.Translation: "translation"}[t.Kind]
 }
 
-// take takes a new entry and gives it a value: what a counter holds, a credit's limit, the burst of one that refills (at a rate
-// of 1 a second), the number of a translation's namespace. Where no value is given it is 0, or a namespace of its own.
+// take takes a new entry and gives it a value: what a counter holds, a credit's limit, the burst of one that refills
+// (at a rate of 1 a second), the number of a translation's namespace. Where no value is given it is 0, or a namespace
+// of its own.
 func (p *preparer) take(t ir.Type, value *uint64, pos diag.Pos) ([]byte, bool) {
 	v := uint64(0)
 	if value != nil {
@@ -67,7 +68,8 @@ func (p *preparer) take(t ir.Type, value *uint64, pos diag.Pos) ([]byte, bool) {
 	return binary.LittleEndian.AppendUint32(nil, uint32(index)), true
 }
 
-// held is what a test may expect of an index: what a counter holds, what remains of a credit, the number of a namespace.
+// held is what a test may expect of an index: what a counter holds, what remains of a credit, the number of a
+// namespace.
 func held(state *sim.Relay, t ir.Type, index uint32) uint64 {
 	switch {
 	case t.Kind == ir.Translation:

@@ -87,7 +87,8 @@ func prepare(s *spec.Spec, plan *ir.Plan) ([]*test, *diag.List) {
 	return tests, p.diags
 }
 
-// Check reports the mistakes in the tests of a spec: names that don't exist, values that don't fit, packets that can't be built.
+// Check reports the mistakes in the tests of a spec: names that don't exist, values that don't fit, packets that can't
+// be built.
 func Check(s *spec.Spec, plan *ir.Plan) *diag.List {
 	_, diags := prepare(s, plan)
 	return diags

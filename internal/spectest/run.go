@@ -69,8 +69,8 @@ func Model(ctx context.Context, s *spec.Spec, plan *ir.Plan) []Outcome {
 	return out
 }
 
-// Kernel runs the tests of a spec in the kernel, with the object that was compiled from its plan. It needs root. Tests with
-// mistakes (see Check) are left out.
+// Kernel runs the tests of a spec in the kernel, with the object that was compiled from its plan. It needs root. Tests
+// with mistakes (see Check) are left out.
 func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]Outcome, error) {
 	unpin, err := testrun.Pin()
 	if err != nil {
@@ -132,8 +132,8 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]
 	return out, nil
 }
 
-// host is the link-layer address of the device that the test's packet comes to: the packet's destination, unless it is for another host
-// or for several.
+// host is the link-layer address of the device that the test's packet comes to: the packet's destination, unless it is
+// for another host or for several.
 func (t *test) host() [6]byte {
 	if t.packet.Link != ir.ToHost || len(t.packet.Data) < 6 {
 		other := testrun.Host
@@ -217,7 +217,7 @@ func (t *test) outcome(differences []string, r *result) Outcome {
 	return o
 }
 
-// result is what a run made of a test's packet, and the state behind it.
+// result is what a run made of a test's packet, and the state after it.
 type result struct {
 	verdict sim.Verdict
 	reason  string

@@ -135,7 +135,7 @@ func TestDifferences(t *testing.T) {
 				if len(failed) != 1 || strings.Join(failed[0].Differences, "; ") != c.want {
 					t.Fatalf("%s: got %+v, want %q", where, failed, c.want)
 				}
-				heads := []string{"came, and was not changed:\n00000000  "} // a packet that goes up is shown once
+				heads := []string{"came, and was not changed:\n00000000  "} // a packet that passes to the stack is shown once
 				if strings.HasPrefix(c.want, "ipv4.") || strings.HasPrefix(c.want, "udp.") || strings.HasPrefix(c.want, "payload: ") {
 					heads = []string{"came:\n00000000  ", "\nleft:\n00000000  "}
 				}

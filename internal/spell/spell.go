@@ -3,8 +3,8 @@ package spell
 
 import "slices"
 
-// Nearest returns the word of words that is most like word, or "" where none is like enough: a third of its letters may be
-// wrong, at least one. Of equals it returns the first.
+// Nearest returns the word of words that is most like word, or "" where none is like enough: a third of its letters may
+// be wrong, at least one. Of equals it returns the first.
 func Nearest(word string, words []string) string {
 	limit := max(1, len(word)/3)
 	best := ""

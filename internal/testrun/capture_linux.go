@@ -12,10 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Unlike redirects, bpf_clone_redirect works under BPF_PROG_TEST_RUN: copies leave through real devices of the thread's network
-// namespace. A Net that captures takes them there, in the order in which they are sent, before the run is over.
+// Unlike redirects, bpf_clone_redirect works under BPF_PROG_TEST_RUN: copies leave through real devices of the thread's
+// network namespace. A Net that captures takes them there, in the order in which they are sent, before the run is over.
 
-// Records of captured packets: the packet's length, the device's index, mark and priority, 4 bytes each, then its bytes.
+// Records of captured packets: the packet's length, the device's index, mark and priority, 4 bytes each, then its
+// bytes.
 const (
 	copyHeader = 16
 	copyRecord = copyHeader + MaxFrame
@@ -150,8 +151,8 @@ func takes(records *ebpf.Map) asm.Instructions {
 	)
 }
 
-// copies returns what was sent since the last call, in order. The bytes are appended to buf, which grows; they are the caller's
-// until the next call.
+// copies returns what was sent since the last call, in order. The bytes are appended to buf, which grows; they are the
+// caller's until the next call.
 func (c *capture) copies(into []Copy, buf *[]byte) []Copy {
 	*buf = (*buf)[:0]
 	c.ring.drain(func(record []byte) {
@@ -168,5 +169,5 @@ func (c *capture) copies(into []Copy, buf *[]byte) []Copy {
 	return into
 }
 
-// drop forgets what nobody asked for.
+// drop forgets what no one asked for.
 func (c *capture) drop() { c.ring.drain(func([]byte) {}) }

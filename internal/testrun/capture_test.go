@@ -11,8 +11,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// cloner sends a copy to each device in turn, its first byte the device's place in the list, and adds up the places whose copies
-// were not sent, as bits.
+// cloner sends a copy to each device in turn, its first byte the device's place in the list, and adds up the places
+// whose copies were not sent, as bits.
 func cloner(t testing.TB, devices []uint32) *ebpf.Program {
 	t.Helper()
 	code := asm.Instructions{asm.Mov.Reg(asm.R6, asm.R1), asm.Mov.Imm(asm.R7, 0)}
@@ -61,7 +61,8 @@ func enterCapture(t testing.TB) *Net {
 	return n
 }
 
-// Every copy is taken as it was when it left, in the order of sending, and those that a device doesn't take fail in the program.
+// Every copy is taken as it was when it left, in the order of sending, and those that a device doesn't take fail in the
+// program.
 func TestCapture(t *testing.T) {
 	n := enterCapture(t)
 	devices := []uint32{Wire, Down, OtherWire, Refusing, Wire, 1004, OtherWire}

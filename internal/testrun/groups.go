@@ -15,9 +15,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// lists are the lists of receivers of one kind of group. Putting one into the kernel's hash of maps, or taking it out, waits for
-// all programs that may still read the old one, some milliseconds each time. No program runs between two runs here, so
-// lists are written in place, and those that come and go do so in one batch.
+// lists are the lists of receivers of one kind of group. Putting one into the kernel's hash of maps, or taking it out,
+// waits for all programs that may still read the old one, some milliseconds each time. No program runs between two runs
+// here, so lists are written in place, and those that come and go do so in one batch.
 type lists struct {
 	inner *ebpf.MapSpec
 	byKey map[string]*list

@@ -21,8 +21,8 @@ import (
 )
 
 // Live runs a relay's programs on devices, for what BPF_PROG_TEST_RUN can't show: checksums that are left to a
-// device, super-packets that are cut up, tags in the metadata, data that isn't linear, and what the next program and
-// the device behind get.
+// device, GSO packets that are cut up, tags in the metadata, data that isn't linear, and what the next program and
+// the device after get.
 //
 //	inN: gate --- inNp: watch, the Nth program, watch        fr0 --- fr1: watch
 //
@@ -54,7 +54,7 @@ type entrance struct {
 // Where a packet was seen.
 const (
 	SeenComing  = iota // in front of the program
-	SeenUp             // behind it: the next program, or the stack
+	SeenUp             // after it: the next program, or the stack
 	SeenLeaving        // at the other end of the cable
 )
 
@@ -65,7 +65,7 @@ type Seen struct {
 	GSOType uint32 // SKB_GSO_…
 }
 
-// Shot is a packet to send. Where the frame has a tag behind the link-layer addresses, the kernel puts it into the
+// Shot is a packet to send. Where the frame has a tag after the link-layer addresses, the kernel puts it into the
 // metadata.
 type Shot struct {
 	Data    []byte
@@ -76,7 +76,7 @@ type Shot struct {
 	Mark    uint32
 }
 
-// Types of super-packets (include/uapi/linux/virtio_net.h).
+// Types of GSO packets (include/uapi/linux/virtio_net.h).
 const (
 	GSOTCPv4 = 1
 	GSOTCPv6 = 4
@@ -94,7 +94,7 @@ const (
 
 	// skb->tc_index of packets that came from Send, and at the gate their priority: the kernel sends others.
 	ours = 0x5eed
-	// An EtherType for experiments: such a frame comes behind all that was sent before.
+	// An EtherType for experiments: such a frame comes after all that was sent before.
 	markerProto = 0x88b5
 
 	// Records of watches.
@@ -184,7 +184,7 @@ func memberBits(members []btf.Member, name string) (int, bool) {
 }
 
 // Live puts the programs of a relay on devices of the network. Offload says whether the device that they send through
-// takes checksums and super-packets as they are.
+// takes checksums and GSO packets as they are.
 func (n *Net) Live(r *Relay, offload bool) (*Live, error) {
 	l := &Live{relay: r, out: n.out, ways: map[string]*entrance{}}
 	if err := l.open(offload); err != nil {
@@ -317,7 +317,7 @@ func packetSocket(index int) (int, error) {
 	return fd, nil
 }
 
-// setOffload switches the checksums of what a device sends, and with them super-packets (ETHTOOL_STXCSUM in
+// setOffload switches the checksums of what a device sends, and with them GSO packets (ETHTOOL_STXCSUM in
 // linux/ethtool.h).
 func setOffload(device string, on bool) error {
 	value := struct{ cmd, data uint32 }{unix.ETHTOOL_STXCSUM, 0}
@@ -355,7 +355,7 @@ var gate = asm.Instructions{
 	asm.Return().WithSymbol("out"),
 }
 
-// watch writes a packet down; behind the program it keeps it as well.
+// watch writes a packet down; after the program it keeps it as well.
 func (l *Live) watch(where int) asm.Instructions {
 	const noWakeup = 1
 	onward := int32(actShot)
@@ -453,14 +453,14 @@ func (l *Live) Send(program string, s *Shot) ([]Seen, error) {
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EMSGSIZE) {
 		return nil, ErrRefused
 	}
-	// What is dropped on the way, nobody sees.
+	// What is dropped on the way, no one sees.
 	if err != nil && !errors.Is(err, unix.ENOBUFS) && !errors.Is(err, unix.ENOMEM) {
 		return nil, fmt.Errorf("send %d bytes: %w", len(s.Data), err)
 	}
 	return l.await(e)
 }
 
-// await sends a marker behind what was sent, and waits until it is there.
+// await sends a marker after what was sent, and waits until it is there.
 func (l *Live) await(e *entrance) ([]Seen, error) {
 	l.marks++
 	frame := make([]byte, 60+10)
@@ -495,7 +495,7 @@ func (l *Live) await(e *entrance) ([]Seen, error) {
 }
 
 // Dropped reports whether a cable has dropped packets since the last call: all devices of a machine share the queues
-// behind them.
+// after them.
 func (l *Live) Dropped() (bool, error) {
 	total := uint64(0)
 	for _, e := range l.ways {

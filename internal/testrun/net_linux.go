@@ -19,8 +19,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// Net is a network namespace whose routes are known, for programs that look routes up in the kernel, and whose devices' packets are
-// taken (see Capture). The thread that made it is in it until Leave.
+// Net is a network namespace whose routes are known, for programs that look routes up in the kernel, and whose devices'
+// packets are taken (see Capture). The thread that made it is in it until Leave.
 type Net struct {
 	was     netns.NsHandle
 	own     netns.NsHandle
@@ -54,8 +54,8 @@ var (
 
 const deviceMTU = 1500
 
-// Enter makes a network for the programs of a plan and moves the thread into it, which has to be pinned. Plain says that all destinations
-// are reachable.
+// Enter makes a network for the programs of a plan and moves the thread into it, which has to be pinned. Plain says
+// that all destinations are reachable.
 func Enter(plan *ir.Plan, plain bool) (*Net, error) {
 	was, err := netns.Get()
 	if err != nil {
@@ -75,8 +75,8 @@ func Enter(plan *ir.Plan, plain bool) (*Net, error) {
 	return n, nil
 }
 
-// Host gives the device that packets come to (lo) a link-layer address, which makes frames to it PACKET_HOST. The kernel takes unicast
-// addresses other than 0.
+// Host gives the device that packets come to (lo) a link-layer address, which makes frames to it PACKET_HOST. The
+// kernel takes unicast addresses other than 0.
 func (n *Net) Host(addr [6]byte) error {
 	if addr == n.host {
 		return nil
@@ -213,7 +213,8 @@ func ipNet(p netip.Prefix) *net.IPNet {
 
 // Route is what a lookup in the network finds, as the model's world needs it.
 //
-// bpf_ipv6_fib_lookup (net/core/filter.c) takes addresses that never leave a link for none to forward, source or destination.
+// bpf_ipv6_fib_lookup (net/core/filter.c) takes addresses that never leave a link for none to forward, source or
+// destination.
 func (n *Net) Route(from, to netip.Addr) sim.Hop {
 	a := to.Unmap()
 	strict := func(a netip.Addr) bool {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ring reads a ring buffer of the kernel (kernel/bpf/ringbuf.c) without system calls: programs run in the caller's thread here, so
-// that all of their records are there when a run is over.
+// ring reads a ring buffer of the kernel (kernel/bpf/ringbuf.c) without system calls: programs run in the caller's
+// thread here, so that all of their records are there when a run is over.
 type ring struct {
 	position []byte // the page with the consumer's position
 	records  []byte // the page with the producer's position, and the records, mapped twice in a row

@@ -15,8 +15,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// Sync makes the kernel's tables, groups, slots, counters and credits those of s, and its lease as valid. Deadlines in s are compared with the kernel's
-// clock: only 0 (past) and the far future make sense.
+// Sync makes the kernel's tables, groups, slots, counters and credits those of s, and its lease as valid. Deadlines in
+// s are compared with the kernel's clock: only 0 (past) and the far future make sense.
 func (r *Relay) Sync(s *sim.Relay) error {
 	deadline := uint64(0)
 	if s.World.Now < s.World.LeaseDeadline {
@@ -63,7 +63,7 @@ func (r *Relay) Sync(s *sim.Relay) error {
 			return err
 		}
 	}
-	r.Events() // what came before is nobody's
+	r.Events() // what came before is no one's
 	for i, slot := range s.Slots {
 		value := binary.LittleEndian.AppendUint64(nil, slot.Deadline)
 		value = binary.LittleEndian.AppendUint32(value, slot.Gen)
@@ -106,8 +106,8 @@ func (r *Relay) Sync(s *sim.Relay) error {
 // Watch says that a run may change a shared counter, although it is 0 before.
 func (r *Relay) Watch(counter int) { r.mark(abi.MapShared, counter) }
 
-// mark says that an entry of an array may hold something other than zeros: it is written and read from now on. Large arrays
-// are mostly empty, and each entry takes a system call.
+// mark says that an entry of an array may hold something other than zeros: it is written and read from now on. Large
+// arrays are mostly empty, and each entry takes a system call.
 func (r *Relay) mark(name string, index int) {
 	if r.live[name] == nil {
 		r.live[name] = map[int]bool{}
@@ -226,8 +226,9 @@ func keysOf(m *ebpf.Map) ([][]byte, error) {
 	}
 }
 
-// Read copies the kernel's tables, counters and credits into s: of arrays, the entries that a Sync wrote, or all of them. Counters are
-// the sums over all processors; groups stay as they are, since no program changes them. The time of a session's last use becomes s.World.Now, since the clocks differ.
+// Read copies the kernel's tables, counters and credits into s: of arrays, the entries that a Sync wrote, or all of
+// them. Counters are the sums over all processors; groups stay as they are, since no program changes them. The time of
+// a session's last use becomes s.World.Now, since the clocks differ.
 func (r *Relay) Read(s *sim.Relay, all bool) error {
 	for _, t := range r.plan.Tables {
 		if err := r.dump(t, s.Table(t.Name)); err != nil {

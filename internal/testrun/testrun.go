@@ -1,11 +1,11 @@
 // Package testrun runs the programs of a compiled object in the kernel, on packets that never see a device
-// (BPF_PROG_TEST_RUN). State goes in from a sim.Relay and comes out into one, in the layouts of docs/abi.md, so that the
-// kernel and the reference model compare byte for byte.
+// (BPF_PROG_TEST_RUN). State goes in from a sim.Relay and comes out into one, in the layouts of docs/abi.md, so that
+// the kernel and the reference model compare byte for byte.
 //
-// What such a run can't show: VLAN tags in the metadata, pending checksums, the device and the next hop of a redirect, frames
-// that the kernel's own entry refuses (below 14 bytes, IPv4 below 34, IPv6 below 54, more than a page), and non-linear data.
-// Redirects are recorded by the kernel and not executed. Clones are sent: a Net takes them on their way out (see Capture). Live runs
-// programs on devices, for the rest.
+// What such a run can't show: VLAN tags in the metadata, partial checksums, the device and the next hop of a redirect,
+// frames that the kernel's own entry refuses (below 14 bytes, IPv4 below 34, IPv6 below 54, more than a page), and
+// non-linear data. Redirects are recorded by the kernel and not executed. Clones are sent: a Net takes them when they
+// leave (see Capture). Live runs programs on devices, for the rest.
 package testrun
 
 import (
@@ -58,8 +58,8 @@ type Relay struct {
 	told   []byte // the events' bytes
 }
 
-// Load loads an object with settings in the layout of ir.Setting.Default; those that are not given take their default. The
-// lease is valid for ever. It needs the right to load programs (root).
+// Load loads an object with settings in the layout of ir.Setting.Default; those that are not given take their default.
+// The lease is valid for ever. It needs the right to load programs (root).
 func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, refused(fmt.Errorf("raise the limit of locked memory: %w", err))
@@ -178,7 +178,8 @@ const (
 	ctxSize     = 192
 )
 
-// OnDevice is the context of a run whose packet comes to a device of the thread's network, for programs that a Relay doesn't run.
+// OnDevice is the context of a run whose packet comes to a device of the thread's network, for programs that a Relay
+// doesn't run.
 func OnDevice(index int) []byte {
 	ctx := make([]byte, ctxSize)
 	binary.LittleEndian.PutUint32(ctx[ctxIfindex:], uint32(index))

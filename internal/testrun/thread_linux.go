@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pin ties the calling goroutine to its thread and the thread to one processor, so that per-CPU maps have one writer. The
-// function returned undoes both.
+// Pin ties the calling goroutine to its thread and the thread to one processor, so that per-CPU maps have one writer.
+// The function returned undoes both.
 func Pin() (func(), error) {
 	runtime.LockOSThread()
 	var old unix.CPUSet

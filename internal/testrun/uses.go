@@ -9,7 +9,8 @@ import (
 // Host is the link-layer address of the device that packets come to; Net.Host gives it another one.
 var Host = packet.DefaultDestination
 
-// Indices of a Net's devices, for the hops of copies. A device with any other index doesn't exist, and the kernel refuses its copies.
+// Indices of a Net's devices, for the hops of copies. A device with any other index doesn't exist, and the kernel
+// refuses its copies.
 const (
 	Wire      = 1    // lo: copies are taken
 	OtherWire = 1001 // likewise

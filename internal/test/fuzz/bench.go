@@ -115,8 +115,8 @@ func (b *bench) finish() (string, error) {
 	return "", nil
 }
 
-// try runs one packet through both, and returns how they differ. The error is testrun.ErrRefused where the kernel's entry didn't take it, and the model's state then
-// is as if it had not come.
+// try runs one packet through both, and returns how they differ. The error is testrun.ErrRefused where the kernel's
+// entry didn't take it, and the model's state then is as if it had not come.
 func (b *bench) try(program string, p sim.Packet) (sim.Result, string, error) {
 	p.Link = sim.LinkType(p.Data, testrun.Host)
 	if why := testrun.Shows(&p); why != "" || b.kernel == nil {
@@ -187,7 +187,7 @@ func compare(p *sim.Packet, got testrun.Result, want sim.Result) string {
 	case got.Verdict != verdict:
 		return fmt.Sprintf("verdict: the kernel says %s, the model %s (%s)", got.Verdict, want.Verdict, want.Reason)
 	case want.Verdict == sim.VerdictDrop && (len(want.Copies) > 0 || bytes.HasPrefix(want.Packet.Data, got.Data)):
-		return "" // nobody sees what its copies left of it, or that it was cut off in front of them
+		return "" // no one sees what its copies left of it, or that it was cut off in front of them
 	case want.Verdict == sim.VerdictUp && !bytes.Equal(got.Data, p.Data):
 		return fmt.Sprintf("the kernel changed a packet that goes up (%s): %s", want.Reason, firstByte(got.Data, p.Data))
 	case !bytes.Equal(got.Data, want.Packet.Data):

@@ -13,7 +13,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// Case is a difference as it is saved: a state and packets, all bytes in hexadecimal digits in the layouts of docs/abi.md.
+// Case is a difference as it is saved: a state and packets, all bytes in hexadecimal digits in the layouts of
+// docs/abi.md.
 type Case struct {
 	Relay    string            `json:"relay"`
 	Spec     string            `json:"spec"` // the folder of its spec
@@ -51,8 +52,8 @@ type CaseGroup struct {
 	Receivers []string `json:"receivers"`
 }
 
-// CaseCredit is an entry of the array of credits. Ahead is by how many nanoseconds the time that a bucket is spent to is ahead of the
-// clock; Spent is 0 then.
+// CaseCredit is an entry of the array of credits. Ahead is by how many nanoseconds the time that a bucket is spent to
+// is ahead of the clock; Spent is 0 then.
 type CaseCredit struct {
 	Index int    `json:"index"`
 	Limit uint64 `json:"limit"`
@@ -135,7 +136,8 @@ func ReadCase(file string) (*Case, error) {
 	return c, nil
 }
 
-// Replay runs a case again, and returns how the kernel and the model differ, or "". Without an object the model runs alone.
+// Replay runs a case again, and returns how the kernel and the model differ, or "". Without an object the model runs
+// alone.
 func Replay(plan *ir.Plan, object []byte, c *Case) (string, error) {
 	var net *testrun.Net
 	if object != nil {

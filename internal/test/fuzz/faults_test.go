@@ -30,7 +30,7 @@ type fault struct {
 	old   string // a regular expression
 	new   string
 	file  string              // "model": the file
-	infer bool                // the program infers where checksums are pending, as on a kernel that doesn't say
+	infer bool                // the program infers where checksums are partial, as on a kernel that doesn't say
 	plan  func(*ir.Plan) bool // "back end": the plan that it renders instead; false: there is no place for the fault
 }
 

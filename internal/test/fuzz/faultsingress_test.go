@@ -29,8 +29,8 @@ var ingressFaults = []fault{
 	{where: "back end", spec: "ingress", what: "IPv4 checksums aren't verified", plan: noGuard("ipv4_checksum")},
 }
 
-// A compiler that leaves a check out is found without a second opinion on the plan: what is taken and what is sent is looked at by an
-// independent decoder.
+// A compiler that leaves a check out is found without a second opinion on the plan: what is taken and what is sent is
+// looked at by an independent decoder.
 func TestPlansThatTakeTooMuch(t *testing.T) {
 	for _, f := range []struct {
 		what, want string

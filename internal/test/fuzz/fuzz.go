@@ -24,10 +24,10 @@ type Config struct {
 	Packets  int    // stop after so many packets; 0: no limit
 	Duration time.Duration
 	Quick    bool // report a difference as it is, without making it small
-	// Judge is asked about every packet that leaves changed, and every copy (one that is neither a super-packet nor tagged in the metadata), as it
-	// came and as it left, and says what is wrong with it, or "". nil: nobody is.
+	// Judge is asked about every packet that leaves changed, and every copy (one that is neither a GSO packet nor tagged
+	// in the metadata), as it came and as it left, and says what is wrong with it, or "". nil: no one is.
 	Judge func(program string, came, left []byte) string
-	// Became is asked what is wrong with what became of a packet, or "". nil: nobody is.
+	// Became is asked what is wrong with what became of a packet, or "". nil: no one is.
 	Became func(program string, res sim.Result) string
 	Decode int // one in so many sent packets goes through the independent decoder as well; 0: each
 }
@@ -42,7 +42,7 @@ type Report struct {
 	Declined   int // turns of receivers without a copy
 	Events     int // records for user space
 	Pending    int // packets whose checksum was left to a device; RunLive only
-	Super      int // super-packets; RunLive only
+	Super      int // GSO packets; RunLive only
 	Verdicts   map[sim.Verdict]int
 	Elapsed    time.Duration
 	Coverage   []*sim.Point
@@ -62,8 +62,8 @@ func (r *Report) Missed() []*sim.Point {
 	return slices.DeleteFunc(slices.Clone(r.Coverage), func(p *sim.Point) bool { return p.Hits > 0 })
 }
 
-// Run compares the model and the kernel until the packets or the time are used up, or until they differ. An error says that
-// nothing could be compared (no rights, an object that doesn't load); a difference is in the report.
+// Run compares the model and the kernel until the packets or the time are used up, or until they differ. An error says
+// that nothing could be compared (no rights, an object that doesn't load); a difference is in the report.
 func Run(ctx context.Context, c Config) (*Report, error) {
 	if c.Packets == 0 && c.Duration == 0 {
 		return nil, errors.New("fuzz: neither a number of packets nor a duration is given")
@@ -335,8 +335,8 @@ func (f *fuzzer) examine(program string, p sim.Packet, res sim.Result, decode bo
 	return f.judge(program, p, res)
 }
 
-// tunnels reports whether a program's stack has an IP header in another one's payload: the decoder can't say whether that was right when
-// it came.
+// tunnels reports whether a program's stack has an IP header in another one's payload: the decoder can't say whether
+// that was right when it came.
 func (f *fuzzer) tunnels(program string) bool {
 	n := 0
 	for _, p := range f.Spec.Programs {

@@ -118,7 +118,7 @@ func TestKernelAgrees(t *testing.T) {
 				config.Packets = *flagPackets / len(corpus())
 			}
 			r := agrees(t, c.name, config)
-			// As on a kernel that doesn't say where checksums are pending.
+			// As on a kernel that doesn't say where checksums are partial.
 			skbfacts.Allowed = skbfacts.None
 			defer func() { skbfacts.Allowed = skbfacts.All }()
 			config.Packets, config.Duration = config.Packets/4, config.Duration/4
@@ -183,8 +183,8 @@ func TestCases(t *testing.T) {
 	}
 }
 
-// FuzzBytes runs raw bytes through every spec, in all its programs, in the model and the kernel. The first argument is the
-// place of the spec in the corpus.
+// FuzzBytes runs raw bytes through every spec, in all its programs, in the model and the kernel. The first argument is
+// the place of the spec in the corpus.
 func FuzzBytes(f *testing.F) {
 	bpftest.Rights(f)
 	files := corpus()

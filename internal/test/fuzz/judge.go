@@ -8,8 +8,8 @@ import (
 	"github.com/gopacket/gopacket/layers"
 )
 
-// judge decodes a frame with gopacket, which shares nothing with this project, and returns what is wrong with its lengths and checksums, or
-// "". known says that gopacket could check anything at all.
+// judge decodes a frame with gopacket, which shares nothing with this project, and returns what is wrong with its
+// lengths and checksums, or "". known says that gopacket could check anything at all.
 func judge(frame []byte) (wrong string, known bool) {
 	p := gopacket.NewPacket(frame, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
 	rest, proto := 0, layers.IPProtocol(0)

@@ -19,9 +19,9 @@ import (
 )
 
 // RunLive compares the model and the kernel on devices: what each program gets is what a device gave it, with
-// checksums that are left to a device, tags in the metadata and super-packets, and what is compared is what the next
+// checksums that are left to a device, tags in the metadata and GSO packets, and what is compared is what the next
 // program and the other end of a cable get. Offload says whether the device that packets leave through takes
-// checksums as they are; else the kernel completes them, and cuts super-packets up. Programs that send copies are not
+// checksums as they are; else the kernel completes them, and cuts GSO packets up. Programs that send copies are not
 // compared here.
 func RunLive(ctx context.Context, c Config, offload bool) (*Report, error) {
 	if c.Packets == 0 && c.Duration == 0 {
@@ -272,7 +272,7 @@ func (l *live) stays(program string, w *expected, up []testrun.Seen) ([]testrun.
 		want = w.came.Packet
 	}
 	egress := l.program(program).Hook == "tc/egress"
-	if egress { // it has gone through a cable, behind which its priority is nobody's
+	if egress { // it has gone through a cable, after which its priority is no one's
 		want.Priority, want.Proto = got.Priority, 0
 	}
 	if egress || want.VLAN == nil && w.came.Packet.VLAN != nil { // the kernel moves the next tag into the metadata
@@ -399,7 +399,7 @@ func datagram(b []byte) (end int, proto byte) {
 }
 
 // leaves compares what came out of the other end of a cable with what the model sends. Others says that packets
-// before or behind this one may be missing.
+// before or after this one may be missing.
 func (l *live) leaves(w *expected, left []testrun.Seen, others bool) ([]testrun.Seen, string) {
 	want := w.res.Packet
 	resolved := w.res.Hop.State == ir.HopDirect
@@ -407,7 +407,7 @@ func (l *live) leaves(w *expected, left []testrun.Seen, others bool) ([]testrun.
 		switch {
 		case !resolved: // the kernel finds no neighbour, or no route
 			return left, ""
-		case want.GSO != 0 && !w.right(): // nobody can cut it up
+		case want.GSO != 0 && !w.right(): // no one can cut it up
 			return left, ""
 		}
 		return left, missing
@@ -467,7 +467,7 @@ func add(b []byte, sum uint16) uint16 {
 	return uint16(total)
 }
 
-// cutUp compares the segments that the kernel has made of a super-packet with the model's: all have its headers, but
+// cutUp compares the segments that the kernel has made of a GSO packet with the model's: all have its headers, but
 // for lengths, checksums and numbers, and together they have its payload.
 func (l *live) cutUp(w *expected, got []testrun.Seen, from int) string {
 	want := w.res.Packet
@@ -511,7 +511,7 @@ func (l *live) cutUp(w *expected, got []testrun.Seen, from int) string {
 // gsoUDP is SKB_GSO_UDP_L4.
 const gsoUDP = 1 << 17
 
-// segmented says which bytes in front of a super-packet's payload differ from segment to segment. start is where the
+// segmented says which bytes in front of a GSO packet's payload differ from segment to segment. start is where the
 // transport header begins.
 func segmented(b []byte, start int) map[int]bool {
 	out := map[int]bool{}

@@ -48,8 +48,8 @@ func (p *Pair) Close() error {
 	return p.net.Leave()
 }
 
-// One compares the kernel and the model on one packet, which comes to each program on a random state. It returns how they
-// differ, or "".
+// One compares the kernel and the model on one packet, which comes to each program on a random state. It returns how
+// they differ, or "".
 func (p *Pair) One(seed uint64, packet sim.Packet) (text string, err error) {
 	unpin, err := testrun.Pin()
 	if err != nil {

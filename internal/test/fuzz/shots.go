@@ -31,7 +31,7 @@ func shot(g *sample.Generator, f *packet.Frame) *testrun.Shot {
 		s.Data = append(s.Data, make([]byte, 14-len(s.Data))...)
 	}
 	s.Data = s.Data[:min(len(s.Data), testrun.MaxShot-4)]
-	// The kernel looks behind some headers for the transport header, and doesn't cut off what is behind the datagram
+	// The kernel looks after some headers for the transport header, and doesn't cut off what is after the datagram
 	// where it finds it there.
 	if end, proto := datagram(s.Data); proto != 6 && proto != 17 {
 		s.Data = s.Data[:end]
@@ -57,7 +57,7 @@ func shot(g *sample.Generator, f *packet.Frame) *testrun.Shot {
 	case n < 16 && len(f.Spans) > 0: // a header that has no such checksum, or one that the spec doesn't know
 		start := moved + sample.Pick(g.Source, f.Spans).Start
 		leave(g, s, sim.Partial{Start: start, Field: start + field(g)})
-	case n < 18 && len(f.Spans) > 0: // a header behind all of them
+	case n < 18 && len(f.Spans) > 0: // a header after all of them
 		start := moved + f.Spans[len(f.Spans)-1].End + g.IntN(12)
 		leave(g, s, sim.Partial{Start: start, Field: start + field(g)})
 	case n < 19:
@@ -107,7 +107,7 @@ func leave(g *sample.Generator, s *testrun.Shot, at sim.Partial) {
 	s.Partial = at
 }
 
-// super makes a super-packet of one whose checksum is left to a device.
+// super makes a GSO packet of one whose checksum is left to a device.
 func super(g *sample.Generator, s *testrun.Shot, f *packet.Frame, moved int) {
 	front, version := 0, byte(0)
 	for _, sp := range f.Spans {

@@ -58,8 +58,8 @@ func (f *fuzzer) shrink(text string) error {
 	return nil
 }
 
-// differs runs packets on a state, and returns how kernel and model differ, or "". Errors count as no difference: making a
-// case small must not end in another one.
+// differs runs packets on a state, and returns how kernel and model differ, or "". Errors count as no difference:
+// making a case small must not end in another one.
 func (s *shrinker) differs(state *sim.Relay, log []logged) string {
 	if s.tries++; s.tries > maxTries {
 		return ""

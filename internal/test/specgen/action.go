@@ -173,7 +173,8 @@ func (w *rewriting) mark() string {
 	return "{mark: " + w.braces(out) + "}"
 }
 
-// resizable reports whether headers from place i on can be put in or taken out; gone is the one that is taken out, or -1.
+// resizable reports whether headers from place i on can be put in or taken out; gone is the one that is taken out, or
+// -1.
 func (w *rewriting) resizable(i, gone int, last bool) bool {
 	if w.one(25) {
 		return true // or the compiler says why not
@@ -221,8 +222,8 @@ func (w *rewriting) pop() string {
 	return fmt.Sprintf("{pop: %q}", e.name)
 }
 
-// decapsulate takes a tunnel apart: all headers from the first IP header to the one in front of the last. It returns nil where there
-// is none, or too little is known of it.
+// decapsulate takes a tunnel apart: all headers from the first IP header to the one in front of the last. It returns
+// nil where there is none, or too little is known of it.
 func (w *rewriting) decapsulate() (out []string) {
 	isIP := func(e *entry) bool { return e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6 }
 	outer, inner := w.net(), len(w.now)-1
@@ -385,11 +386,11 @@ func (w *rewriting) send() string {
 	hasPorts := slices.ContainsFunc(w.now[net:], func(e *entry) bool {
 		return !e.optional && e.all(func(h *header) bool { return h == stdUDP || h == stdTCP })
 	})
-	// With from and to the family may change, and then everything behind has to move.
+	// With from and to the family may change, and then everything after has to move.
 	rigid := len(w.now[net].alts) > 1 && slices.ContainsFunc(w.now, func(e *entry) bool { return !e.all(func(h *header) bool { return h.fixed }) }) && !w.one(20)
 	tagged := slices.ContainsFunc(w.now, func(e *entry) bool { return e.alts[0] == stdVLAN })
 	if tagged && w.rigid(w.now) && !w.one(4) {
-		return "" // without its tag all behind would have to move
+		return "" // without its tag all after would have to move
 	}
 	rigid = rigid || len(w.now[net].alts) > 1 && size(firsts(w.now)) > mostBytes-15 && !w.one(20)
 	any := func(kind kind) (string, bool) {

@@ -16,8 +16,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// Random specs have what relays of tunnels have, and random packets come to the ends of such rules: they have an inner packet with right
-// lengths and checksums, and find the row of one rule and not that of another.
+// Random specs have what relays of tunnels have, and random packets come to the ends of such rules: they have an inner
+// packet with right lengths and checksums, and find the row of one rule and not that of another.
 func TestConstructs(t *testing.T) {
 	rules, reached := map[string]int{}, map[string]int{}
 	for seed := range uint64(300) {

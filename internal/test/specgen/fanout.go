@@ -10,7 +10,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// This file makes what one-to-many relays need: groups of receivers, priority, credits, numbers that are drawn, translations, events.
+// This file makes what one-to-many relays need: groups of receivers, priority, credits, numbers that are allocated,
+// translations, events.
 
 // fanGroup is a kind of group of receivers.
 type fanGroup struct {
@@ -187,7 +188,8 @@ func (s *scope) let() string {
 	return "{let: " + s.braces(out) + "}"
 }
 
-// draw makes an expression that takes a number from a counter, or finds or makes a translation; "" where no row has any.
+// draw makes an expression that takes a number from a counter, or finds or makes a translation; "" where no row has
+// any.
 func (s *scope) draw() string {
 	if t, ok := s.chooseShared(translationKind); ok && s.one(2) {
 		value := s.int(1)
@@ -215,7 +217,8 @@ func (s *scope) chooseShared(k kind) (string, bool) {
 	return r.text, ok
 }
 
-// stored makes an expression of an integer that is stored where a packet leaves for certain: it may be one that is drawn.
+// stored makes an expression of an integer that is stored where a packet leaves for certain: it may be one that is
+// allocated.
 func (s *scope) stored(bits int) string {
 	if !s.one(3) {
 		return s.fitting(bits)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// generator makes one spec. Declarations are written down when something needs them: a lookup declares its table, and so
-// most of what a spec declares is used.
+// generator makes one spec. Declarations are written down when something needs them: a lookup declares its table, and
+// so most of what a spec declares is used.
 type generator struct {
 	*rand.Rand
 	headers  []*header // the user's

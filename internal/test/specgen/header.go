@@ -87,7 +87,7 @@ func (h *header) field(name string) *field {
 	return h.fields[i]
 }
 
-// follows reports whether h may stand behind p.
+// follows reports whether h may follow p.
 func (h *header) follows(p *header) bool {
 	return len(h.after) == 0 || slices.ContainsFunc(h.after, func(a *after) bool { return a.parent == p.name })
 }

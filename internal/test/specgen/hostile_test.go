@@ -35,7 +35,7 @@ var fileNames = []string{
 	"spec.cue", "PLANTED\"\n#error PLANTED.cue", `PLANTED\`, "*/PLANTED/*.cue", "dir/PLANTED?%s.cue", "PLANTED\u202e.cue", "PLANTED\x00.cue", "`PLANTED`.cue",
 }
 
-// commented puts hostile comments into a spec: behind lines, and in front of them, where they are documentation.
+// commented puts hostile comments into a spec: after lines, and in front of them, where they are documentation.
 func commented(rnd *rand.Rand, src string) string {
 	var out []string
 	for _, line := range strings.Split(src, "\n") {
@@ -53,8 +53,8 @@ func commented(rnd *rand.Rand, src string) string {
 	return strings.Join(out, "\n")
 }
 
-// Whatever the comments of a spec say and its file is called, nothing of it gets into C or Go outside of comments, and no comment becomes
-// something that a compiler listens to.
+// Whatever the comments of a spec say and its file is called, nothing of it gets into C or Go outside of comments, and
+// no comment becomes something that a compiler listens to.
 func TestHostileComments(t *testing.T) {
 	ctx := context.Background()
 	tool, err := clang.Find(ctx)

@@ -10,9 +10,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
-// judge holds packets that left to the spec itself, without the plan: what left has to be what one of the rules makes of what
-// came, with all lengths and checksums right, the payload as it was, and no field changed that the rule doesn't speak of. It
-// shares nothing with the compiler, and so finds what the model and the C do wrong together.
+// judge holds packets that left to the spec itself, without the plan: what left has to be what one of the rules makes
+// of what came, with all lengths and checksums right, the payload as it was, and no field changed that the rule doesn't
+// speak of. It shares nothing with the compiler, and so finds what the model and the C do wrong together.
 type judge struct {
 	spec     *spec.Spec
 	headers  *packet.Headers
@@ -77,9 +77,9 @@ func copying(rules []*spec.Rule) (out []*spec.Rule) {
 	return out
 }
 
-// became says what is wrong with the reason under which a packet or a receiver's turn ended, or "". Where the last rule has no
-// conditions, one of the rules is carried out: then no packet comes to their end, and a row that a rule in front of it doesn't find is no
-// reason for anything.
+// became says what is wrong with the reason under which a packet or a receiver's turn ended, or "". Where the last rule
+// has no conditions, one of the rules is carried out: then no packet comes to their end, and a row that a rule in front
+// of it doesn't find is no reason for anything.
 func (j *judge) became(program string, res sim.Result) string {
 	p := j.programs[program]
 	found := map[string]bool{}
@@ -98,7 +98,7 @@ func (j *judge) became(program string, res sim.Result) string {
 		}
 		found["no_"+a.FanOut.Group.Value] = true
 		if len(p.Rules) > 1 {
-			continue // whose receivers these are, nobody says
+			continue // whose receivers these are, no one says
 		}
 		for _, c := range res.Copies {
 			if text := inVain(a.FanOut.Rules, found, c.Reason); text != "" {
@@ -167,7 +167,8 @@ func (j *judge) onlySums(path []layer, problems []packet.Problem) bool {
 	return !slices.ContainsFunc(problems, func(p packet.Problem) bool { return !sum[p.Field] })
 }
 
-// announced reports whether each header of a path is one that the header in front of it announces, or needs no announcement.
+// announced reports whether each header of a path is one that the header in front of it announces, or needs no
+// announcement.
 func (j *judge) announced(frame []byte, path []layer) bool {
 	spans, _ := j.headers.Parse(frame, headersOf(path), packet.Options{})
 	for i, sp := range spans[1:] {
@@ -259,7 +260,7 @@ func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) stri
 	return ""
 }
 
-// changesBehind reports whether the i-th header has another one behind it than when it came.
+// changesBehind reports whether the i-th header has another one after it than when it came.
 func changesBehind(out []layer, i int) bool {
 	return i+1 >= len(out) || out[i+1].from != out[i].from+1 || out[i+1].other
 }

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// words are what things are called: words that mean something in C, in Go, in CUE or in the code that is generated, between
-// ordinary ones.
+// words are what things are called: words that mean something in C, in Go, in CUE or in the code that is generated,
+// between ordinary ones.
 var words = []string{
 	"auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else", "enum", "extern", "float", "for",
 	"goto", "if", "inline", "int", "long", "register", "restrict", "return", "short", "signed", "sizeof", "static", "struct",

@@ -178,8 +178,8 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 	return Result{Stage: Done, Packets: report.Packets, Reached: report.Reached(), Sent: v[sim.VerdictSent], Changed: v[sim.VerdictSent] + v[sim.VerdictPass], Copies: report.Copies}
 }
 
-// ordinary reports whether every IP header has a transport header behind it. Where a header of one's own follows, that no
-// protocol number announces, gopacket takes it for something else.
+// ordinary reports whether every IP header has a transport header after it. Where a header of one's own follows, that
+// no protocol number announces, gopacket takes it for something else.
 func ordinary(s *spec.Spec) bool {
 	is := func(e *spec.StackEntry, names ...string) bool {
 		return !slices.ContainsFunc(e.Headers, func(n spec.Name) bool { return !slices.Contains(names, n.Value) })

@@ -61,7 +61,7 @@ func (g *generator) program(name string) string {
 	if when != "" {
 		fmt.Fprintf(&w, "\twhen: %s\n", g.quoted(when))
 	}
-	if s.hasLevel { // known behind the lookups
+	if s.hasLevel { // known after the lookups
 		s.refs = append(s.refs, ref{text: "priority", t: g.levelType()})
 	}
 	n := g.between(1, 4)
@@ -142,7 +142,7 @@ func (s *scope) rule(open bool) string {
 	return strings.Join(parts, ", ")
 }
 
-// match makes constraints on fields, and the scope behind them.
+// match makes constraints on fields, and the scope after them.
 func (s *scope) match() (string, *scope) {
 	in := s.clone()
 	seen := map[string]bool{}
@@ -310,7 +310,7 @@ func (g *generator) entry(names *namer, optional bool, hs ...*header) *entry {
 	return e
 }
 
-// userEntry makes a place for the user's headers behind a stack, or returns nil where none fits.
+// userEntry makes a place for the user's headers after a stack, or returns nil where none fits.
 func (g *generator) userEntry(names *namer, stack []*entry) *entry {
 	last := stack[len(stack)-1]
 	var fit []*header

@@ -109,7 +109,7 @@ func (s *scope) excluded(name string) bool {
 	return false
 }
 
-// with returns the scope behind a condition that asked for name.
+// with returns the scope after a condition that asked for name.
 func (s *scope) with(name string) *scope {
 	c := s.clone()
 	c.facts[name] = true
@@ -346,7 +346,7 @@ func (s *scope) cond(depth int) string {
 	return fmt.Sprintf("%s %s %s", r.text, op, s.literal(s.integer(r.t.n)))
 }
 
-// asserting makes a condition that may make sure of something optional, and the scope behind it.
+// asserting makes a condition that may make sure of something optional, and the scope after it.
 func (s *scope) asserting(depth int) (string, *scope) {
 	if asks := s.askable(); len(asks) > 0 && s.one(2) {
 		name := pick(s.generator, asks)

@@ -11,9 +11,9 @@ import (
 )
 
 // Shrink makes a spec smaller while fails still holds: it leaves out members of structs, elements of lists and sides of
-// binary expressions, and puts parts of the expressions in strings in their place, the largest first, until nothing more can
-// go. It doesn't know the language: what can't be left out doesn't fail any more in the same way. fails is asked at most tries
-// times.
+// binary expressions, and puts parts of the expressions in strings in their place, the largest first, until nothing
+// more can go. It doesn't know the language: what can't be left out doesn't fail any more in the same way. fails is
+// asked at most tries times.
 func Shrink(src []byte, tries int, fails func([]byte) bool) []byte {
 	ask := func(text []byte) bool {
 		tries--
@@ -110,8 +110,8 @@ func (c *change) decls(list *[]ast.Decl) {
 	}
 }
 
-// smallerString replaces an expression in a string by one of its parts: what stands in a pair of parentheses, or on one side
-// of an operator.
+// smallerString replaces an expression in a string by one of its parts: what stands in a pair of parentheses, or on one
+// side of an operator.
 func smallerString(x *ast.BasicLit, c *change) (string, bool) {
 	if x.Kind != token.STRING || len(x.Value) < 5 || x.Value[0] != '"' || bytes.ContainsAny([]byte(x.Value), `\#`) {
 		return "", false

@@ -211,8 +211,8 @@ func TestShrink(t *testing.T) {
 	}
 }
 
-// The judge, which knows nothing of plans, finds wrong checksums where they leave: each checksum of a plan is spoiled in turn,
-// and where that changes any packet, the judge says so.
+// The judge, which knows nothing of plans, finds wrong checksums where they leave: each checksum of a plan is spoiled
+// in turn, and where that changes any packet, the judge says so.
 func TestJudge(t *testing.T) {
 	live, found := 0, 0
 	for seed := range uint64(150) {

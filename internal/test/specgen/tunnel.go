@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// This file makes what tunnels need: headers in the place of UDP, headers between an outer packet and an inner one, stacks that go on
-// behind them, and rules that put whole packets into others or take them out.
+// This file makes what tunnels need: headers in the place of UDP, headers between an outer packet and an inner one,
+// stacks that go on after them, and rules that put whole packets into others or take them out.
 
-// transport makes a header in the place of UDP, with ports of its own. It doesn't say which checksum is left to devices.
+// transport makes a header in the place of UDP, with ports of its own. It doesn't say which checksum is left to
+// devices.
 func (g *generator) transport(name string) *header {
 	h := &header{name: name, fixed: true, transport: true}
 	own := []*field{bits("src_port", 16), bits("dst_port", 16)}
@@ -97,8 +98,8 @@ func (g *generator) transports() []*header {
 	return slices.DeleteFunc(slices.Clone(g.headers), func(h *header) bool { return !h.transport })
 }
 
-// inner makes the places of a packet in another one's payload: IP, with Ethernet in front of it or without, and what it carries. Behind a
-// header of the standard ones IP has to be announced, which UDP can't do.
+// inner makes the places of a packet in another one's payload: IP, with Ethernet in front of it or without, and what it
+// carries. After a header of the standard ones IP has to be announced, which UDP can't do.
 func (g *generator) inner(names *namer, stack []*entry) []*entry {
 	last := stack[len(stack)-1]
 	if last.optional {
@@ -197,8 +198,8 @@ func (w *rewriting) encapsulate() (out []string) {
 	return out
 }
 
-// pushedValues gives the fields of a header that next will follow values: addresses of the header's own family, and nothing where the
-// language has a value of its own.
+// pushedValues gives the fields of a header that next will follow values: addresses of the header's own family, and
+// nothing where the language has a value of its own.
 func (w *rewriting) pushedValues(h *header, next []*header) ([]string, bool) {
 	var out []string
 	announced := map[string]bool{}
