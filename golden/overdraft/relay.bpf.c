@@ -8,7 +8,7 @@
  * Needs Linux 5.17 or newer.
  */
 
-#define FR_REASONS 69
+#define FR_REASONS 68
 #define FR_NEEDS_ROWS 16
 #define FR_NEEDS_SHARED 2049
 #define FR_NEEDS_FACTS
@@ -420,13 +420,13 @@ enum {
 	reason_tap_ipv4_reserved, reason_tap_fragment, reason_tap_ipv4_total_length,
 	reason_tap_ipv4_checksum, reason_tap_martian_source, reason_tap_multicast,
 	reason_tap_martian_destination, reason_tap_not_udp, reason_tap_udp_length,
-	reason_tap_super_packet, reason_tap_no_match, reason_tap_partial_checksum,
-	reason_tap_no_taps, reason_tap_no_memory, reason_tap_fault, reason_tap_contended,
-	reason_tap_refused_volume, reason_tap_address_family, reason_tap_too_big,
-	reason_tap_no_route, reason_tap_local, reason_tap_unreachable, reason_tap_blackhole,
-	reason_tap_prohibit, reason_tap_no_neighbour, reason_tap_copy, reason_tap_refused_by_device,
-	reason_tap_ipv6_version, reason_tap_mapped_address, reason_tap_ipv6_payload_length,
-	reason_tap_udp_checksum, reason_tap_not_ip,
+	reason_tap_super_packet, reason_tap_partial_checksum, reason_tap_no_taps,
+	reason_tap_no_memory, reason_tap_fault, reason_tap_contended, reason_tap_refused_volume,
+	reason_tap_address_family, reason_tap_too_big, reason_tap_no_route, reason_tap_local,
+	reason_tap_unreachable, reason_tap_blackhole, reason_tap_prohibit, reason_tap_no_neighbour,
+	reason_tap_copy, reason_tap_refused_by_device, reason_tap_ipv6_version,
+	reason_tap_mapped_address, reason_tap_ipv6_payload_length, reason_tap_udp_checksum,
+	reason_tap_not_ip,
 };
 
 /* Why a packet can't leave through a hop of this state. */
@@ -693,10 +693,6 @@ static __always_inline int prog_tap_ipv4(struct __sk_buff *skb, void *data, void
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_tap_udp_length);
 
-	/* match: "udp.dst_port": 7001 */
-	if (be16(&udp->dst_port) != 0x1b59)
-		return fr_up(skb, reason_tap_no_match);
-
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
 		return fr_up(skb, reason_tap_super_packet);
@@ -943,10 +939,6 @@ static __always_inline int prog_tap_ipv6(struct __sk_buff *skb, void *data, void
 		return fr_up(skb, reason_tap_super_packet);
 	if (udp_end != ip_end)
 		return fr_up(skb, reason_tap_udp_length);
-
-	/* match: "udp.dst_port": 7001 */
-	if (be16(&udp->dst_port) != 0x1b59)
-		return fr_up(skb, reason_tap_no_match);
 
 	/* do: [{fan_out: { */
 	if (skb->gso_size != 0)
