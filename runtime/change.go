@@ -44,7 +44,7 @@ func (g *Group) Change(ctx context.Context, f func(c *Change) error) error {
 	c := &Change{group: g}
 	undo := func() {
 		for _, v := range c.added {
-			g.kind.relay.fan.free(v)
+			g.kind.relay.lists.free(v)
 		}
 	}
 	returned := false
@@ -134,7 +134,7 @@ func (c *Change) mine(v *Receiver) error {
 
 // apply plans the changes, and waits until they are in force.
 func (c *Change) apply(ctx context.Context) error {
-	f, g := c.group.kind.relay.fan, c.group
+	f, g := c.group.kind.relay.lists, c.group
 	for _, o := range c.ops {
 		if o.receiver.group != g {
 			return fmt.Errorf("%v is no receiver of %v", o.receiver, g)
@@ -184,9 +184,9 @@ func (c *Change) apply(ctx context.Context) error {
 	}
 }
 
-// plan makes the changes what is planned. fan.mu is held.
+// plan makes the changes what is planned. lists.mu is held.
 func (c *Change) plan(after map[*Receiver][]byte) (wait waitFunc, err error) {
-	f, g := c.group.kind.relay.fan, c.group
+	f, g := c.group.kind.relay.lists, c.group
 	if f.over || g.over || g.closing {
 		if !slices.ContainsFunc(c.ops, func(o op) bool { return o.values != nil }) {
 			return f.wait(g), nil // what is to be removed goes with the group

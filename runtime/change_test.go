@@ -127,14 +127,14 @@ func TestChangesUnderTraffic(t *testing.T) {
 	if whole < 2000 || len(values) < 40 {
 		t.Errorf("%d packets, %d versions: too few to tell", whole, len(values))
 	}
-	t.Logf("%d packets, %d of %d versions, %d swaps", whole, len(values), version, r.fan.swaps)
+	t.Logf("%d packets, %d of %d versions, %d swaps", whole, len(values), version, r.lists.swaps)
 }
 
 // Changes that come while the kernel waits share the next list.
 func TestChangesAreCoalesced(t *testing.T) {
 	r := loadFan(t, Options{})
 	g := openGroup(t, r, 7)
-	before := r.fan.swaps
+	before := r.lists.swaps
 	const many = 60
 	var wg sync.WaitGroup
 	for n := range many {
@@ -153,14 +153,14 @@ func TestChangesAreCoalesced(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := r.fan.swaps - before; n > many/2 || g.Len() != many {
+	if n := r.lists.swaps - before; n > many/2 || g.Len() != many {
 		t.Errorf("%d swaps for %d changes, %d receivers", n, 2*many, g.Len())
 	}
 	// The same values again cost nothing.
-	before = r.fan.swaps
+	before = r.lists.swaps
 	v := g.Receivers()[0]
-	if err := v.Set(bg, v.Values()...); err != nil || r.fan.swaps != before {
-		t.Errorf("%v, %d swaps for the same values", err, r.fan.swaps-before)
+	if err := v.Set(bg, v.Values()...); err != nil || r.lists.swaps != before {
+		t.Errorf("%v, %d swaps for the same values", err, r.lists.swaps-before)
 	}
 }
 
@@ -282,7 +282,7 @@ func TestChangeFails(t *testing.T) {
 	before, were := free(), receivers()
 	injected := errors.New("injected")
 	for _, step := range []string{"rows", "list", "swap", "remove"} {
-		r.fan.fault = func(at string) error {
+		r.lists.fault = func(at string) error {
 			if at == step {
 				return injected
 			}
@@ -307,7 +307,7 @@ func TestChangeFails(t *testing.T) {
 				t.Errorf("%s: open: %v", step, err)
 			}
 		}
-		r.fan.fault = nil
+		r.lists.fault = nil
 		if free() != before || !slices.Equal(receivers(), were) || found(k.Get(7)) != g || found(k.Get(9)) != nil {
 			t.Errorf("%s: free %s, was %s; receivers %v, were %v", step, free(), before, receivers(), were)
 		}

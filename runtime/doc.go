@@ -66,4 +66,18 @@
 // Loading takes CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON (before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE
 // as well), or root. With CAP_NET_RAW, a relay learns MTUs of paths that the kernel doesn't know of; see
 // [Relay.PathMTUs].
+//
+// # Locks
+//
+// Each field says what guards it. A goroutine acquires locks in this order, and may leave out any:
+//
+//	Relay.mu          rows of sessions and of tables with hops, sessions, attachments, next hops; held over system calls that
+//	                  write rows, since only one change of rows may run at a time (docs/architecture.md)
+//	receiverLists.mu  what is planned and applied for groups and receivers; not held while the kernel's lists change
+//	all others        the mutexes of credits, counters, translations, events, routes and path MTUs guard what each of
+//	                  these allocates or knows
+//
+// Relay.life is apart: it is held for reading while the kernel's maps are used without Relay.mu, and for writing by Close alone,
+// which has Relay.mu then. So who holds life for reading doesn't acquire Relay.mu, but for the committer of lists, which Close
+// waits for before it asks for life.
 package runtime

@@ -31,7 +31,7 @@ type GroupKind struct {
 	rows    *ebpf.Map     // of receivers
 	credits *creditBlocks // by identity
 
-	// Guarded by relay.fan.mu.
+	// Guarded by relay.lists.mu.
 	open  map[string]*Group // by key; those that are being opened or closed as well
 	ids   []uint32          // free identities; those freed last are reused last
 	live  map[uint32]*Receiver
@@ -73,7 +73,7 @@ func (k *GroupKind) Open(ctx context.Context, key ...any) (*Group, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	f := k.relay.fan
+	f := k.relay.lists
 	g := &Group{kind: k, key: b}
 	f.mu.Lock()
 	switch other := k.open[string(b)]; {
@@ -103,7 +103,7 @@ func (k *GroupKind) Get(key ...any) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := k.relay.fan
+	f := k.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if g := k.open[string(b)]; g != nil && g.isOpen() {
@@ -115,7 +115,7 @@ func (k *GroupKind) Get(key ...any) (*Group, error) {
 // All iterates over the open groups, adopted ones included, in the order of their keys' bytes.
 func (k *GroupKind) All() iter.Seq[*Group] {
 	return func(yield func(*Group) bool) {
-		f := k.relay.fan
+		f := k.relay.lists
 		f.mu.Lock()
 		var all []*Group
 		for _, g := range k.open {
@@ -135,7 +135,7 @@ func (k *GroupKind) All() iter.Seq[*Group] {
 
 // Count returns how many groups are open, and how many receivers they have.
 func (k *GroupKind) Count() (groups, receivers int) {
-	f := k.relay.fan
+	f := k.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, g := range k.open {
@@ -170,8 +170,8 @@ func specified(where string, members []abi.Member, b []byte) error {
 
 // eachLive visits the receivers, those that are being added or removed included.
 func (k *GroupKind) eachLive(visit func(*Receiver)) {
-	k.relay.fan.mu.Lock()
-	defer k.relay.fan.mu.Unlock()
+	k.relay.lists.mu.Lock()
+	defer k.relay.lists.mu.Unlock()
 	for _, v := range k.live {
 		visit(v)
 	}
@@ -184,7 +184,7 @@ type Group struct {
 	key    []byte
 	handle handle
 
-	// All below is guarded by relay.fan.mu. What is planned is what the callers of changes want; the kernel follows.
+	// All below is guarded by relay.lists.mu. What is planned is what the callers of changes want; the kernel follows.
 	plan    []*Receiver
 	leaving []*Receiver // no longer planned, and not yet freed
 	closing bool
@@ -211,7 +211,7 @@ func (g *Group) Key() []any { return decodeMembers(g.kind.desc.Key, g.key, nil) 
 
 // Receivers returns the receivers, in the order in which packets are sent to them.
 func (g *Group) Receivers() []*Receiver {
-	f := g.kind.relay.fan
+	f := g.kind.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(g.list)
@@ -219,7 +219,7 @@ func (g *Group) Receivers() []*Receiver {
 
 // Len returns how many receivers the group has.
 func (g *Group) Len() int {
-	f := g.kind.relay.fan
+	f := g.kind.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(g.list)
@@ -246,7 +246,7 @@ func (g *Group) Close(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	f := g.kind.relay.fan
+	f := g.kind.relay.lists
 	f.mu.Lock()
 	if g.over || f.over {
 		f.mu.Unlock()
@@ -301,7 +301,7 @@ type Receiver struct {
 	refers []any  // what it refers to, in the order of the members that do
 	handle handle
 
-	// Guarded by relay.fan.mu.
+	// Guarded by relay.lists.mu.
 	planned  []byte    // its row as the caller of the last change wants it, without hops; never written to. nil: removed
 	applied  []byte    // what was planned when the kernel got it; nil: it is in no list
 	row      *tableRow // as the kernel has it; nil: in no list. Written by the committer alone
@@ -328,7 +328,7 @@ func (v *Receiver) Group() *Group { return v.group }
 
 // Values returns the values in force, in the order of the spec: those that [Group.Add] takes.
 func (v *Receiver) Values() []any {
-	f := v.group.kind.relay.fan
+	f := v.group.kind.relay.lists
 	f.mu.Lock()
 	row := v.planned
 	if v.row != nil {
@@ -370,7 +370,7 @@ func (v *Receiver) Remove(ctx context.Context) error {
 // Hops returns how packets leave towards the receiver, in the order of the endpoints that they are sent to. Copies are
 // sent only where the state is [HopDirect]; the runtime makes the kernel look for a neighbour that isn't known.
 func (v *Receiver) Hops() []Hop {
-	f := v.group.kind.relay.fan
+	f := v.group.kind.relay.lists
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if v.row == nil {
@@ -386,9 +386,9 @@ func (v *Receiver) Hops() []Hop {
 // Usage returns what became of packets at the receiver; of one that is removed, until then.
 func (v *Receiver) Usage() (Usage, error) {
 	r := v.group.kind.relay
-	r.fan.mu.Lock()
+	r.lists.mu.Lock()
 	gone, final, err := v.gone, v.final, v.finalErr
-	r.fan.mu.Unlock()
+	r.lists.mu.Unlock()
 	if gone {
 		return final, err
 	}

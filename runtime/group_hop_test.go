@@ -37,9 +37,9 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 	is := func(what string, v *Receiver, want Hop) {
 		t.Helper()
 		until(t, 5*time.Second, what, func() bool { return v.Hops()[0] == want })
-		r.fan.mu.Lock()
+		r.lists.mu.Lock()
 		at := v.at
-		r.fan.mu.Unlock()
+		r.lists.mu.Unlock()
 		row, err := g.kind.rows.LookupBytes(at)
 		if err != nil || getHop(row[36:]) != want {
 			t.Errorf("%s: the kernel has %+v, %v", what, getHop(row[36:]), err)
@@ -107,14 +107,14 @@ func TestReceiversFollowTheNetwork(t *testing.T) {
 
 	// Where the kernel refuses once, it is tried again.
 	var refused atomic.Int32
-	r.fan.mu.Lock()
-	r.fan.fault = func(step string) error {
+	r.lists.mu.Lock()
+	r.lists.fault = func(step string) error {
 		if step == "swap" && refused.Add(1) == 1 {
 			return errors.New("injected")
 		}
 		return nil
 	}
-	r.fan.mu.Unlock()
+	r.lists.mu.Unlock()
 	ip("route", "replace", "203.0.113.2/32", "via", "192.0.2.254", "dev", "in0", "mtu", "1200")
 	until(t, 5*time.Second, "the kernel refuses", func() bool { return refused.Load() > 0 })
 	small.MTU = 1200

@@ -282,7 +282,7 @@ func (h *hops) apply(e *hop, now Hop, via neighKey) {
 	e.now = now
 	for row := range e.rows {
 		if row.receiver != nil {
-			r.fan.rehop(row.receiver) // a row isn't changed while a list has it
+			r.lists.rehop(row.receiver) // a row isn't changed while a list has it
 			continue
 		}
 		for _, rh := range row.hops {
@@ -367,7 +367,7 @@ func (h *hops) follow() {
 			for _, via := range h.neighbours() {
 				h.routes.probe(via)
 			}
-			h.relay.fan.catchUp()
+			h.relay.lists.catchUp()
 			continue
 		case <-again.C:
 			h.routes.kick(true)

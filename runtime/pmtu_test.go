@@ -459,9 +459,9 @@ func TestPathMTUOfReceivers(t *testing.T) {
 		if got := bert.Hops()[0].MTU; got != 1500 {
 			t.Errorf("%s: the other's MTU became %d", what, got)
 		}
-		r.fan.mu.Lock()
+		r.lists.mu.Lock()
 		at := anna.at
-		r.fan.mu.Unlock()
+		r.lists.mu.Unlock()
 		row, err := g.kind.rows.LookupBytes(at)
 		if err != nil || getHop(row[36:]).MTU != mtu {
 			t.Errorf("%s: the kernel has %+v, %v", what, getHop(row[36:]), err)

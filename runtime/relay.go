@@ -60,7 +60,7 @@ type Relay struct {
 	credits  *credits  // nil: no credits
 	spaces   *spaces   // nil: no translations
 	groups   []*GroupKind
-	fan      *fan
+	lists    *receiverLists
 	events   *events // nil: no events
 	slots    *slots  // nil: no sessions
 	hops     *hops   // nil: no hops
@@ -228,7 +228,7 @@ func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 		d := &r.desc.Tables[i]
 		r.tables = append(r.tables, newTable(r, d, maps[abi.TablePrefix+d.Name], tableCredits[i]))
 	}
-	r.fan = newFan(r)
+	r.lists = newReceiverLists(r)
 	for i := range r.desc.Groups {
 		r.groups = append(r.groups, newGroupKind(r, &r.desc.Groups[i], spec, groupCredits[i]))
 	}
@@ -243,7 +243,7 @@ func (r *Relay) start() {
 	}
 	r.wg.Add(1)
 	go r.endSessions()
-	r.fan.catchUp()
+	r.lists.catchUp()
 	if r.hops != nil {
 		r.hops.start()
 	}
@@ -258,8 +258,8 @@ func (r *Relay) abandon() {
 		r.hops.close()
 	}
 	r.events.close()
-	if r.fan != nil {
-		r.fan.closeLists()
+	if r.lists != nil {
+		r.lists.closeLists()
 	}
 	if r.coll != nil {
 		r.coll.Close()
@@ -289,7 +289,7 @@ func (r *Relay) Close() error {
 	r.endLease(r.opt.Linger)
 	close(r.done)
 	r.interfaces.close()
-	r.fan.close()
+	r.lists.close()
 	r.events.close()
 	if r.hops != nil {
 		r.hops.close()
@@ -317,7 +317,7 @@ func (r *Relay) Close() error {
 	r.spaces.closeAll()
 	r.life.Lock()
 	r.over = true
-	r.fan.closeLists()
+	r.lists.closeLists()
 	r.coll.Close()
 	r.leaseClock.Close()
 	r.life.Unlock()

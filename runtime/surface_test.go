@@ -103,7 +103,7 @@ func TestChangeIsNotWaitedFor(t *testing.T) {
 	// The committer waits until the caller has given up; then it succeeds, or fails.
 	identities, refuse := len(k.ids), false
 	hold, held := make(chan struct{}), make(chan struct{}, 1)
-	r.fan.fault = func(step string) error {
+	r.lists.fault = func(step string) error {
 		if step != "list" {
 			return nil
 		}
@@ -132,9 +132,9 @@ func TestChangeIsNotWaitedFor(t *testing.T) {
 	refuse = true
 	giveUp(addOne)
 	until(t, 10*time.Second, "the change is undone, and its identity free", func() bool {
-		r.fan.mu.Lock()
-		defer r.fan.mu.Unlock()
+		r.lists.mu.Lock()
+		defer r.lists.mu.Unlock()
 		return len(g.plan) == 1 && len(k.ids) == identities-1
 	})
-	r.fan.fault = nil
+	r.lists.fault = nil
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// fan makes the kernel's lists of receivers what is planned. A list is never written to while the kernel has it, and
+// receiverLists makes the kernel's lists of receivers what is planned. A list is never written to while the kernel has it, and
 // neither are the rows that are in it: what has changed gets new rows, a new list is filled, and takes the old one's
 // place by one update of the hash of maps. When that system call returns, the kernel has waited for all programs that
 // may still read the old list (maybe_wait_bpf_programs, kernel/bpf/syscall.c), so that rows and lists which nobody has
@@ -25,8 +25,8 @@ import (
 // element that one update has replaced to the next one of the same batch, and a program that has just found the first
 // group in it would read the other one's list.
 //
-// Lock order: relay.mu, then fan.mu. What the committer alone writes it writes with fan.mu held, and reads without.
-type fan struct {
+// Lock order: relay.mu, then receiverLists.mu. What the committer alone writes it writes with receiverLists.mu held, and reads without.
+type receiverLists struct {
 	relay *Relay
 
 	mu      sync.Mutex
@@ -65,21 +65,21 @@ type fresh struct {
 	at       uint32
 }
 
-func newFan(r *Relay) *fan { return &fan{relay: r} }
+func newReceiverLists(r *Relay) *receiverLists { return &receiverLists{relay: r} }
 
 // waitFunc waits for what is planned. It returns when the kernel has it, with the error that undid it, or with ctx's
 // error where ctx ends first: then it goes on.
 type waitFunc func(ctx context.Context) error
 
 // plan says that a group's plan has changed. mu is held.
-func (f *fan) plan(g *Group) waitFunc {
+func (f *receiverLists) plan(g *Group) waitFunc {
 	g.version++
 	f.enqueue(g)
 	return f.wait(g)
 }
 
 // wait waits for what is planned now. mu is held when wait is called, and not when what it returns is called.
-func (f *fan) wait(g *Group) waitFunc {
+func (f *receiverLists) wait(g *Group) waitFunc {
 	if !g.queued && !g.committing {
 		return func(context.Context) error { return nil }
 	}
@@ -110,7 +110,7 @@ func (e *unfinished) Error() string { return "not waited for, and goes on: " + e
 
 func (e *unfinished) Unwrap() error { return e.err }
 
-func (f *fan) enqueue(g *Group) {
+func (f *receiverLists) enqueue(g *Group) {
 	if g.queued {
 		return
 	}
@@ -125,7 +125,7 @@ func (f *fan) enqueue(g *Group) {
 
 // catchUp commits the groups whose receivers are reached another way: those that were adopted so, and those where the
 // kernel refused before.
-func (f *fan) catchUp() {
+func (f *receiverLists) catchUp() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, k := range f.relay.groups {
@@ -138,7 +138,7 @@ func (f *fan) catchUp() {
 }
 
 // rehop says that the way to a receiver has changed. relay.mu is held.
-func (f *fan) rehop(v *Receiver) {
+func (f *receiverLists) rehop(v *Receiver) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !f.over && !v.group.over {
@@ -148,14 +148,14 @@ func (f *fan) rehop(v *Receiver) {
 }
 
 // close ends the committer after the commit that it is at, and all that waits for others. The kernel's maps go next.
-func (f *fan) close() {
+func (f *receiverLists) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.over = true
 }
 
 // lead commits what is planned until there is nothing left.
-func (f *fan) lead() {
+func (f *receiverLists) lead() {
 	defer f.relay.wg.Done()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,7 +186,7 @@ func (f *fan) lead() {
 	f.queue, f.leading = nil, false
 }
 
-// answer tells those who wait for a version. fan.mu is held.
+// answer tells those who wait for a version. lists.mu is held.
 func (g *Group) answer(version uint64, err error) {
 	g.waiters = slices.DeleteFunc(g.waiters, func(w waiter) bool {
 		if w.version <= version {
@@ -197,7 +197,7 @@ func (g *Group) answer(version uint64, err error) {
 	})
 }
 
-// snapshot takes what is planned. fan.mu is held.
+// snapshot takes what is planned. lists.mu is held.
 func (g *Group) snapshot() *commit {
 	c := &commit{group: g, version: g.version, closing: g.closing, stale: g.stale, list: slices.Clone(g.plan), leaving: g.leaving}
 	for _, v := range c.list {
@@ -207,7 +207,7 @@ func (g *Group) snapshot() *commit {
 	return c
 }
 
-// rollBack plans what the kernel has. Receivers that it doesn't have are freed by those who added them. fan.mu is held.
+// rollBack plans what the kernel has. Receivers that it doesn't have are freed by those who added them. lists.mu is held.
 func (g *Group) rollBack() {
 	for _, v := range g.plan {
 		v.planned = nil
@@ -223,7 +223,7 @@ func (g *Group) rollBack() {
 }
 
 // commit gives the kernel a list, or takes the group's away.
-func (f *fan) commit(c *commit) error {
+func (f *receiverLists) commit(c *commit) error {
 	switch g := c.group; {
 	case g.over:
 		return fmt.Errorf("%v is %w", g, ErrClosed)
@@ -247,7 +247,7 @@ func (f *fan) commit(c *commit) error {
 }
 
 // remove takes a group out of the kernel.
-func (f *fan) remove(g *Group) error {
+func (f *receiverLists) remove(g *Group) error {
 	err := f.inject("remove")
 	if err == nil {
 		f.swaps++
@@ -261,7 +261,7 @@ func (f *fan) remove(g *Group) error {
 
 // replace writes the rows and the list that the kernel doesn't have, and puts the list in place. After an error,
 // nothing of it is left.
-func (f *fan) replace(c *commit) (err error) {
+func (f *receiverLists) replace(c *commit) (err error) {
 	r, g, k := f.relay, c.group, c.group.kind
 	f.makeRows(c)
 	if g.installed && len(c.fresh) == 0 && slices.Equal(c.list, g.list) {
@@ -318,7 +318,7 @@ func (f *fan) replace(c *commit) (err error) {
 
 // makeRows makes the rows that the kernel doesn't have: of receivers that are new, have other values, or are reached
 // another way.
-func (f *fan) makeRows(c *commit) {
+func (f *receiverLists) makeRows(c *commit) {
 	r := f.relay
 	moved := map[*Receiver]bool{}
 	if c.stale {
@@ -354,7 +354,7 @@ func (row *tableRow) moved() bool {
 	return slices.ContainsFunc(row.hops, func(h rowHop) bool { return h.hop != nil && h.hop.now.stored() != getHop(row.value[h.off:]) })
 }
 
-func (f *fan) writeRows(c *commit) error {
+func (f *receiverLists) writeRows(c *commit) error {
 	if err := f.inject("rows"); err != nil {
 		return err
 	}
@@ -367,7 +367,7 @@ func (f *fan) writeRows(c *commit) error {
 	return nil
 }
 
-func (f *fan) writeList(c *commit) (err error) {
+func (f *receiverLists) writeList(c *commit) (err error) {
 	if err := f.inject("list"); err != nil {
 		return err
 	}
@@ -394,7 +394,7 @@ func (f *fan) writeList(c *commit) (err error) {
 }
 
 // publish notes what the kernel has now, and frees the rows and the list that it had. Nobody reads them any more.
-func (f *fan) publish(c *commit) {
+func (f *receiverLists) publish(c *commit) {
 	r, g, k := f.relay, c.group, c.group.kind
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -435,7 +435,7 @@ func (f *fan) publish(c *commit) {
 // spareLists is how many lists a kind of group keeps for the next changes.
 const spareLists = 8
 
-// keepSpare keeps a list that nobody reads. fan.mu is held.
+// keepSpare keeps a list that nobody reads. lists.mu is held.
 func (k *GroupKind) keepSpare(list *ebpf.Map) {
 	switch {
 	case list == nil:
@@ -448,7 +448,7 @@ func (k *GroupKind) keepSpare(list *ebpf.Map) {
 
 // newReceiver allocates what belongs to a receiver. No list has it yet.
 func (k *GroupKind) newReceiver(g *Group) (*Receiver, error) {
-	r, f := k.relay, k.relay.fan
+	r, f := k.relay, k.relay.lists
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -509,7 +509,7 @@ func (r *Relay) resetUsage(id uint32) error {
 }
 
 // free frees what belongs to a receiver that no list has.
-func (f *fan) free(v *Receiver) {
+func (f *receiverLists) free(v *Receiver) {
 	r, k := f.relay, v.group.kind
 	final, err := r.receiverUsage(v.id)
 	r.mu.Lock()
@@ -522,7 +522,7 @@ func (f *fan) free(v *Receiver) {
 	k.ids = append(k.ids, v.id)
 }
 
-func (f *fan) inject(step string) error {
+func (f *receiverLists) inject(step string) error {
 	if f.fault == nil {
 		return nil
 	}
@@ -530,7 +530,7 @@ func (f *fan) inject(step string) error {
 }
 
 // closeLists closes what user space has of the kernel's lists.
-func (f *fan) closeLists() {
+func (f *receiverLists) closeLists() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.over = true
