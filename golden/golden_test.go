@@ -18,6 +18,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/cli"
 	"github.com/fastrelay/fastrelay-gen/internal/planfmt"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // cases returns the folders that hold a spec.
@@ -82,6 +83,7 @@ func TestCases(t *testing.T) {
 
 // The kernel loads every case and agrees with its tests.
 func TestCasesInTheKernel(t *testing.T) {
+	needs.Root(t)
 	for _, name := range cases(t) {
 		t.Run(name, func(t *testing.T) {
 			command(t, 0, "test", "--kernel", filepath.Join(name, "spec.cue"))

@@ -13,6 +13,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // All specs become C that clang has nothing to say against, load, pass their own tests, and do with random packets what the
@@ -198,6 +199,7 @@ func TestContradictions(t *testing.T) {
 
 // Where the kernel fails after the first change, the packet is dropped and counted as a fault.
 func TestFault(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "../../golden/family/spec.cue")
 	broken := strings.Replace(u.source.C, "#include", "#define FR_INJECT_FAULT 1\n#include", 1)
 	object, _, err := clang.Compile(t.Context(), broken, u.source.Header, clang.Options{})

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -13,12 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // A device that sums up whole packets (CHECKSUM_COMPLETE) is not at hand, but a VXLAN tunnel with checksums is one: what it has
 // verified goes on with its sum. Behind the relay that sum has to be the one of the packet that left.
 func TestCompleteChecksums(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "../../examples/turn/spec.cue")
 	line, relayIn, clientDev := tunnel(t)
 	capture, err := line.PeerDev.Capture()

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/skbfacts"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -76,6 +79,7 @@ programs: up: {
 // A checksum of a header that the stack doesn't name is left to a device: the packet goes up untouched. One that is complete is of
 // no consequence.
 func TestOwnTransport(t *testing.T) {
+	needs.Root(t)
 	for _, size := range []int{1, 2, 4, 6, 8} {
 		u := compileText(t, "own.cue", []byte(ownTransport(size)), nil)
 		for _, pending := range []bool{true, false} {
@@ -151,6 +155,7 @@ programs: {
 // A tunnel device completes the outer checksum while the inner one is left to a device (local checksum offload). One flow in
 // 65,536 has an outer checksum that is the sum of the pseudo-header, as if it were the one that is left.
 func TestLocalChecksumOffload(t *testing.T) {
+	needs.Root(t)
 	u := compileText(t, "shim.cue", []byte(shim), nil)
 	for program, front := range map[string]int{"same": 8, "widen": 12, "narrow": 4} {
 		t.Run(program, func(t *testing.T) {
@@ -260,6 +265,7 @@ programs: mark: {
 
 // Of datagrams that came as one super-packet all are changed, or none: the kernel repeats no header behind UDP.
 func TestSegmentedDatagrams(t *testing.T) {
+	needs.Root(t)
 	u := compileText(t, "segments.cue", []byte(segments), nil)
 	eachWay(t, func(t *testing.T) {
 		line, err := testnet.Start(t).Line()
@@ -315,6 +321,7 @@ programs: renumber: {
 
 // TCP through a tunnel whose headers the relay changes, in super-packets: all of it arrives.
 func TestSegmentedTunnel(t *testing.T) {
+	needs.Root(t)
 	u := compileText(t, "overlay.cue", []byte(overlay), nil)
 	for _, offload := range []bool{true, false} {
 		for _, outer := range []string{"udpcsum", "noudpcsum"} {
@@ -438,6 +445,7 @@ programs: {
 // What a tunnel of one IP version holds of the other is delivered to the stack of the relay's own host, and so is what the relay
 // puts into such a tunnel. The packets are those of real sockets, with checksums left to a device and without.
 func TestPassOtherFamily(t *testing.T) {
+	needs.Root(t)
 	u := compileText(t, "families.cue", []byte(families), nil)
 	for _, program := range []string{"open6", "open4", "wrap6", "wrap4"} {
 		for _, pending := range []bool{true, false} {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -13,6 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
@@ -132,6 +135,7 @@ func media(level byte, number, stream uint32, text []byte) []byte {
 }
 
 func TestCopies(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "testdata/fanout.cue")
 	for _, family := range []int{4, 6} {
 		for _, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {
@@ -162,6 +166,7 @@ func TestCopies(t *testing.T) {
 
 // The sum that a device made stays right in every copy, and in the packet that came.
 func TestCopiesOfCompleteChecksums(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "testdata/fanout.cue")
 	for family, addrs := range map[int][2]string{4: {"198.51.100.2", "198.51.100.1"}, 6: {"2001:db8:9::2", "2001:db8:9::1"}} {
 		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {

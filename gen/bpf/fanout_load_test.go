@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -17,6 +19,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/internal/testrun"
@@ -40,6 +43,7 @@ func spenders(line *testnet.Line, n int) (out []values) {
 // A packet that goes to thousands fills the queue of the processor (net.core.netdev_max_backlog): the kernel refuses the rest. What
 // it refuses has its credit back, and is counted.
 func TestBursts(t *testing.T) {
+	needs.Root(t)
 	const backlog = "/proc/sys/net/core/netdev_max_backlog"
 	before, err := os.ReadFile(backlog)
 	if err != nil {
@@ -108,6 +112,7 @@ func TestBursts(t *testing.T) {
 
 // Processors that spend one credit and draw from one counter at once spend and draw exactly.
 func TestContention(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "testdata/fanout.cue")
 	line, err := testnet.Start(t).Line()
 	if err != nil {

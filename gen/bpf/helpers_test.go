@@ -14,6 +14,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -67,9 +68,7 @@ func compileText(t *testing.T, file string, text []byte, change func(*bpf.Source
 // load loads an object into the kernel.
 func (u *unit) load(t *testing.T) *ebpf.Collection {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("loading programs needs root: run this with sudo")
-	}
+	needs.Root(t)
 	collection, err := ebpf.LoadCollectionSpecFromReader(bytes.NewReader(u.object))
 	if err != nil {
 		t.Fatal(err)

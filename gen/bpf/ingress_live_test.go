@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -13,6 +15,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
@@ -85,6 +88,7 @@ func (s *strange) frame(t *testing.T, line *testnet.Line, family int, port uint1
 // Frames that the stack wouldn't take go up and nowhere else, on a real device: the program counts them under their reason, none leaves, the
 // stack gets those that are for it as they came, and the model says the same.
 func TestStrangeFrames(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "testdata/taken.cue")
 	for _, clsact := range []bool{false, true} {
 		for _, name := range []string{"forward", "listen"} {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -19,6 +21,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
@@ -266,6 +269,7 @@ func stay(cpu int) {
 
 // No packet is ever made of two rows, nor of a row that isn't its own, however fast rows change hands.
 func TestIsolation(t *testing.T) {
+	needs.Root(t)
 	for _, d := range disturbances() {
 		t.Run(strings.ReplaceAll(d.name, " ", "_"), func(t *testing.T) {
 			share := *isolationPackets / len(disturbances())
@@ -283,6 +287,7 @@ func TestIsolation(t *testing.T) {
 
 // What TestIsolation looks at finds a mixture, where a program doesn't look whether rows have changed.
 func TestIsolationFinds(t *testing.T) {
+	needs.Root(t)
 	const check = "if (likely(before == after) && !(word == FR_STORING && before & 1))"
 	for _, d := range disturbances() {
 		t.Run(strings.ReplaceAll(d.name, " ", "_"), func(t *testing.T) {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -16,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
@@ -101,6 +104,7 @@ var sendWays = []struct {
 }
 
 func TestJumboFrames(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "../../examples/turn/spec.cue")
 	for _, program := range []string{"to_peer", "to_client"} {
 		for _, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {

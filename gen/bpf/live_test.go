@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -15,6 +17,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
@@ -127,6 +130,7 @@ func listen(t *testing.T, host *testnet.Host, at netip.AddrPort) *net.UDPConn {
 }
 
 func TestPendingChecksums(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "../../examples/turn/spec.cue")
 	for _, families := range [][2]int{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
 		for _, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -9,11 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // A header of variable length goes from behind a UDP header whose checksum a device has yet to complete: what follows moves by none to three bytes.
 func TestPopVariable(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "../../golden/pop-variable/spec.cue")
 	for _, family := range []int{4, 6} {
 		for _, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -7,11 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // Where no row says how a packet leaves, the kernel's routes decide, and each of their answers is a reason of ours.
 func TestRoutes(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "testdata/echo/spec.cue")
 	for _, family := range []int{4, 6} {
 		line, err := testnet.Start(t).Line()

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -12,12 +14,14 @@ import (
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // Bytes behind the IP datagram stay where they are: short frames are padded on their way in, and what is as large as the way out takes would
 // not arrive with anything behind it.
 func TestBytesBehindTheDatagram(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "../../golden/trailing/spec.cue")
 	for _, family := range []int{4, 6} {
 		for _, program := range []string{"route", "spread"} {

@@ -1,3 +1,5 @@
+//go:build linux
+
 package bpf_test
 
 import (
@@ -11,6 +13,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 	"github.com/fastrelay/fastrelay-gen/runtime"
@@ -21,6 +24,7 @@ import (
 // kernel moves the outer tag into the metadata, and go through the kernel and the model: the same reason, and what is sent has
 // the same bytes behind the link layer and no tag.
 func TestTagsOnDevices(t *testing.T) {
+	needs.Root(t)
 	u := compile(t, "../../golden/vlan/spec.cue")
 	line, err := testnet.Start(t).Line()
 	if err != nil {

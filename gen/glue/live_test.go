@@ -1,3 +1,5 @@
+//go:build linux
+
 package glue_test
 
 import (
@@ -20,6 +22,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -60,9 +63,7 @@ type host struct {
 
 func live(t *testing.T) *host {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test makes network namespaces and loads programs: run it as root")
-	}
+	needs.Root(t)
 	file := filepath.Join(t.TempDir(), "spec.cue")
 	if err := os.WriteFile(file, []byte(fan), 0o600); err != nil {
 		t.Fatal(err)

@@ -1,3 +1,5 @@
+//go:build linux
+
 package glue_test
 
 import (
@@ -14,6 +16,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/gen/glue"
 	"github.com/fastrelay/fastrelay-gen/internal/build"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/metrics"
@@ -46,9 +49,7 @@ const pathMTU = 1280 // the smallest that a link for IPv6 may have
 
 func newPathLab(t *testing.T, spec, program string) *pathLab {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Fatal("this test makes network namespaces and loads programs: run it as root")
-	}
+	needs.Root(t)
 	file := spec
 	if filepath.Ext(spec) != ".cue" {
 		file = filepath.Join(t.TempDir(), "spec.cue")

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // A fault is planted in the C of a spec: what is old in it becomes new.
@@ -105,6 +106,7 @@ func TestClangRefuses(t *testing.T) {
 // The verifier refuses the program, and the message says in plain language what it is about. This loads programs: it needs
 // root.
 func TestVerifierRefuses(t *testing.T) {
+	needs.Root(t)
 	for _, f := range []fault{
 		{spec: paths, old: "be8(&ipv4->ttl) <= 1", new: "be8(data + 2200) <= 1", line: 10,
 			message: "invalid access to packet", words: "1 bytes at offset 2200 are read or written, but only"},

@@ -1,3 +1,5 @@
+//go:build linux
+
 package build
 
 import (
@@ -12,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // builder makes the test's binary a build in a process of its own: the spec in the working folder, written beside it.
@@ -38,9 +41,7 @@ func TestMain(m *testing.M) {
 // The same spec gives the same bytes in another folder, as another user, at another time, in another environment. That
 // what stands in the tree is the same, too, is for make check. Becoming another user takes root.
 func TestReproducible(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("this test builds as another user and needs root")
-	}
+	needs.Root(t)
 	for _, file := range []string{"../../examples/turn/spec.cue", spread} {
 		t.Run(file, func(t *testing.T) { reproducible(t, file) })
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen"
 	"github.com/fastrelay/fastrelay-gen/gen/bpf"
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -42,9 +43,7 @@ func render(t *testing.T) *bpf.Source {
 
 // A refusal of the verifier is explained at the line of the spec, and everything for a report is kept.
 func TestVerifier(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("loading programs needs root: run this with sudo")
-	}
+	needs.Root(t)
 	source := render(t)
 	lines := strings.Split(source.C, "\n")
 	n := -1

@@ -1,3 +1,5 @@
+//go:build linux
+
 package cli_test
 
 import (
@@ -17,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/fastrelay/fastrelay-gen/internal/cli"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
@@ -31,7 +34,10 @@ func TestMain(m *testing.M) {
 func TestScripts(t *testing.T) { scripts(t, "testdata/script") }
 
 // The commands that load programs, on a network of their own.
-func TestKernelScripts(t *testing.T) { scripts(t, "testdata/kernel") }
+func TestKernelScripts(t *testing.T) {
+	needs.Root(t)
+	scripts(t, "testdata/kernel")
+}
 
 func scripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{

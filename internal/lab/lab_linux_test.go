@@ -5,7 +5,6 @@ package lab_test
 import (
 	"errors"
 	"net/netip"
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/internal/lab"
 	"github.com/fastrelay/fastrelay-gen/internal/packet"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // frame is a UDP datagram over IPv4 with a right header checksum, which the kernel's own stack forwards.
@@ -46,9 +46,7 @@ func wait(t *testing.T, what string, holds func() bool) {
 // Frames leave the hosts, the relay's stack forwards them by the network's routes, and they are counted where they
 // arrive. Nothing else arrives, and a network that is closed leaves nothing.
 func TestNetwork(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
+	needs.Root(t)
 	links, err := netlink.LinkList()
 	if err != nil {
 		t.Fatal(err)
@@ -111,9 +109,7 @@ func TestNetwork(t *testing.T) {
 
 // More flows than a host counts by themselves are counted together.
 func TestManyFlows(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
+	needs.Root(t)
 	n, err := lab.New(lab.Config{RelayMAC: packet.DefaultDestination, FarMAC: packet.DefaultSource, Forward: true})
 	if err != nil {
 		t.Fatal(err)
@@ -134,9 +130,7 @@ func TestManyFlows(t *testing.T) {
 
 // The frames of a program's tests need not be frames that a stack takes: what isn't IP is counted by its EtherType.
 func TestOtherFrames(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
-	}
+	needs.Root(t)
 	n, err := lab.New(lab.Config{RelayMAC: packet.DefaultDestination, FarMAC: packet.DefaultSource})
 	if err != nil {
 		t.Fatal(err)
@@ -154,6 +148,7 @@ func TestOtherFrames(t *testing.T) {
 
 // Where f ends its goroutine, so does the caller; the thread's namespace is what it was.
 func TestOnThread(t *testing.T) {
+	needs.Root(t)
 	ended := make(chan bool)
 	go func() {
 		defer close(ended)

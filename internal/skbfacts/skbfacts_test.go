@@ -9,13 +9,13 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/rlimit"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // A kernel that has no BTF, or allows less, loads the same object, and it forwards: what it can't ask, it infers.
 func TestEveryKernelLoads(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("this test loads programs into the kernel: run it as root")
-	}
+	needs.Root(t)
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}

@@ -2,13 +2,13 @@ package spectest_test
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -26,9 +26,7 @@ func editedFan(t *testing.T, old, new string) (*spec.Spec, *ir.Plan) {
 
 // Differences of copies and events name the receiver's turn or the record, in the model and in the kernel.
 func TestFanOutDifferences(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("this test runs programs in the kernel and needs root")
-	}
+	needs.Root(t)
 	cases := []struct{ name, old, new, want string }{
 		{"field of a copy", `{media: {number: 107, stream: 1}}`, `{media: {number: 108, stream: 1}}`, "copy 1: media.number: got 107 (0x006b), want 108 (0x006c)"},
 		{"payload of a copy", `stream: 20}}, {payload: "frame"}`, `stream: 20}}, {payload: "frames"}`, `copy 0: payload: got "frame", want "frames"`},

@@ -14,6 +14,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/clang"
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/spec"
 )
 
@@ -54,9 +55,7 @@ func object(t *testing.T, plan *ir.Plan) []byte {
 
 // Every test in every spec holds in the model and in the kernel, or says why the kernel can't show it.
 func TestSpecs(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("this test runs programs in the kernel and needs root")
-	}
+	needs.Root(t)
 	var files []string
 	for _, pattern := range []string{"../../examples/*/spec.cue", "../../golden/*/spec.cue", "../test/fuzz/testdata/specs/echo/spec.cue", "testdata/*/spec.cue"} {
 		found, err := filepath.Glob(pattern)
@@ -111,9 +110,7 @@ func edited(t *testing.T, old, new string) (*spec.Spec, *ir.Plan) {
 
 // What differs is named by header and field.
 func TestDifferences(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("this test runs programs in the kernel and needs root")
-	}
+	needs.Root(t)
 	for _, c := range []struct{ name, old, new, want string }{
 		{"field", "dst: \"203.0.113.9\", hop_limit: 64", "dst: \"203.0.113.9\", hop_limit: 9", "ipv4.ttl: got 64, want 9"},
 		{"address", `{ipv4: {src: "192.0.2.1", dst: "203.0.113.9", hop_limit: 64}}`, `{ipv4: {src: "192.0.2.2", dst: "203.0.113.9", hop_limit: 64}}`, "ipv4.src: got 192.0.2.1, want 192.0.2.2"},

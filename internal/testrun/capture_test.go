@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // cloner sends a copy to each device in turn, its first byte the device's place in the list, and adds up the places
@@ -64,6 +65,7 @@ func enterCapture(t testing.TB) *Net {
 // Every copy is taken as it was when it left, in the order of sending, and those that a device doesn't take fail in the
 // program.
 func TestCapture(t *testing.T) {
+	needs.Root(t)
 	n := enterCapture(t)
 	devices := []uint32{Wire, Down, OtherWire, Refusing, Wire, 1004, OtherWire}
 	prog := cloner(t, devices)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/runtime"
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -59,9 +59,7 @@ char _license[] SEC("license") = "GPL";
 }
 
 func TestHandler(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("this test loads a program into the kernel: run it as root")
-	}
+	needs.Root(t)
 	desc := &abi.Desc{
 		Name:     `odd "name\`,
 		Programs: []abi.Program{{Name: "p", Hook: abi.HookIngress, Reasons: []abi.Reason{{Name: "seen", Kind: abi.ReasonPunted}}}},
@@ -103,9 +101,7 @@ fastrelay_counter_total{relay="odd \"name\\",name="hits"} 2
 
 // Receivers, by the relay of the runtime's own tests.
 func TestReceivers(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Fatal("this test loads a program into the kernel: run it as root")
-	}
+	needs.Root(t)
 	endpoint := abi.Member{Kind: abi.KindEndpoint, Size: 18}
 	local, remote := endpoint, endpoint
 	local.Name, remote.Name, remote.Off = "local", "remote", 18
@@ -169,6 +165,7 @@ func TestReceivers(t *testing.T) {
 
 // An interface that has gone is shown as one that isn't attached, until there is one of that name again.
 func TestLostInterface(t *testing.T) {
+	needs.Root(t)
 	host, err := testnet.Start(t).Host("relay")
 	if err != nil {
 		t.Fatal(err)

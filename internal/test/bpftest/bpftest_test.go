@@ -16,6 +16,7 @@ import (
 
 // A thread that is signalled all the time runs a program as often as it was told to.
 func TestRunIsExact(t *testing.T) {
+	Rights(t)
 	const text = `
 __u64 runs;
 SEC("tc") int count(struct __sk_buff *skb)

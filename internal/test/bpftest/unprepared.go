@@ -10,14 +10,17 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
+
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // Rights ends a test at once where this process may not load programs into the kernel.
 func Rights(t testing.TB) {
 	t.Helper()
+	needs.Root(t)
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
 	if err != nil {
-		t.Fatalf("this test loads programs into the kernel: run it as root: %v", err)
+		t.Fatalf("this test loads programs into the kernel: and root isn't allowed to here: %v", err)
 	}
 	p.Close()
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/fuzz"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/specgen"
 )
 
@@ -214,6 +215,7 @@ func TestShrink(t *testing.T) {
 // The judge, which knows nothing of plans, finds wrong checksums where they leave: each checksum of a plan is spoiled
 // in turn, and where that changes any packet, the judge says so.
 func TestJudge(t *testing.T) {
+	needs.Root(t)
 	live, found := 0, 0
 	for seed := range uint64(150) {
 		s, plan, _ := specgen.Plan(specgen.Generate(seed))

@@ -15,6 +15,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 func listen(t *testing.T, h *Host, addr netip.Addr, port uint16) *net.UDPConn {
@@ -52,6 +53,7 @@ func exchangeWithin(t *testing.T, patience time.Duration, a *Host, aAddr netip.A
 }
 
 func TestLine(t *testing.T) {
+	needs.Root(t)
 	l, err := Start(t).Line()
 	if err != nil {
 		t.Fatal(err)
@@ -70,6 +72,7 @@ func TestLine(t *testing.T) {
 }
 
 func TestBranch(t *testing.T) {
+	needs.Root(t)
 	b, err := Start(t).Branch()
 	if err != nil {
 		t.Fatal(err)
@@ -86,6 +89,7 @@ func TestBranch(t *testing.T) {
 
 // A capture distinguishes partial from complete checksums, and Check reads both.
 func TestCaptureChecksums(t *testing.T) {
+	needs.Root(t)
 	l, err := Start(t).Line()
 	if err != nil {
 		t.Fatal(err)
@@ -140,6 +144,7 @@ func TestCaptureChecksums(t *testing.T) {
 }
 
 func TestInjectKeepsTags(t *testing.T) {
+	needs.Root(t)
 	l, err := Start(t).Line()
 	if err != nil {
 		t.Fatal(err)
@@ -167,6 +172,7 @@ func TestInjectKeepsTags(t *testing.T) {
 }
 
 func TestCommandRunsInside(t *testing.T) {
+	needs.Root(t)
 	n := Start(t)
 	h, err := n.Host("alone")
 	if err != nil {
@@ -180,6 +186,7 @@ func TestCommandRunsInside(t *testing.T) {
 
 // The namespaces of a killed process are removed when the next network is made; those of a running one stay.
 func TestSweep(t *testing.T) {
+	needs.Root(t)
 	n := Start(t)
 	if _, err := n.Host("alive"); err != nil {
 		t.Fatal(err)
@@ -199,6 +206,7 @@ func TestSweep(t *testing.T) {
 
 // A function that ends its goroutine inside Do, as t.Fatal does in a test that can't be set up, ends the caller's too.
 func TestDoEndsTheCaller(t *testing.T) {
+	needs.Root(t)
 	h, err := Start(t).Host("alone")
 	if err != nil {
 		t.Fatal(err)
@@ -225,6 +233,7 @@ func TestUnprepared(t *testing.T) { bpftest.Unprepared(t) }
 
 // Stray packets come on every cable, and a decoder finds no fault in them.
 func TestNoise(t *testing.T) {
+	needs.Root(t)
 	t.Setenv(noiseVariable, "100us")
 	l, err := Start(t).Line()
 	if err != nil {
