@@ -24,7 +24,7 @@ func (w *rewriter) sums(rw *ir.Rewrite, end ir.Expr) ([]*ir.Sum, bool) {
 				continue
 			}
 			var sum *ir.Sum
-			ok := true
+			var ok bool
 			if o.old == nil {
 				sum, ok = w.freshSum(i, o, f, rw)
 			} else {

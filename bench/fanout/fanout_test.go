@@ -15,6 +15,7 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/build"
 	"github.com/fastrelay/fastrelay-gen/internal/spectest"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -26,6 +27,7 @@ func TestMain(m *testing.M) {
 
 // Every variant delivers each packet once to every receiver.
 func TestVariantsDeliver(t *testing.T) {
+	needs.Root(t)
 	const packets = 40 // more than one batch
 	for _, v := range Variants {
 		t.Run(string(v), func(t *testing.T) {
@@ -82,6 +84,7 @@ func TestVariantsDeliver(t *testing.T) {
 
 // The tests of the bench's own spec hold in the model and in the kernel.
 func TestSpec(t *testing.T) {
+	needs.Root(t)
 	r, list, err := build.Spec(t.Context(), "rewrite/spec.cue", build.Options{})
 	if err := errors.Join(err, list.Err()); err != nil {
 		t.Fatal(err)
@@ -103,6 +106,7 @@ func TestSpec(t *testing.T) {
 
 // What is compared is the same work: each relay rewrites each packet in the same way.
 func TestVariantsRewrite(t *testing.T) {
+	needs.Root(t)
 	const packets, receivers = 2, 2
 	for _, v := range []Variant{Relay, SFU, Mmsg, GSO} {
 		t.Run(string(v), func(t *testing.T) {
@@ -190,6 +194,7 @@ func TestSuperPacket(t *testing.T) {
 
 // The cheapest thing that can be measured has a cost, and the figures are those of one machine: no more can be said.
 func TestMeasureKernel(t *testing.T) {
+	needs.Root(t)
 	copies, err := MeasureKernel(Options{Rounds: 1, Receivers: []int{4}, Sizes: []int{200}, Progress: t.Output()})
 	if err != nil {
 		t.Fatal(err)

@@ -114,7 +114,7 @@ func (r *run) settle() error {
 	last, err := r.sink.total()
 	for err == nil {
 		time.Sleep(quietTime)
-		now := last
+		var now uint64
 		if now, err = r.sink.total(); now == last {
 			break
 		}

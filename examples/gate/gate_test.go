@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
 // Three sockets of one source, and a quota of two: two are served, and go on being served; the third is refused in the
 // kernel.
 func TestQuota(t *testing.T) {
+	needs.Root(t)
 	network := testnet.Start(t)
 	line, err := network.Line()
 	if err != nil {

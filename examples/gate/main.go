@@ -52,7 +52,7 @@ func run(ctx context.Context, iface, listen string, quota uint32, quiet time.Dur
 	if err := relay.Gate.Attach(iface); err != nil {
 		return err
 	}
-	context.AfterFunc(ctx, func() { socket.SetReadDeadline(time.Unix(1, 0)) })
+	context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
 	s := &service{relay: relay, socket: socket, at: at, quota: quota, quiet: quiet, open: map[netip.AddrPort]*connection{}}
 	fmt.Printf("gate on %s, echo service at %s, %d connections for each source\n", iface, at, quota)
 	err = s.serve(ctx)

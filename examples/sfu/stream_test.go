@@ -14,6 +14,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/server"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 // first is the number of the first frame that subscribers get who were there before the publisher.
@@ -22,6 +23,7 @@ const first = lab.KeyInterval
 // Two real decoders and two receivers of ours get the stream, one each with the base layer alone. All pictures are the
 // encoder's; nobody's numbers have a gap, as tshark sees it; and the kernel has sent all of it.
 func TestStream(t *testing.T) {
+	needs.Root(t)
 	for _, family := range []int{4, 6} {
 		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
 			b := newBed(t, family, 4)
@@ -71,6 +73,7 @@ func TestStream(t *testing.T) {
 
 // Without the kernel, and from one family to the other, user space does the same.
 func TestUserSpace(t *testing.T) {
+	needs.Root(t)
 	for _, c := range []struct {
 		name  string
 		flags []string
@@ -101,6 +104,7 @@ func TestUserSpace(t *testing.T) {
 // Packets get lost on the way to the server and from there, and some overtake others. In the end everybody has
 // everything that it wants, under numbers without a gap.
 func TestLoss(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 2)
 	full, base := b.receiver(0), b.receiver(1)
 	// The key frame that all begin with comes well, and so does the end, behind which nobody could tell what is missing.
@@ -136,6 +140,7 @@ func TestLoss(t *testing.T) {
 
 // A subscriber's layers change up and down between two frames, without a gap.
 func TestLayers(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 1)
 	r := b.receiver(0)
 	c := b.capture(0)
@@ -177,6 +182,7 @@ func TestLayers(t *testing.T) {
 
 // A limited subscriber gets the layers that fit, chosen by what they take.
 func TestBandwidth(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 1)
 	r := b.receiver(0)
 	c := b.capture(0)
@@ -198,6 +204,7 @@ func TestBandwidth(t *testing.T) {
 
 // A subscriber changes from one publisher to another and back: its numbers go on, and so does its time.
 func TestSwitch(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 1)
 	other := b.publish("slides")
 	other.Sequence, other.SSRC = 100, 2000
@@ -229,6 +236,7 @@ func TestSwitch(t *testing.T) {
 
 // Subscribers join and leave while the stream flows, and the others notice nothing.
 func TestJoinAndLeave(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 2)
 	steady, guest := b.receiver(0), b.receiver(1)
 	c := b.capture(0)
@@ -265,6 +273,7 @@ func TestJoinAndLeave(t *testing.T) {
 // Reports go both ways, in the numbers, times and names of the other side; requests for key frames and byes reach the
 // publisher and the server.
 func TestReports(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 1)
 	r := b.receiver(0)
 	b.subscribe("u", r.Addr, 2)
@@ -298,6 +307,7 @@ func TestReports(t *testing.T) {
 
 // A publisher that begins anew, with other numbers, gets a new beginning; its subscribers' numbers go on.
 func TestRestart(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 1)
 	r := b.receiver(0)
 	c := b.capture(0)
@@ -319,6 +329,7 @@ func TestRestart(t *testing.T) {
 
 // A server that is killed leaves programs behind, but its lease lapses within a second.
 func TestKilled(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 1)
 	r := b.receiver(0)
 	b.subscribe("u", r.Addr, 2)
@@ -344,6 +355,7 @@ func TestKilled(t *testing.T) {
 // A server that ends and one that follows it are one to everybody: the kernel forwards meanwhile, and the second one
 // knows what the first one knew. It makes no difference whether the first had time to say goodbye.
 func TestSuccessor(t *testing.T) {
+	needs.Root(t)
 	for _, end := range []struct {
 		name string
 		stop func(*lab.Process) error
@@ -394,6 +406,7 @@ func TestSuccessor(t *testing.T) {
 
 // Audio begins at once and has no layers, unless a header extension says one.
 func TestAudio(t *testing.T) {
+	needs.Root(t)
 	const extension = 5
 	b := newBed(t, 4, 1, "--extension", fmt.Sprint(extension))
 	r := b.receiver(0)

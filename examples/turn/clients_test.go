@@ -11,6 +11,7 @@ import (
 	"github.com/pion/logging"
 	"github.com/pion/turn/v5"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -30,6 +31,7 @@ func echo(c *net.UDPConn) {
 // pion's client sends its first packets as Send indications, until the server has answered its ChannelBind; from then
 // on all of them take the kernel's path.
 func TestPionClient(t *testing.T) {
+	needs.Root(t)
 	l := line(t)
 	b := &bed{T: t, line: l, server: serveLine(t, l)}
 	for _, f := range []struct{ family, requested int }{{4, 1}, {6, 2}} {
@@ -81,6 +83,7 @@ var lostPackets = regexp.MustCompile(`Total lost packets (\d+)`)
 // coturn's client and peer: several clients with a channel each, whose messages come back. None is lost, and all took
 // the kernel's path.
 func TestCoturnClient(t *testing.T) {
+	needs.Root(t)
 	const clients, messages, size, peerPort = 4, 50, 170, 3480
 	for _, family := range []int{4, 6} {
 		t.Run("IPv"+strconv.Itoa(family), func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -70,6 +71,7 @@ func (b *bed) roundTrip(size int) {
 // Channel data takes the kernel's path in both directions, for all pairs of families, whether the host is a router or
 // not.
 func TestKernelPath(t *testing.T) {
+	needs.Root(t)
 	for _, f := range families {
 		for _, router := range []bool{false, true} {
 			t.Run(fmt.Sprintf("IPv%d to IPv%d, router %v", f.client, f.peer, router), func(t *testing.T) {
@@ -90,6 +92,7 @@ func TestKernelPath(t *testing.T) {
 
 // The first packets reach a neighbour whose address isn't known yet, in the kernel, and none is lost or sent back.
 func TestUnknownNeighbour(t *testing.T) {
+	needs.Root(t)
 	for _, f := range families {
 		t.Run(fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer), func(t *testing.T) {
 			b := newBed(t, f.client, f.peer)
@@ -102,6 +105,7 @@ func TestUnknownNeighbour(t *testing.T) {
 
 // A relay with one interface, which client and peer are behind, has both programs on it; and its next hop is a router.
 func TestOneInterface(t *testing.T) {
+	needs.Root(t)
 	branch, err := testnet.Start(t).Branch()
 	check(t, err)
 	for _, f := range families {
@@ -126,6 +130,7 @@ func TestOneInterface(t *testing.T) {
 // A server that listens on an unspecified address opens its channels with the address that the client used, and answers
 // from it.
 func TestWildcardListener(t *testing.T) {
+	needs.Root(t)
 	for _, f := range families {
 		t.Run(fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer), func(t *testing.T) {
 			l := line(t)
@@ -151,6 +156,7 @@ func TestWildcardListener(t *testing.T) {
 // where the kernel's programs don't see it; the server relays it, and the way from its second half to the client is
 // ordinary.
 func TestBothClientsOfOneServer(t *testing.T) {
+	needs.Root(t)
 	l := line(t)
 	b := &bed{T: t, line: l, server: serveLine(t, l)}
 	server := at(l.RelayInAddr.V4, turnPort)
@@ -177,6 +183,7 @@ func TestBothClientsOfOneServer(t *testing.T) {
 
 // Many channels of many clients at once, each with its own peer.
 func TestManyChannels(t *testing.T) {
+	needs.Root(t)
 	l := line(t)
 	b := &bed{T: t, line: l, server: serveLine(t, l)}
 	type pair struct {
@@ -208,6 +215,7 @@ func TestManyChannels(t *testing.T) {
 // A checksum may be left to a device that doesn't do it, at the sender, on the way in, on the way out: every packet
 // that arrives has the right lengths and checksums, and its headers in the right place.
 func TestChecksumOffload(t *testing.T) {
+	needs.Root(t)
 	for _, f := range families {
 		t.Run(fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer), func(t *testing.T) {
 			b := newBed(t, f.client, f.peer)
@@ -273,6 +281,7 @@ func checkFrames(t *testing.T, c *testnet.Capture, n int) {
 // A super-packet (several datagrams in one buffer) isn't rewritten but goes through the server, and all its datagrams
 // arrive.
 func TestSuperPacket(t *testing.T) {
+	needs.Root(t)
 	const segments = 10
 	payload := turnlab.Payload(100)
 	for _, f := range families {

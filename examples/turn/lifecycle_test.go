@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -64,6 +65,7 @@ func drain(c *net.UDPConn) (n int) {
 
 // Refreshing a channel and its allocation changes nothing for the packets that flow.
 func TestRefresh(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 4)
 	b.roundTrip(1)
 	for range 3 {
@@ -79,6 +81,7 @@ func TestRefresh(t *testing.T) {
 // A bound number can't be given to another peer, nor a peer another number (RFC 8656 §12.1); after the channel has
 // expired both can, and nothing goes the old way.
 func TestRebindAfterExpiry(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 4, "--channel-lifetime", "1s")
 	b.roundTrip(1)
 	other := udpSocket(t, b.line.Peer, at(b.line.PeerAddr.V4, 0))
@@ -104,6 +107,7 @@ func TestRebindAfterExpiry(t *testing.T) {
 
 // An expired channel forwards nothing in either direction.
 func TestExpiry(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 4, "--channel-lifetime", "1s")
 	b.roundTrip(1)
 	check(t, testnet.Until(5*time.Second, "the channel expires", func() bool { return b.stats().Channels == 0 }))
@@ -118,6 +122,7 @@ func TestExpiry(t *testing.T) {
 
 // TURN has no idle time: a channel that was quiet for several leases is as good as ever.
 func TestQuietChannel(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 4)
 	b.roundTrip(1)
 	quiet := time.Now().Add(3 * time.Second)
@@ -127,6 +132,7 @@ func TestQuietChannel(t *testing.T) {
 
 // An allocation that its client ends takes its channels with it.
 func TestDeallocate(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 4)
 	s := b.second()
 	b.roundTrip(1)
@@ -141,6 +147,7 @@ func TestDeallocate(t *testing.T) {
 // A channel that ends while packets flow both ways ends between two packets: what was forwarded is whole, and
 // after the answer nothing is forwarded.
 func TestCloseWhileFlowing(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 4)
 	s := b.second()
 	b.roundTrip(1)
@@ -192,6 +199,7 @@ func TestCloseWhileFlowing(t *testing.T) {
 // A server that is killed leaves programs and rows behind; its lease lapses within a second, and then nothing is
 // forwarded. One that starts afterwards begins anew.
 func TestKilled(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 4)
 	b.roundTrip(1)
 	b.server.Kill()
@@ -228,6 +236,7 @@ func TestKilled(t *testing.T) {
 
 // A server that is asked to end takes its relay along.
 func TestStopped(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 4)
 	b.roundTrip(1)
 	check(t, b.server.Stop())

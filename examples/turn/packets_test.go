@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -140,12 +141,12 @@ var oddities = []oddity{
 // oddBed is a bed that injects packets.
 type oddBed struct {
 	*bed
-	second  *second
-	capture *testnet.Capture
+	second *second
 }
 
 // TestOddPackets sends each oddity both ways.
 func TestOddPackets(t *testing.T) {
+	needs.Root(t)
 	for _, f := range []struct{ client, peer int }{{4, 4}, {6, 6}} {
 		b := newBed(t, f.client, f.peer)
 		b.roundTrip(1)
@@ -267,6 +268,7 @@ func (b *oddBed) odd(program string, o oddity, in, out *testnet.Dev, frames [][]
 
 // Padding of channel data, and lengths that disagree with what there is.
 func TestChannelDataLengths(t *testing.T) {
+	needs.Root(t)
 	b := newBed(t, 4, 4)
 	b.roundTrip(1)
 	ob := &oddBed{bed: b, second: b.second()}
@@ -299,6 +301,7 @@ func TestChannelDataLengths(t *testing.T) {
 
 // A computed UDP checksum of 0 is sent as FFFF, since 0 means none (RFC 768).
 func TestZeroChecksum(t *testing.T) {
+	needs.Root(t)
 	for _, f := range families {
 		t.Run(fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer), func(t *testing.T) {
 			b := newBed(t, f.client, f.peer)
@@ -362,6 +365,7 @@ func TestZeroChecksum(t *testing.T) {
 // A route that leads nowhere, and a device whose packets must be smaller: the program declines before it writes, user
 // space deals with it as ever, and the kernel's path is taken again when the way is free.
 func TestRoutes(t *testing.T) {
+	needs.Root(t)
 	for _, family := range []int{4, 6} {
 		peer := []string{"", "", "", "", "203.0.113.2/32", "", "2001:db8:2::2/128"}[family]
 		for _, kind := range []string{"blackhole", "unreachable", "prohibit"} {
@@ -407,6 +411,7 @@ func TestRoutes(t *testing.T) {
 }
 
 func TestMTU(t *testing.T) {
+	needs.Root(t)
 	for _, f := range families {
 		t.Run(fmt.Sprintf("IPv%d to IPv%d", f.client, f.peer), func(t *testing.T) {
 			b := newBed(t, f.client, f.peer)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fastrelay/fastrelay-gen/examples/turn/server"
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
@@ -139,6 +140,7 @@ var families = []struct{ client, peer int }{{4, 4}, {6, 6}, {4, 6}, {6, 4}}
 
 // Without the kernel the server is an ordinary TURN server.
 func TestUserSpace(t *testing.T) {
+	needs.Root(t)
 	l := line(t)
 	p := serveLine(t, l, "--no-offload")
 	for _, f := range families {
@@ -158,6 +160,7 @@ func TestUserSpace(t *testing.T) {
 
 // Without the rights to load programs the server says so and is an ordinary TURN server.
 func TestWithoutRights(t *testing.T) {
+	needs.Root(t)
 	l := line(t)
 	p, err := turnlab.ServeWithoutRights(l.Relay, "--listen", at(l.RelayInAddr.V4, turnPort).String(), "--relay", l.RelayOutAddr.V4.String())
 	check(t, err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fastrelay/fastrelay-gen/examples/sfu/lab"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
 func TestMain(m *testing.M) {
@@ -15,6 +16,7 @@ func TestMain(m *testing.M) {
 
 // The demo runs, and its table has a line for each receiver, of whom nobody has a gap.
 func TestRun(t *testing.T) {
+	needs.Root(t)
 	var b strings.Builder
 	if err := run(&b, 3); err != nil {
 		t.Fatalf("%v, behind:\n%s", err, b.String())

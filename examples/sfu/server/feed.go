@@ -227,7 +227,7 @@ func (f *feed) repeat(p *packet, s sent) bool {
 
 // admits spends what a packet costs that user space sends on top of what is forwarded.
 func (f *feed) admits(p *packet) bool {
-	ok := true
+	var ok bool
 	if f.kernel != nil {
 		ok = f.kernel.spend(len(p.data))
 	} else {

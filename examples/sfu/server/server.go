@@ -46,7 +46,7 @@ type Server struct {
 
 // Errors of requests.
 var (
-	ErrName     = errors.New("a name has 1 to 64 letters, digits, -, _ and .")
+	ErrName     = errors.New("a name has 1 to 64 letters, digits, dots, - and _")
 	ErrExists   = errors.New("the name is taken")
 	ErrNotFound = errors.New("no such name")
 	ErrInvalid  = errors.New("invalid")
@@ -542,7 +542,8 @@ func (s *Server) adapt(u *Subscriber, now time.Time) {
 		return
 	}
 	layer := u.fits(f.pub.rates, f.row.layer)
-	r, changed := f.row, layer != f.row.layer
+	var r row
+	changed := layer != f.row.layer
 	if changed {
 		r = f.change(layer, now)
 	} else {

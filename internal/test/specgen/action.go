@@ -9,9 +9,8 @@ import (
 // rewriting is the packet as the actions of a rule have changed it so far.
 type rewriting struct {
 	*scope
-	now   []*entry
-	gone  map[*entry]bool
-	moved bool
+	now  []*entry
+	gone map[*entry]bool
 }
 
 // actions makes what a rule does.

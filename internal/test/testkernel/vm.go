@@ -39,7 +39,7 @@ func Boot(ctx context.Context, k *Kernel, image Image, dir string) (*Report, err
 	case bytes.Contains(text, []byte("Kernel panic")):
 		err = fmt.Errorf("%w: %w", ErrPanic, err)
 	}
-	return report, fmt.Errorf("Linux %s: %w\nits console, in full in %s, ends:\n%s",
+	return report, fmt.Errorf("kernel %s: %w\nits console, in full in %s, ends:\n%s",
 		k.Release, err, console, lastLines(text, 30))
 }
 

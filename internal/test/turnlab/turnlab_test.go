@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/internal/test/bpftest"
+	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
@@ -51,6 +52,7 @@ func TestQuantile(t *testing.T) {
 
 // A datagram is at the receiver's device before its process has it, and each is measured.
 func TestMeasureDelay(t *testing.T) {
+	needs.Root(t)
 	l, err := testnet.Start(t).Line()
 	if err != nil {
 		t.Fatal(err)
@@ -103,6 +105,7 @@ func TestLoad(t *testing.T) {
 
 // A batch arrives as separate datagrams, at the rate that was asked for, and a sink keeps them from the host.
 func TestSenderAndSink(t *testing.T) {
+	needs.Root(t)
 	l, err := testnet.Start(t).Line()
 	if err != nil {
 		t.Fatal(err)
@@ -144,6 +147,7 @@ func TestSenderAndSink(t *testing.T) {
 
 // The share of a processor that interrupts take is between nothing and all, and little on a host without traffic.
 func TestBusy(t *testing.T) {
+	needs.Root(t)
 	b, err := NewBusy(LoadCPU)
 	if err != nil {
 		t.Fatal(err)
@@ -162,6 +166,7 @@ func TestBusy(t *testing.T) {
 
 // On kernels without TCX a sink is a filter. Either keeps packets from a socket, until it is closed.
 func TestSinkKinds(t *testing.T) {
+	needs.Root(t)
 	for name, attach := range map[string]func(*Sink, *testnet.Dev) error{
 		"tcx": (*Sink).attachTCX, "filter": (*Sink).attachFilter,
 	} {
