@@ -9,11 +9,14 @@ BYTES    ?= 20s
 N        ?= 500
 SEED     ?= 1
 
+# What works on macOS and Windows as well: the compiler.
+PORTABLE = ./cmd/... ./gen/... ./sim/... ./spec/... ./templates/... ./runtime/abi $$($(GO) list ./internal/... | grep -v /internal/test/)
+
 # Two packages at a time: most tests wait for the kernel, and some measure. The longest takes three minutes on a quiet machine; a test
 # that waits in vain ends by itself.
 TESTFLAGS ?= -p 2 -timeout 30m
 
-.PHONY: help build generate golden check test test-kernels fresh bench curves demo fuzz fuzz-specs release tools clean
+.PHONY: help build generate golden check portable test test-kernels fresh bench curves demo fuzz fuzz-specs release tools clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,12 +34,18 @@ generate: build ## the packages of the examples and the bench, docs/language.md,
 golden: build ## the golden files, anew; look at what changed before you commit it
 	@FASTRELAY_UPDATE=1 $(GO) test -count=1 ./golden/...
 
-check: build ## formatting, vet, the exported API, and generated files that are up to date
+check: build ## formatting, vet (also for macOS and Windows), linters, the exported API, generated files that are up to date
 	@unformatted=$$(gofmt -l $$(find . -name '*.go' -not -path './.*')); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
 	@$(GO) vet ./...
+	@for system in darwin windows; do GOOS=$$system $(GO) vet $(PORTABLE) || exit 1; done
+	@tools/lint
 	@unformatted=$$($(BIN) fmt -l $(SPECS) golden/*/spec.cue); if [ -n "$$unformatted" ]; then echo "not formatted: $$unformatted"; exit 1; fi
 	@for s in $(SPECS); do $(BIN) build -q --check $$s || exit 1; done
 	@$(GO) test -count=1 ./api
+
+portable: ## the compiler and its tests, built for macOS and Windows
+	@for system in darwin windows; do \
+		GOOS=$$system $(GO) build $(PORTABLE) && GOOS=$$system $(GO) test -c -o /dev/null $(PORTABLE) || exit 1; done
 
 test: check ## everything, with the kernel; CI runs this
 	@tools/ensure test root

@@ -36,8 +36,7 @@ func (p *program) eachExpr(f func(*spec.Expr)) {
 			all(l.Key...)
 		}
 	}
-	var rules func(rs []*spec.Rule)
-	rules = func(rs []*spec.Rule) {
+	rules := func(rs []*spec.Rule) {
 		for _, r := range rs {
 			all(r.When)
 			lookups(r.Lookups)

@@ -209,8 +209,7 @@ func (r *Relay) attachFilter(p *Program, a *attachment) error {
 	parent := filterParent(a.egress)
 	filters, err := dump(func() ([]netlink.Filter, error) { return netlink.FilterList(l, parent) })
 	if err != nil {
-		r.dropClsact(a.index)
-		return fmt.Errorf("list its filters: %w", err)
+		return errors.Join(fmt.Errorf("list its filters: %w", err), r.dropClsact(a.index))
 	}
 	last := 0
 	for _, f := range filters {
@@ -223,8 +222,7 @@ func (r *Relay) attachFilter(p *Program, a *attachment) error {
 		last = max(last, int(f.Attrs().Priority))
 	}
 	if last >= 0xfffe {
-		r.dropClsact(a.index)
-		return fmt.Errorf("no filter can come behind the one of priority %d", last)
+		return errors.Join(fmt.Errorf("no filter can come behind the one of priority %d", last), r.dropClsact(a.index))
 	}
 	f := &netlink.BpfFilter{
 		FilterAttrs:  netlink.FilterAttrs{LinkIndex: a.index, Parent: parent, Handle: 1, Protocol: unix.ETH_P_ALL, Priority: uint16(last + 1)},
@@ -233,8 +231,7 @@ func (r *Relay) attachFilter(p *Program, a *attachment) error {
 		DirectAction: true,
 	}
 	if err := netlink.FilterAdd(f); err != nil {
-		r.dropClsact(a.index)
-		return fmt.Errorf("add a filter: %w", err)
+		return errors.Join(fmt.Errorf("add a filter: %w", err), r.dropClsact(a.index))
 	}
 	a.filter, a.mode = f, AttachClsact
 	return nil

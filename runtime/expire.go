@@ -2,6 +2,7 @@ package runtime
 
 import (
 	"container/heap"
+	"errors"
 	"time"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
@@ -39,7 +40,9 @@ func (s *Session) Refresh() error {
 	defer r.mu.Unlock()
 	now := time.Now()
 	if !s.over && !s.expires.IsZero() && !now.Before(s.expires) {
-		r.end(s, ErrExpired)
+		if err := r.end(s, ErrExpired); err != nil {
+			return errors.Join(s.err, err)
+		}
 	}
 	if s.over {
 		return s.err

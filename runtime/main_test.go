@@ -47,8 +47,6 @@ func buildFile(t testing.TB, name string, defines ...string) []byte {
 	return object
 }
 
-func compile(defines ...string) ([]byte, error) { return compileFile("flow", defines...) }
-
 func compileFile(name string, defines ...string) ([]byte, error) {
 	if built := os.Getenv("FASTRELAY_TEST_OBJECTS"); built != "" { // where there is no clang: on another kernel
 		return os.ReadFile(filepath.Join(built, strings.Join(append([]string{name}, defines...), "-")+".o"))

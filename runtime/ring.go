@@ -63,10 +63,10 @@ func newRing(m *ebpf.Map, awake *mapping) (_ *ring, err error) {
 		return nil, fail(err)
 	}
 	if mem.producer, err = unix.Mmap(m.FD(), int64(page), page+2*int(m.MaxEntries()), unix.PROT_READ, unix.MAP_SHARED); err != nil {
-		unix.Munmap(mem.consumer)
+		_ = unix.Munmap(mem.consumer) // what was mapped can be unmapped
 		return nil, fail(err)
 	}
-	goruntime.AddCleanup(mem, func(parts [2][]byte) { unix.Munmap(parts[0]); unix.Munmap(parts[1]) }, [2][]byte{mem.consumer, mem.producer})
+	goruntime.AddCleanup(mem, func(parts [2][]byte) { _, _ = unix.Munmap(parts[0]), unix.Munmap(parts[1]) }, [2][]byte{mem.consumer, mem.producer})
 	fd, err := unix.FcntlInt(uintptr(m.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fail(err)
@@ -205,4 +205,4 @@ func (r *ring) sleep(ctx context.Context) error {
 }
 
 // wake ends a wait whose context is over.
-func (r *ring) wake() { r.file.SetReadDeadline(time.Unix(1, 0)) }
+func (r *ring) wake() { _ = r.file.SetReadDeadline(time.Unix(1, 0)) }

@@ -28,7 +28,7 @@ func mapArray(m *ebpf.Map) (*mapping, error) {
 		return nil, fmt.Errorf("map the memory of %v: %w", m, err)
 	}
 	mp := &mapping{mem: mem, stride: stride}
-	goruntime.AddCleanup(mp, func(mem []byte) { unix.Munmap(mem) }, mem)
+	goruntime.AddCleanup(mp, func(mem []byte) { _ = unix.Munmap(mem) }, mem)
 	return mp, nil
 }
 

@@ -80,7 +80,7 @@ func listOf(err error) *diag.List {
 		d := list.Add(codeUsage, diag.Pos{}, "%s", use.message)
 		d.Hint = use.hintText()
 	case errors.Is(err, context.Canceled):
-		list.Add(codeFailure, diag.Pos{}, "stopped")
+		_ = list.Add(codeFailure, diag.Pos{}, "stopped")
 	default:
 		first, others, _ := strings.Cut(err.Error(), "\n") // each line of several errors is a line of the message
 		list.Add(codeFailure, diag.Pos{}, "%s", first).Hint = others

@@ -71,7 +71,7 @@ func Model(ctx context.Context, s *spec.Spec, plan *ir.Plan) []Outcome {
 
 // Kernel runs the tests of a spec in the kernel, with the object that was compiled from its plan. It needs root. Tests
 // with mistakes (see Check) are left out.
-func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]Outcome, error) {
+func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ []Outcome, err error) {
 	unpin, err := testrun.Pin()
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) ([]
 	if err != nil {
 		return nil, err
 	}
-	defer net.Leave()
+	defer func() { err = errors.Join(err, net.Leave()) }()
 	if testrun.UsesCopies(plan) {
 		if err := net.Capture(); err != nil {
 			return nil, err

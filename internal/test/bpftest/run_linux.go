@@ -22,7 +22,7 @@ func Run(p *ebpf.Program, opts ebpf.RunOptions) (verdict uint32, err error) {
 		return 0, err
 	}
 	anew := false
-	opts.Reset = func() { anew = true }
+	opts.Reset = func() { anew = true } //nolint:staticcheck // deprecated for benchmarks; this is how an interruption shows
 	verdict, err = p.Run(&opts)
 	if back := unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil); back != nil {
 		return 0, back

@@ -277,8 +277,7 @@ func (j *judge) tells(h *spec.Header, field string) bool {
 // told are the names of the fields that a rule may change.
 func (j *judge) told(r *spec.Rule) map[string]bool {
 	out := map[string]bool{}
-	var name func(e *spec.Expr)
-	name = func(e *spec.Expr) {
+	name := func(e *spec.Expr) {
 		for _, n := range e.Path {
 			out[n.Value] = true
 		}
