@@ -33,11 +33,10 @@ type ring struct {
 	raw  syscall.RawConn
 	size uint64
 
-	awake   *mapping // fr_lost
-	pos     uint64   // of the next record
-	stored  uint64   // what the kernel knows of pos
-	expired bool     // the deadline has to be taken back
-	busy    bool     // records come often
+	awake  *mapping // fr_lost
+	pos    uint64   // of the next record
+	stored uint64   // what the kernel knows of pos
+	busy   bool     // records come often
 
 	waits, pauses atomic.Uint64 // how often it went to sleep
 }

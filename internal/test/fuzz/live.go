@@ -64,7 +64,6 @@ type live struct {
 	devices *testrun.Live
 	of      *bench // whose programs are on the devices
 	offload bool
-	text    string // how the last packet differs
 }
 
 func (l *live) leave() {
