@@ -3,6 +3,7 @@ package bpf
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
@@ -195,8 +196,10 @@ func (f *function) pointsTo(v *ir.Var, parts ...*ir.HeaderPart) {
 func (f *function) text() (out []string) {
 	for _, line := range f.lines {
 		if at := strings.Index(line, pending); at >= 0 {
-			n := 0
-			fmt.Sscan(strings.Trim(line[at:], pending), &n)
+			n, err := strconv.Atoi(strings.Trim(line[at:], pending))
+			if err != nil {
+				panic(err) // pointsTo wrote it
+			}
 			p := f.late[n]
 			if name := f.headerNames[pointer{p, packetCame}]; slices.Contains(f.headersUsed, pointer{p, packetCame}) {
 				out = append(out, line[:at]+name+" = "+offset(f.pointerName(p.At.Base), p.At.Const)+";")

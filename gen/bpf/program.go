@@ -24,7 +24,6 @@ type program struct {
 	writes  [][]string
 	ladders map[string]string // functions that say why a hop can't be used, by their reasons
 	hops    map[string]string // route lookups, by what is looked up
-	written int               // functions that write
 	fans    int               // functions that fan out
 	copies  int               // functions that make copies
 }
