@@ -53,9 +53,6 @@ func (t *Table) Delete(key []byte) { delete(t.rows, string(t.canonical(key))) }
 // Clear removes all rows.
 func (t *Table) Clear() { clear(t.rows) }
 
-// Len returns the number of rows that were put in.
-func (t *Table) Len() int { return len(t.rows) }
-
 // Keys returns the keys of all rows that were put in, sorted.
 func (t *Table) Keys() []string { return slices.Sorted(maps.Keys(t.rows)) }
 
