@@ -108,7 +108,7 @@ func (r *Relay) adoptSessions() error {
 			s.recover(p.key, t.desc.Key, sd.Rows[p.row].Key)
 			s.recover(p.value, t.desc.Value, sd.Rows[p.row].Value)
 		}
-		whole := at.slot < slots && at.gen != 0 && r.slots.mem.load32(at.slot, abi.SlotGen) == at.gen &&
+		whole := at.slot < slots && at.gen != 0 && r.slots.mem.Load32(at.slot, abi.SlotGen) == at.gen &&
 			len(parts[at]) == len(sd.Rows) && s.makeRows() == nil
 		for _, p := range parts[at] {
 			whole = whole && string(s.rows[p.row].key) == string(p.key)
@@ -124,8 +124,8 @@ func (r *Relay) adoptSessions() error {
 			continue
 		}
 		// It was being opened or closed when its process died.
-		if at.slot < slots && r.slots.mem.load32(at.slot, abi.SlotGen) == at.gen {
-			r.slots.mem.store32(at.slot, abi.SlotGen, 0)
+		if at.slot < slots && r.slots.mem.Load32(at.slot, abi.SlotGen) == at.gen {
+			r.slots.mem.Store32(at.slot, abi.SlotGen, 0)
 		}
 		for _, p := range parts[at] {
 			t := r.tables[sd.Rows[p.row].Table]
@@ -137,7 +137,7 @@ func (r *Relay) adoptSessions() error {
 	r.slots.free = r.slots.free[:0]
 	for i := range slots {
 		if r.sessions[i] == nil {
-			r.slots.mem.store32(i, abi.SlotGen, 0)
+			r.slots.mem.Store32(i, abi.SlotGen, 0)
 			r.slots.free = append(r.slots.free, i)
 		}
 	}
@@ -171,7 +171,7 @@ func (r *Relay) adoptSession(s *Session, was [][]byte) error {
 		}
 	}
 	now := time.Now()
-	deadline := r.slots.mem.load64(s.slot, abi.SlotDeadline)
+	deadline := r.slots.mem.Load64(s.slot, abi.SlotDeadline)
 	lifetime, idle := s.desc.Lifetime, time.Duration(s.desc.Idle)
 	if lifetime > 0 {
 		s.expires = now.Add(lifetime)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 
 // balance is an entry of fr_credits: the memory that a Credit or a Bucket works on.
 type balance struct {
-	mem    *mapping
+	mem    *mapmem.Array
 	index  uint32
 	levels int
 	gone   atomic.Bool
@@ -34,12 +35,12 @@ func (b *balance) load(off int) uint64 {
 	if !b.alive() {
 		return 0
 	}
-	return b.mem.load64(b.index, off)
+	return b.mem.Load64(b.index, off)
 }
 
 func (b *balance) store(off int, n uint64) {
 	if b.alive() {
-		b.mem.store64(b.index, off, n)
+		b.mem.Store64(b.index, off, n)
 	}
 }
 
@@ -47,7 +48,7 @@ func (b *balance) refused(level int) uint64 {
 	if level < 0 || !b.alive() || level >= b.levels {
 		return 0
 	}
-	return b.mem.load64(b.index, abi.CreditRefused+8*level)
+	return b.mem.Load64(b.index, abi.CreditRefused+8*level)
 }
 
 // spend swaps what is spent for what next makes of it, unless next refuses.
@@ -56,12 +57,12 @@ func (b *balance) spend(next func(spent uint64) (uint64, bool)) error {
 		if !b.alive() {
 			return ErrClosed
 		}
-		spent := b.mem.load64(b.index, abi.CreditSpent)
+		spent := b.mem.Load64(b.index, abi.CreditSpent)
 		now, ok := next(spent)
 		if !ok {
 			return ErrRefused
 		}
-		if b.mem.swap64(b.index, abi.CreditSpent, spent, now) {
+		if b.mem.CompareAndSwap64(b.index, abi.CreditSpent, spent, now) {
 			return nil
 		}
 	}
@@ -122,7 +123,7 @@ func (c *Credit) Spend(n uint64) error {
 // Refund gives back n that was spent and not sent after all.
 func (c *Credit) Refund(n uint64) {
 	if c.alive() {
-		c.mem.add64(c.index, abi.CreditSpent, -n)
+		c.mem.Add64(c.index, abi.CreditSpent, -n)
 	}
 }
 
@@ -214,7 +215,7 @@ func (b *Bucket) Spend(n uint64) error {
 // Refund gives back n units that were spent and not sent after all, at the rate of now.
 func (b *Bucket) Refund(n uint64) {
 	if rate := b.Rate(); rate.PerSecond > 0 && b.alive() {
-		b.mem.add64(b.index, abi.CreditSpent, -(min(n, maxBucketCost) * nanosecond / rate.PerSecond))
+		b.mem.Add64(b.index, abi.CreditSpent, -(min(n, maxBucketCost) * nanosecond / rate.PerSecond))
 	}
 }
 
@@ -248,7 +249,7 @@ func monotonic() uint64 {
 // credits hands out the entries of fr_credits, in blocks: each row that has credits has a block of its own, and the
 // rows of a table or of a kind of group have blocks of one size side by side. So memory never falls to pieces.
 type credits struct {
-	mem    *mapping
+	mem    *mapmem.Array
 	levels int
 
 	mu  sync.Mutex
@@ -266,7 +267,7 @@ type creditBlocks struct {
 }
 
 func newCredits(m *ebpf.Map, levels int) (*credits, error) {
-	mem, err := mapArray(m)
+	mem, err := mapmem.Map(m)
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +323,7 @@ func (b *creditBlocks) clear(block uint32) {
 	c := b.credits
 	for i := b.first + block*b.size; i < b.first+(block+1)*b.size; i++ {
 		for off := 0; off < abi.CreditRefused+8*c.levels; off += 8 {
-			c.mem.store64(i, off, 0)
+			c.mem.Store64(i, off, 0)
 		}
 	}
 }

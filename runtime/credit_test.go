@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
 // onEach runs f on each processor, several times at once, on threads of their own.
@@ -36,14 +37,21 @@ func TestAlloc(t *testing.T) {
 	r := loadFan(t, Options{})
 	v := add(t, openGroup(t, r, 7), 1, 1)
 	c := v.State(0).(*Counter)
-	drawn, err := mapArray(r.coll.Maps["drawn"])
+	drawn, err := mapmem.Map(r.coll.Maps["drawn"])
 	if err != nil {
 		t.Fatal(err)
 	}
 	var twice atomic.Int64
 	mark := func(n uint64) {
-		if atomic.OrUint64(drawn.word64(uint32(n/64), 0), 1<<(n%64))&(1<<(n%64)) != 0 {
-			twice.Add(1)
+		for {
+			old := drawn.Load64(uint32(n/64), 0)
+			switch {
+			case old&(1<<(n%64)) != 0:
+				twice.Add(1)
+			case !drawn.CompareAndSwap64(uint32(n/64), 0, old, old|1<<(n%64)):
+				continue
+			}
+			return
 		}
 	}
 	const batch, user = 10_000, 400_000
@@ -76,7 +84,7 @@ func TestAlloc(t *testing.T) {
 		t.Errorf("%d numbers drawn, the counter is at %d", want, got)
 	}
 	for n := range want {
-		if drawn.load64(uint32(n/64), 0)&(1<<(n%64)) == 0 {
+		if drawn.Load64(uint32(n/64), 0)&(1<<(n%64)) == 0 {
 			t.Fatalf("%d was never drawn", n)
 		}
 	}
@@ -198,7 +206,7 @@ func TestBucket(t *testing.T) {
 	}
 	began := time.Now()
 	b.SetRate(1_000_000_000, 1<<62) // a burst that counts as 2³³-1
-	b.mem.store64(b.index, abi.CreditSpent, 0)
+	b.mem.Store64(b.index, abi.CreditSpent, 0)
 	if b.Available() != maxBucketBurst || b.Spend(1<<40) != nil { // which costs 2³²-1
 		t.Errorf("available %d", b.Available())
 	}
@@ -208,7 +216,7 @@ func TestBucket(t *testing.T) {
 	// It refills.
 	began = time.Now()
 	b.SetRate(1000, 1000)
-	b.mem.store64(b.index, abi.CreditSpent, 0)
+	b.mem.Store64(b.index, abi.CreditSpent, 0)
 	n := -1000
 	spend := func() {
 		for b.Spend(1) == nil {

@@ -13,6 +13,9 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/ctxlock"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/ring"
 )
 
 // calibrateEvery is how many records pass before the clocks are read again; they are in any case after a pause.
@@ -64,13 +67,13 @@ func (e *Event) Values() []any { return decodeMembers(e.desc.Fields, e.data, nil
 // events is the relay's ring of events, and what its records are read with.
 type events struct {
 	relay *Relay
-	ring  *ring
-	lost  *mapping
-	turn  *ctxLock // who has it may read
+	ring  *ring.Reader
+	lost  *mapmem.Array // how many records were lost, by the ID of their event; entry 0 is the ring's flag
 	ended atomic.Bool
 	over  chan struct{} // closed when ended
 
-	// Of the reader that has the turn.
+	// reading guards the ring, apart from what may be called at any time, and:
+	reading  *ctxlock.Lock
 	base     time.Time // and
 	baseMono uint64    // were the same moment
 	trusted  int       // for how many more records that is used: the wall clock may be set
@@ -81,19 +84,22 @@ type events struct {
 	has   atomic.Bool           // past has names; set before an identity gets its next receiver
 }
 
-// pastName says that records in front of a position name a receiver whose identity another one has now.
+// pastName says that records before a position name a receiver whose identity another one has now.
 type pastName struct {
 	until    uint64
 	receiver *Receiver
 }
 
 func newEvents(r *Relay, m, lost *ebpf.Map) (*events, error) {
-	e := &events{relay: r, turn: newCtxLock(), over: make(chan struct{}), named: make([]atomic.Pointer[Receiver], r.desc.Receivers), past: map[uint32][]pastName{}}
+	e := &events{
+		relay: r, reading: ctxlock.New(), over: make(chan struct{}),
+		named: make([]atomic.Pointer[Receiver], r.desc.Receivers), past: map[uint32][]pastName{},
+	}
 	var err error
-	if e.lost, err = mapArray(lost); err != nil {
+	if e.lost, err = mapmem.Map(lost); err != nil {
 		return nil, err
 	}
-	if e.ring, err = newRing(m, e.lost); err != nil {
+	if e.ring, err = ring.Open(m, e.lost); err != nil {
 		return nil, err
 	}
 	return e, nil
@@ -106,9 +112,9 @@ func (e *events) close() {
 	}
 	e.ended.Store(true)
 	close(e.over)
-	e.ring.close()
-	e.turn.lock(context.Background(), nil)
-	e.ring.release()
+	e.ring.Close()
+	e.reading.Lock(context.Background(), nil)
+	e.ring.Release()
 }
 
 // name gives a receiver its identity, which no list has yet. Records that are in the ring already name the one that had
@@ -121,10 +127,10 @@ func (e *events) name(v *Receiver) {
 	defer e.mu.Unlock()
 	defer e.named[v.id].Store(v)
 	old := e.named[v.id].Load()
-	if old == nil || e.ring.waiting() == 0 {
+	if old == nil || e.ring.Waiting() == 0 {
 		return
 	}
-	past, end := e.past[v.id], e.ring.end()
+	past, end := e.past[v.id], e.ring.End()
 	// Where no record came in between, none can name it: so there are never more names than records.
 	if len(past) == 0 || past[len(past)-1].until != end {
 		e.past[v.id] = append(past, pastName{end, old})
@@ -160,7 +166,7 @@ func (e *events) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for id, past := range e.past {
-		if past[len(past)-1].until <= e.ring.pos {
+		if past[len(past)-1].until <= e.ring.Pos() {
 			delete(e.past, id)
 		}
 	}
@@ -185,7 +191,7 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[*Event, error] {
 		ended.Store(ctx.Err() != nil)
 		defer context.AfterFunc(ctx, func() {
 			ended.Store(true)
-			e.ring.wake()
+			e.ring.Wake()
 		})()
 		ev := new(Event)
 		defer e.release()
@@ -203,20 +209,20 @@ func (r *Relay) Events(ctx context.Context) iter.Seq2[*Event, error] {
 
 // release tells the kernel, and who may adopt the relay, what was read, unless somebody else is reading.
 func (e *events) release() {
-	if e.turn.tryLock() {
-		e.ring.release()
-		e.turn.unlock()
+	if e.reading.TryLock() {
+		e.ring.Release()
+		e.reading.Unlock()
 	}
 }
 
 // read reads one event.
 func (e *events) read(ctx context.Context, ended *atomic.Bool, ev *Event) error {
-	if !e.turn.lock(ctx, e.over) {
+	if !e.reading.Lock(ctx, e.over) {
 		return e.why(ctx, nil)
 	}
-	defer e.turn.unlock()
+	defer e.reading.Unlock()
 	for !ended.Load() && !e.ended.Load() {
-		data, at, ok := e.ring.next(ev.data[:0])
+		data, at, ok := e.ring.Next(ev.data[:0])
 		ev.data = data
 		switch {
 		case ok && e.decode(ev, at):
@@ -224,7 +230,7 @@ func (e *events) read(ctx context.Context, ended *atomic.Bool, ev *Event) error 
 		case !ok:
 			e.forget()
 			e.trusted = 0
-			if err := e.ring.wait(ctx); err != nil {
+			if err := e.ring.Wait(ctx); err != nil {
 				return e.why(ctx, err)
 			}
 		}
@@ -268,7 +274,7 @@ func (r *Relay) Lost(id int) uint64 {
 	if r.events == nil || id < 1 || id > len(r.desc.Events) {
 		return 0
 	}
-	return r.events.lost.load64(uint32(id), 0)
+	return r.events.lost.Load64(uint32(id), 0)
 }
 
 // EventsWaiting returns how many bytes of records wait to be read, and how many the ring holds.
@@ -276,5 +282,5 @@ func (r *Relay) EventsWaiting() (bytes, size uint64) {
 	if r.events == nil {
 		return 0, 0
 	}
-	return r.events.ring.waiting(), r.events.ring.size
+	return r.events.ring.Waiting(), r.events.ring.Size()
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/ring"
 )
 
 // Events come in order, and while there are none the reader sleeps.
@@ -40,9 +42,9 @@ func TestEvents(t *testing.T) {
 	})
 	next := uint64(0)
 	for _, n := range []uint32{1, 1, 50, 1} { // one after another, many at once
-		sleeps := r.events.ring.waits.Load()
+		sleeps := r.events.ring.Sleeps.Load()
 		until(t, 5*time.Second, "the reader sleeps", func() bool {
-			return r.events.ring.waits.Load() > sleeps || r.events.lost.load64(0, 0) == 0
+			return r.events.ring.Sleeps.Load() > sleeps || r.events.lost.Load64(0, 0) == 0
 		})
 		runOn(t, r, "fan", fanPacket(7, 0), n)
 		for range n {
@@ -283,7 +285,7 @@ func TestEventsSystemCalls(t *testing.T) {
 	after := calls()
 	cancel()
 	n := <-done
-	t.Logf("%d events, %d lost, %d system calls, slept %d times, paused %d times", n, r.Lost(1), after-before, r.events.ring.waits.Load(), r.events.ring.pauses.Load())
+	t.Logf("%d events, %d lost, %d system calls, slept %d times, paused %d times", n, r.Lost(1), after-before, r.events.ring.Sleeps.Load(), r.events.ring.Pauses.Load())
 	if n < packets || after == before || float64(after-before)/float64(n) > 0.02 {
 		t.Errorf("%d system calls for %d events", after-before, n)
 	}
@@ -398,13 +400,13 @@ func TestEventsLookAgain(t *testing.T) {
 			return
 		}
 	}()
-	until(t, 5*time.Second, "the reader sleeps", func() bool { return r.events.ring.waits.Load() > 0 })
-	r.events.lost.store64(0, 0, 1) // the kernel is told that it is awake
+	until(t, 5*time.Second, "the reader sleeps", func() bool { return r.events.ring.Sleeps.Load() > 0 })
+	r.events.lost.Store64(0, 0, 1) // the kernel is told that it is awake
 	began := time.Now()
 	runOn(t, r, "fan", fanPacket(7, 0), 1)
 	select {
 	case at := <-got:
-		if at.Sub(began) > 3*longestSleep {
+		if at.Sub(began) > 3*ring.LongestSleep {
 			t.Errorf("it looked after %v", at.Sub(began))
 		}
 	case <-time.After(10 * time.Second):

@@ -53,7 +53,7 @@ func (s *Session) Refresh() error {
 	if d := s.desc.Idle; d > 0 {
 		s.idle = now.Add(d)
 	}
-	r.slots.mem.store64(s.slot, abi.SlotDeadline, s.deadline())
+	r.slots.mem.Store64(s.slot, abi.SlotDeadline, s.deadline())
 	r.enqueue(s)
 	return nil
 }
@@ -115,7 +115,7 @@ func (r *Relay) sweepOnce() (time.Duration, bool) {
 			return d, true
 		}
 		if s.used() {
-			r.slots.mem.store64(s.slot, abi.SlotDeadline, s.deadline())
+			r.slots.mem.Store64(s.slot, abi.SlotDeadline, s.deadline())
 			heap.Fix(&r.expiries, s.queued)
 			continue
 		}

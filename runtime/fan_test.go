@@ -123,7 +123,7 @@ func drain(t testing.TB, r *Relay, visit func(*Event)) {
 	}
 	for ev := range read(r, t.Context()) {
 		visit(ev)
-		r.events.ring.release()
+		r.events.ring.Release()
 		if bytes, _ := r.EventsWaiting(); bytes == 0 {
 			return
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
 // never is a deadline that does not come.
@@ -20,7 +21,7 @@ const never = math.MaxUint64
 // readings jiffies follow from the monotonic clock, which stops where they stop.
 type clock struct {
 	prog   *ebpf.Program
-	lease  *mapping
+	lease  *mapmem.Array
 	hz     uint64
 	sample atomic.Pointer[clockSample]
 }
@@ -30,7 +31,7 @@ type clockSample struct {
 	at      time.Time
 }
 
-func newClock(prog *ebpf.Program, lease *mapping) (*clock, error) {
+func newClock(prog *ebpf.Program, lease *mapmem.Array) (*clock, error) {
 	hz, err := kernelHZ()
 	if err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func (c *clock) read() (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("run fr_clock: %w", err)
 	}
-	j := c.lease.load64(0, abi.LeaseNow)
+	j := c.lease.Load64(0, abi.LeaseNow)
 	if j == 0 {
 		return 0, fmt.Errorf("run fr_clock: it returned %d and wrote no time", ret)
 	}
@@ -103,7 +104,7 @@ const recently = 5 * time.Second
 // maps, and needs nothing but the lease's map and the clock. Where nothing was forwarded for long, nothing is until all
 // has been read, and every hop is known anew.
 func (r *Relay) takeLease(spec *ebpf.CollectionSpec, found *ebpf.Map) (err error) {
-	if r.lease, err = mapArray(found); err != nil {
+	if r.lease, err = mapmem.Map(found); err != nil {
 		return err
 	}
 	alone := &ebpf.CollectionSpec{
@@ -121,7 +122,7 @@ func (r *Relay) takeLease(spec *ebpf.CollectionSpec, found *ebpf.Map) (err error
 	if r.clock, err = newClock(r.leaseClock, r.lease); err != nil {
 		return err
 	}
-	r.leaseWas = r.lease.load64(0, abi.LeaseDeadline)
+	r.leaseWas = r.lease.Load64(0, abi.LeaseDeadline)
 	if now := r.clock.now(); now > r.leaseWas && now-r.leaseWas > r.clock.jiffies(recently) {
 		return nil
 	}
@@ -142,7 +143,7 @@ func (r *Relay) returnLease() {
 	}
 	r.leaseMu.Lock()
 	r.leaseOver = true
-	r.lease.swap64(0, abi.LeaseDeadline, r.leaseMine, r.leaseWas)
+	r.lease.CompareAndSwap64(0, abi.LeaseDeadline, r.leaseMine, r.leaseWas)
 	r.leaseMu.Unlock()
 }
 
@@ -182,7 +183,7 @@ func (r *Relay) renew(d time.Duration) error {
 		return ErrClosed
 	}
 	r.leaseMine = now + r.clock.jiffies(d)
-	r.lease.store64(0, abi.LeaseDeadline, r.leaseMine)
+	r.lease.Store64(0, abi.LeaseDeadline, r.leaseMine)
 	return nil
 }
 
@@ -197,5 +198,5 @@ func (r *Relay) endLease(d time.Duration) {
 	r.leaseMu.Lock()
 	defer r.leaseMu.Unlock()
 	r.leaseOver = true
-	r.lease.store64(0, abi.LeaseDeadline, deadline)
+	r.lease.Store64(0, abi.LeaseDeadline, deadline)
 }

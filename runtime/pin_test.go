@@ -347,15 +347,15 @@ func TestRepairs(t *testing.T) {
 	pins := "/sys/fs/bpf/" + pinName(t)
 	r := load(t, Options{PinPath: pins, Linger: time.Second})
 	keep, unopened, closing, lonely := open(t, r, 1), open(t, r, 2), open(t, r, 3), open(t, r, 4)
-	r.slots.mem.store32(unopened.slot, abi.SlotGen, 0)
-	r.slots.mem.store32(closing.slot, abi.SlotGen, 0)
+	r.slots.mem.Store32(unopened.slot, abi.SlotGen, 0)
+	r.slots.mem.Store32(closing.slot, abi.SlotGen, 0)
 	if err := closing.rows[0].table.m.Delete(closing.rows[0].key); err != nil {
 		t.Fatal(err)
 	}
 	if err := lonely.rows[1].table.m.Delete(lonely.rows[1].key); err != nil { // the slot is open, a row is missing
 		t.Fatal(err)
 	}
-	r.slots.mem.store32(7, abi.SlotGen, 9) // a slot without rows
+	r.slots.mem.Store32(7, abi.SlotGen, 9) // a slot without rows
 	gen := unopened.gen
 	r.Close()
 	if err := os.Mkdir(filepath.Join(pins, "new"), 0o700); err != nil {
@@ -372,7 +372,7 @@ func TestRepairs(t *testing.T) {
 	if a, b := rows(next, "by_client"), rows(next, "by_peer"); n != 1 || a != 1 || b != 1 {
 		t.Errorf("%d sessions, %d and %d rows", n, a, b)
 	}
-	if next.slots.mem.load32(7, abi.SlotGen) != 0 || next.slots.mem.load32(lonely.slot, abi.SlotGen) != 0 {
+	if next.slots.mem.Load32(7, abi.SlotGen) != 0 || next.slots.mem.Load32(lonely.slot, abi.SlotGen) != 0 {
 		t.Error("a slot without a whole session is open")
 	}
 	for range 7 {

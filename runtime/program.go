@@ -7,6 +7,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
 // Count is a number of packets and of their bytes. Bytes are those of whole frames as they came.
@@ -105,7 +106,7 @@ func (r *Relay) eachCPU(name string, index int, visit func([]byte)) error {
 	if err != nil {
 		return fmt.Errorf("read %s: %w", name, err)
 	}
-	for stride := align8(int(m.ValueSize())); len(buf) >= stride; buf = buf[stride:] {
+	for stride := mapmem.Stride(int(m.ValueSize())); len(buf) >= stride; buf = buf[stride:] {
 		visit(buf)
 	}
 	return nil

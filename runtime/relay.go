@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netns"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
 // Options say how a relay is loaded. The zero value is good for a relay whose settings all have defaults.
@@ -50,7 +51,7 @@ type Relay struct {
 	log   *slog.Logger
 	ns    netns.NsHandle
 	coll  *ebpf.Collection
-	lease *mapping
+	lease *mapmem.Array
 	clock *clock
 	pins  *pins // nil: nothing is pinned
 
@@ -184,7 +185,7 @@ func Load(desc *abi.Desc, object []byte, opt Options) (_ *Relay, err error) {
 func (r *Relay) setUp(spec *ebpf.CollectionSpec) (err error) {
 	maps := r.coll.Maps
 	if r.clock == nil {
-		if r.lease, err = mapArray(maps[abi.MapLease]); err != nil {
+		if r.lease, err = mapmem.Map(maps[abi.MapLease]); err != nil {
 			return err
 		}
 		if r.clock, err = newClock(r.coll.Programs[abi.ClockProgram], r.lease); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
 // idleGrace is how much later than a session's idle time the kernel's deadline stands: user space, which alone knows
@@ -21,14 +22,14 @@ const idleGrace = time.Second
 
 // slots hands out the entries of fr_slots. Freed ones are reused last.
 type slots struct {
-	mem   *mapping
+	mem   *mapmem.Array
 	usage *ebpf.Map
 	free  []uint32
 	zero  [][]byte // a usage entry for all processors
 }
 
 func newSlots(m, usage *ebpf.Map) (*slots, error) {
-	mem, err := mapArray(m)
+	mem, err := mapmem.Map(m)
 	if err != nil {
 		return nil, err
 	}
@@ -53,11 +54,11 @@ func (s *slots) take() (slot, gen uint32, ok bool) {
 	}
 	slot = s.free[0]
 	s.free = s.free[1:]
-	gen = s.mem.load32(slot, abi.SlotLast) + 1
+	gen = s.mem.Load32(slot, abi.SlotLast) + 1
 	if gen == 0 {
 		gen = 1
 	}
-	s.mem.store32(slot, abi.SlotLast, gen)
+	s.mem.Store32(slot, abi.SlotLast, gen)
 	return slot, gen, true
 }
 
@@ -237,8 +238,8 @@ func (r *Relay) register(s *Session) (err error) {
 	if d := s.desc.Idle; d > 0 {
 		s.idle = now.Add(d)
 	}
-	r.slots.mem.store64(s.slot, abi.SlotDeadline, s.deadline())
-	r.slots.mem.store32(s.slot, abi.SlotGen, s.gen)
+	r.slots.mem.Store64(s.slot, abi.SlotDeadline, s.deadline())
+	r.slots.mem.Store32(s.slot, abi.SlotGen, s.gen)
 	r.enter(s)
 	return nil
 }
@@ -337,8 +338,8 @@ func (r *Relay) end(s *Session, cause error) error {
 	if s.over {
 		return nil
 	}
-	r.slots.mem.store32(s.slot, abi.SlotGen, 0)
-	r.slots.mem.store64(s.slot, abi.SlotDeadline, 0)
+	r.slots.mem.Store32(s.slot, abi.SlotGen, 0)
+	r.slots.mem.Store64(s.slot, abi.SlotDeadline, 0)
 	var err error
 	for _, row := range s.rows {
 		err = errors.Join(err, r.remove(row))
@@ -444,7 +445,7 @@ func (s *Session) eachUsage(visit func([]byte)) error {
 	if err != nil {
 		return fmt.Errorf("%v: read its counters: %w", s, err)
 	}
-	size := align8(int(s.relay.slots.usage.ValueSize()))
+	size := mapmem.Stride(int(s.relay.slots.usage.ValueSize()))
 	for ; len(buf) >= size; buf = buf[size:] {
 		visit(buf)
 	}

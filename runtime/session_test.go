@@ -75,7 +75,7 @@ func TestSlotIsReusedWithAnotherGeneration(t *testing.T) {
 func TestGenerationWraps(t *testing.T) {
 	r := load(t, Options{})
 	for i := range uint32(8) {
-		r.slots.mem.store32(i, abi.SlotLast, 1<<32-1)
+		r.slots.mem.Store32(i, abi.SlotLast, 1<<32-1)
 	}
 	s := open(t, r, 1)
 	if s.gen != 1 || run(t, r, packet(1)) != forwarded {
@@ -276,7 +276,7 @@ func TestLifetime(t *testing.T) {
 func TestKernelKeepsDeadline(t *testing.T) {
 	r := timed(t, time.Hour, 0)
 	s := open(t, r, 1)
-	r.slots.mem.store64(s.slot, abi.SlotDeadline, r.clock.now()+r.clock.jiffies(50*time.Millisecond))
+	r.slots.mem.Store64(s.slot, abi.SlotDeadline, r.clock.now()+r.clock.jiffies(50*time.Millisecond))
 	until(t, 10*time.Second, "packets go up", func() bool { return run(t, r, packet(1)) == goesUp })
 	if s.Err() != nil {
 		t.Error("user space ended it")

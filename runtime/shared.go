@@ -2,85 +2,19 @@ package runtime
 
 import (
 	"fmt"
-	"os"
-	goruntime "runtime"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
+
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
-
-// mapping is the memory of an array map that kernel and user space both see. It stays mapped until nothing refers to
-// it, so a Counter that outlives its relay is harmless.
-type mapping struct {
-	mem    []byte
-	stride int
-}
-
-func mapArray(m *ebpf.Map) (*mapping, error) {
-	stride := align8(int(m.ValueSize()))
-	page := os.Getpagesize()
-	size := (stride*int(m.MaxEntries()) + page - 1) / page * page
-	mem, err := unix.Mmap(m.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map the memory of %v: %w", m, err)
-	}
-	mp := &mapping{mem: mem, stride: stride}
-	goruntime.AddCleanup(mp, func(mem []byte) { _ = unix.Munmap(mem) }, mem)
-	return mp, nil
-}
-
-// word64 is the aligned 64-bit word at byte off of entry i.
-func (m *mapping) word64(i uint32, off int) *uint64 {
-	return (*uint64)(unsafe.Pointer(&m.mem[int(i)*m.stride+off]))
-}
-
-func (m *mapping) word32(i uint32, off int) *uint32 {
-	return (*uint32)(unsafe.Pointer(&m.mem[int(i)*m.stride+off]))
-}
-
-// Each access keeps the mapping alive until it is done: the memory is not the collector's, so a pointer into it is no
-// reference.
-
-func (m *mapping) load64(i uint32, off int) uint64 {
-	defer goruntime.KeepAlive(m)
-	return atomic.LoadUint64(m.word64(i, off))
-}
-
-func (m *mapping) store64(i uint32, off int, v uint64) {
-	atomic.StoreUint64(m.word64(i, off), v)
-	goruntime.KeepAlive(m)
-}
-
-func (m *mapping) add64(i uint32, off int, v uint64) uint64 {
-	defer goruntime.KeepAlive(m)
-	return atomic.AddUint64(m.word64(i, off), v)
-}
-
-func (m *mapping) swap64(i uint32, off int, old, new uint64) bool {
-	defer goruntime.KeepAlive(m)
-	return atomic.CompareAndSwapUint64(m.word64(i, off), old, new)
-}
-
-func (m *mapping) load32(i uint32, off int) uint32 {
-	defer goruntime.KeepAlive(m)
-	return atomic.LoadUint32(m.word32(i, off))
-}
-
-func (m *mapping) store32(i uint32, off int, v uint32) {
-	atomic.StoreUint32(m.word32(i, off), v)
-	goruntime.KeepAlive(m)
-}
-
-func align8(n int) int { return (n + 7) &^ 7 }
 
 // A Counter is a 64-bit number in memory that the kernel's programs and user space both work on, without translation
 // and without losing an update. It belongs to a member of a row; when the row is deleted or the relay closed, it reads
 // 0 and changes nothing.
 type Counter struct {
-	mem   *mapping
+	mem   *mapmem.Array
 	index uint32
 	gone  atomic.Bool
 }
@@ -90,7 +24,7 @@ func (c *Counter) Add(n uint64) uint64 {
 	if c == nil || c.gone.Load() {
 		return 0
 	}
-	return c.mem.add64(c.index, 0, n)
+	return c.mem.Add64(c.index, 0, n)
 }
 
 // Load returns the value.
@@ -98,13 +32,13 @@ func (c *Counter) Load() uint64 {
 	if c == nil || c.gone.Load() {
 		return 0
 	}
-	return c.mem.load64(c.index, 0)
+	return c.mem.Load64(c.index, 0)
 }
 
 // Store sets the value. Where the kernel counts at the same time, use Add.
 func (c *Counter) Store(n uint64) {
 	if c != nil && !c.gone.Load() {
-		c.mem.store64(c.index, 0, n)
+		c.mem.Store64(c.index, 0, n)
 	}
 }
 
@@ -115,12 +49,12 @@ func (c *Counter) Alloc(step uint64) (n uint64, ok bool) {
 	if c == nil || c.gone.Load() {
 		return 0, false
 	}
-	return c.mem.add64(c.index, 0, step) - step, true
+	return c.mem.Add64(c.index, 0, step) - step, true
 }
 
 // CompareAndSwap sets the value to new if it is old, and says whether it did.
 func (c *Counter) CompareAndSwap(old, new uint64) bool {
-	return c != nil && !c.gone.Load() && c.mem.swap64(c.index, 0, old, new)
+	return c != nil && !c.gone.Load() && c.mem.CompareAndSwap64(c.index, 0, old, new)
 }
 
 // String formats the value.
@@ -130,13 +64,13 @@ func (c *Counter) String() string { return fmt.Sprint(c.Load()) }
 // that a packet or a caller that still holds one is unlikely to meet its next owner.
 type counters struct {
 	mu   sync.Mutex
-	mem  *mapping
+	mem  *mapmem.Array
 	free []uint32
 	all  []*Counter // by index; nil: free
 }
 
 func newCounters(m *ebpf.Map) (*counters, error) {
-	mem, err := mapArray(m)
+	mem, err := mapmem.Map(m)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +91,7 @@ func (c *counters) alloc(first uint64) *Counter {
 	}
 	i := c.free[0]
 	c.free = c.free[1:]
-	c.mem.store64(i, 0, first)
+	c.mem.Store64(i, 0, first)
 	c.all[i] = &Counter{mem: c.mem, index: i}
 	return c.all[i]
 }

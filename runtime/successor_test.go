@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
 // manyFlows is how many sessions the relay has that is taken over under load.
@@ -336,14 +337,14 @@ func TestSuccessorLosesNothing(t *testing.T) {
 	}
 }
 
-func pinnedLease(t *testing.T, pins string) *mapping {
+func pinnedLease(t *testing.T, pins string) *mapmem.Array {
 	t.Helper()
 	m, err := ebpf.LoadPinnedMap(filepath.Join(pins, "live", abi.MapLease), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	mem, err := mapArray(m)
+	mem, err := mapmem.Map(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +360,7 @@ func TestFailedAdoption(t *testing.T) {
 		t.Fatal(err)
 	}
 	lease := pinnedLease(t, pins)
-	was := lease.load64(0, abi.LeaseDeadline)
+	was := lease.Load64(0, abi.LeaseDeadline)
 	bad := filepath.Join(pins, "live", linkPrefix+"fwd_1")
 	if err := os.Mkdir(bad, 0o700); err != nil { // what isn't a link can't be adopted, and that comes last
 		t.Fatal(err)
@@ -368,7 +369,7 @@ func TestFailedAdoption(t *testing.T) {
 	if _, err := Load(flowDesc(), build(t), opt); err == nil || !strings.Contains(err.Error(), "adopt "+pins) {
 		t.Fatalf("adopted: %v", err)
 	}
-	if now := lease.load64(0, abi.LeaseDeadline); now != was {
+	if now := lease.Load64(0, abi.LeaseDeadline); now != was {
 		t.Errorf("the lease ends at %d, and ended at %d before", now, was)
 	}
 	// One with another layout never took it.
@@ -378,20 +379,20 @@ func TestFailedAdoption(t *testing.T) {
 	if _, err := Load(other, build(t), opt); !errors.As(err, &le) {
 		t.Fatalf("adopted: %v", err)
 	}
-	if now := lease.load64(0, abi.LeaseDeadline); now != was {
+	if now := lease.Load64(0, abi.LeaseDeadline); now != was {
 		t.Errorf("the lease ends at %d, and ended at %d before", now, was)
 	}
 	if err := os.Remove(bad); err != nil {
 		t.Fatal(err)
 	}
 	next := load(t, Options{PinPath: pins})
-	if run(t, next, packet(1)) != forwarded || next.lease.load64(0, abi.LeaseDeadline) == was {
+	if run(t, next, packet(1)) != forwarded || next.lease.Load64(0, abi.LeaseDeadline) == was {
 		t.Error("the session is gone, or its lease")
 	}
 	// A lease that somebody else has renewed meanwhile is theirs.
 	failed := &Relay{lease: next.lease, leaseTaken: true, leaseMine: 1, leaseWas: 0}
 	failed.returnLease()
-	if next.lease.load64(0, abi.LeaseDeadline) == 0 {
+	if next.lease.Load64(0, abi.LeaseDeadline) == 0 {
 		t.Error("the lease of a living relay was taken away")
 	}
 }
@@ -420,7 +421,7 @@ func TestAdoptedHops(t *testing.T) {
 			t.Fatal(err)
 		}
 		if long {
-			pinnedLease(t, pins).store64(0, abi.LeaseDeadline, 1)
+			pinnedLease(t, pins).Store64(0, abi.LeaseDeadline, 1)
 		}
 		next := b.load(t, Options{PinPath: pins})
 		follows := func() bool {

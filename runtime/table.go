@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
+	"github.com/fastrelay/fastrelay-gen/runtime/internal/mapmem"
 )
 
 // A Table is kernel state that user space reads and, unless it holds the rows of sessions, writes. Keys and values are
@@ -143,7 +144,7 @@ func (t *Table) GetPerCPU(key []any) ([][]any, error) {
 	var out [][]any
 	for range t.cpus {
 		out = append(out, decodeMembers(t.desc.Value, b, t.relay.state))
-		b = b[min(len(b), align8(t.desc.ValueSize)):]
+		b = b[min(len(b), mapmem.Stride(t.desc.ValueSize)):]
 	}
 	return out, nil
 }
@@ -290,7 +291,7 @@ func (t *Table) encodeKey(key []any) ([]byte, error) {
 func (t *Table) decodeValue(b []byte) []any {
 	if t.cpus > 1 {
 		sum := append([]byte(nil), b[:t.desc.ValueSize]...)
-		stride := align8(t.desc.ValueSize)
+		stride := mapmem.Stride(t.desc.ValueSize)
 		for cpu := 1; cpu < t.cpus; cpu++ {
 			for _, m := range t.desc.Value {
 				if m.Kind == abi.KindUint && !m.Hidden {
@@ -309,11 +310,11 @@ func (t *Table) decodeValue(b []byte) []any {
 func (t *Table) changing() (done func()) {
 	lease := t.relay.lease
 	if t.desc.Kind != abi.TableArray {
-		lease.add64(0, abi.LeaseChanges, 1)
+		lease.Add64(0, abi.LeaseChanges, 1)
 		return func() {}
 	}
-	lease.add64(0, abi.LeaseStoring, 1)
-	return func() { lease.add64(0, abi.LeaseStoring, 1) }
+	lease.Add64(0, abi.LeaseStoring, 1)
+	return func() { lease.Add64(0, abi.LeaseStoring, 1) }
 }
 
 // remove deletes a row.
