@@ -16,7 +16,9 @@ func (c *compiler) kernel() {
 		if slices.ContainsFunc(c.plan.Needs, func(n ir.Need) bool { return n.Pos == pos && n.What == what }) {
 			return
 		}
-		c.plan.Needs = append(c.plan.Needs, ir.Need{Version: ir.Version{Major: major, Minor: minor}, What: what, Pos: pos})
+		c.plan.Needs = append(c.plan.Needs, ir.Need{
+			Version: ir.Version{Major: major, Minor: minor}, What: what, Pos: pos,
+		})
 	}
 	need(5, 10, "the oldest kernel that the runtime supports", c.plan.Pos)
 	const atomics = "atomic operations that return a value"
@@ -52,7 +54,8 @@ func (c *compiler) kernel() {
 	floor := ir.Version{Major: k.Major, Minor: k.Minor}
 	for _, n := range c.plan.Needs {
 		if less(floor, n.Version) {
-			d := c.diags.Add(codeKernel, n.Pos, "the spec demands Linux %d.%d, but this needs %d.%d: %s", k.Major, k.Minor, n.Version.Major, n.Version.Minor, n.What)
+			d := c.diags.Add(codeKernel, n.Pos, "the spec demands Linux %d.%d, but this needs %d.%d: %s", k.Major,
+				k.Minor, n.Version.Major, n.Version.Minor, n.What)
 			d.WithRelated(k.Pos, "demanded here")
 			return
 		}

@@ -6,7 +6,8 @@ var (
 	codeUnknownName = diag.Define("FR0201", "unknown name",
 		"A name in an expression, a key, a stack or an action is not declared. Names are those of headers in\n"+
 			"the stack (or what the stack calls them), of their fields and parts, of lookups, and `setting.NAME`.",
-		`lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.chanel"]`, `lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"]`)
+		`lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.chanel"]`,
+		`lookup: ch: by_channel: ["udp.src", "udp.dst", "channel_data.number"]`)
 	codeType = diag.Define("FR0202", "types don't match",
 		"A value is used where another type is required: an integer for an address, a condition for an\n"+
 			"integer, an endpoint for a port.",
@@ -16,12 +17,15 @@ var (
 			"wider, as a key or an identifier requires; or make the value provably small. For a number that may\n"+
 			"wrap around, such as a sequence number with an offset, use low(x, n), the n lowest bits of x. Never\n"+
 			"use it for a key: flow 65543 would become flow 7.",
-		"headers: tag: fields: [{name: \"id\", bits: 32}]\ntables: flows: {key: id: \"u16\", value: peer: \"endpoint\"} // looked up by tag.id",
-		"headers: tag: fields: [{name: \"id\", bits: 32}]\ntables: flows: {key: id: \"u32\", value: peer: \"endpoint\"} // looked up by tag.id")
+		"headers: tag: fields: [{name: \"id\", bits: 32}]\ntables: flows: {key: id: \"u16\", value: peer: "+
+			"\"endpoint\"} // looked up by tag.id",
+		"headers: tag: fields: [{name: \"id\", bits: 32}]\ntables: flows: {key: id: \"u32\", value: peer: "+
+			"\"endpoint\"} // looked up by tag.id")
 	codeBadType = diag.Define("FR0204", "unknown or unsuitable type",
 		"Types are u1 to u64, bool, bytesN, mac, ip, endpoint, prefix, next_hop, counter, credit, credits,\n"+
 			"bucket, buckets, translation. Some of them can't be used in a key, a setting or a session.",
-		`tables: ways: {key: dst: "prefix", value: way: "next_hop"}`, `tables: ways: {key: dst: "ip", value: way: "next_hop"}`)
+		`tables: ways: {key: dst: "prefix", value: way: "next_hop"}`,
+		`tables: ways: {key: dst: "ip", value: way: "next_hop"}`)
 	codeTable = diag.Define("FR0205", "invalid table",
 		"A table's kind, key and value must match: an lpm table has one key of type prefix, an array one key\n"+
 			"of an integer type, and rows of sessions are in tables of their own.",
@@ -52,25 +56,30 @@ var (
 	codePush = diag.Define("FR0212", "a header that can't be pushed or popped here",
 		"A pushed header needs a value for each field that is not computed; a popped header has to be in the\n"+
 			"stack; each remaining header must be allowed after the one before it.",
-		`do: [{push: channel_data: {}}, {send: {from: "ch.server", to: "ch.client"}}]`, `do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}]`)
+		`do: [{push: channel_data: {}}, {send: {from: "ch.server", to: "ch.client"}}]`,
+		`do: [{push: channel_data: number: "ch.number"}, {send: {from: "ch.server", to: "ch.client"}}]`)
 	codeResize = diag.Define("FR0213", "the packet can't be resized safely here",
 		"A packet can be resized only where a partial checksum of the kernel remains correct: after IP, and\n"+
 			"after a transport header whose checksum the spec declares. A header of variable length can't be\n"+
 			"moved.",
-		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: \"size\", max: 16}]\nprograms: p: do: [{pop: \"first\"}, \"pass\"] // \"second\" would have to move",
-		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: 16}]\nprograms: p: do: [{pop: \"first\"}, \"pass\"]")
+		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: \"size\", max: 16}]\n"+
+			"programs: p: do: [{pop: \"first\"}, \"pass\"] // \"second\" would have to move",
+		"headers: second: fields: [{name: \"size\", bits: 8}, {name: \"data\", bytes: 16}]\nprograms: p: do: [{pop: "+
+			"\"first\"}, \"pass\"]")
 	codeSend = diag.Define("FR0214", "a packet that can't be sent this way",
 		"`send` needs a network header in the stack, and either `to` (with `from`) or `via`. from and to are\n"+
 			"endpoints or addresses; via is a next hop in a row.",
 		`do: [{send: {from: "ch.relayed"}}]`, `do: [{send: {from: "ch.relayed", to: "ch.peer"}}]`)
 	codeKernel = diag.Define("FR0215", "needs a newer kernel",
-		"The spec names an oldest kernel (`kernel`), and uses a construct that needs a newer one.", `kernel: "5.4"`, `kernel: "5.10"`)
+		"The spec names an oldest kernel (`kernel`), and uses a construct that needs a newer one.", `kernel: "5.4"`,
+		`kernel: "5.10"`)
 	codeHeader = diag.Define("FR0216", "invalid layout of a header",
 		"The fields of a header must add up to whole bytes. Bytes, varints and little-endian integers are\n"+
 			"aligned to bytes, expressions use earlier fields only, and a checksum has 16 bits.",
 		`fields: [{name: "a", bits: 4}]`, `fields: [{name: "a", bits: 4}, {name: "b", bits: 4}]`)
 	codeConstraint = diag.Define("FR0217", "a constraint that is never true",
-		"The values of a match or `is` must be values that the field can have.", `match: "ip.hop_limit": 300`, `match: "ip.hop_limit": <=30`)
+		"The values of a match or `is` must be values that the field can have.", `match: "ip.hop_limit": 300`,
+		`match: "ip.hop_limit": <=30`)
 	codeDivide = diag.Define("FR0218", "division or shift by a variable",
 		"The divisor of / and % is a constant other than 0; the right side of << and >> is a constant below\n"+
 			"64.", `when: "udp.length / ch.n > 3"`, `when: "udp.length > 3 * ch.n"`)
@@ -84,7 +93,8 @@ var (
 			"position or size.",
 		`do: [{set: "msg.id": 3}, "pass"] // id has a condition`, `do: [{set: "msg.kind": 3}, "pass"]`)
 	codeUnused = diag.Define("FR0221", "never used",
-		"A rule after one without conditions never runs.", `rules: [{do: ["pass"]}, {do: [{drop: "late"}]}]`, `rules: [{do: ["pass"]}]`)
+		"A rule after one without conditions never runs.", `rules: [{do: ["pass"]}, {do: [{drop: "late"}]}]`,
+		`rules: [{do: ["pass"]}]`)
 	codeFanOut = diag.Define("FR0222", "invalid fan-out",
 		"A fan-out sends copies of a packet that itself continues unmodified: it runs at tc/ingress, ends its\n"+
 			"rule, and nothing in the rule changes the packet. Copies are rewritten in place, so headers are\n"+
@@ -104,11 +114,13 @@ var (
 		"alloc takes a number from a counter of a row; translate finds or makes one in a translation of a\n"+
 			"row. Both are allowed in values of let, set, push, mark and emit. Conditions have no side effects,\n"+
 			"so they can't use them.",
-		`when: "alloc(r.next) > 5"`, `do: [{let: number: "alloc(r.next)"}, {set: "short.number": "low(number, 32)"}, "pass"]`)
+		`when: "alloc(r.next) > 5"`,
+		`do: [{let: number: "alloc(r.next)"}, {set: "short.number": "low(number, 32)"}, "pass"]`)
 	codePriority = diag.Define("FR0226", "no such priority",
 		"`priority` is the level that the spec declares (`priority: {levels, from}`); 0 is the most urgent.\n"+
 			"Types with one value for each level need the declaration, too.",
-		"programs: p: when: \"priority > 2\" // and no declaration", "priority: {levels: 8, from: \"ip.dscp >> 3\"}\nprograms: p: when: \"priority > 2\"")
+		"programs: p: when: \"priority > 2\" // and no declaration", "priority: {levels: 8, from: \"ip.dscp >> 3\"}\n"+
+			"programs: p: when: \"priority > 2\"")
 	codeElements = diag.Define("FR0227", "no list of elements",
 		"has(HEADER.LIST, ID) and element(HEADER.LIST, ID, N) search a field with `elements` for an\n"+
 			"identifier, which must not come from a table; N is a constant from 0 to 7.",
@@ -116,7 +128,8 @@ var (
 	codeNotUsed = diag.Define("FR0240", "declared and not used",
 		"A warning: the spec declares a header, a setting, a table, a group or an event that no program uses.\n"+
 			"The relay is built without it. `vet --strict` treats warnings as errors.",
-		`settings: {port: {type: "u16", default: 7000}, prot: {type: "u16", default: 7001}}`, `settings: port: {type: "u16", default: 7000}`)
+		`settings: {port: {type: "u16", default: 7000}, prot: {type: "u16", default: 7001}}`,
+		`settings: port: {type: "u16", default: 7000}`)
 	codeNothing = diag.Define("FR0241", "a relay that does nothing",
 		"A warning: the spec has no programs, and a relay without programs processes no packets. `vet\n"+
 			"--strict` treats warnings as errors.",

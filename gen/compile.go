@@ -1,5 +1,5 @@
-// Package gen is the compiler: it turns a typed spec into the plan. Compile is pure; its passes run in this order, one file
-// each:
+// Package gen is the compiler: it turns a typed spec into the plan. Compile is pure; its passes run in this order, one
+// file each:
 //
 //	state.go    settings, tables and sessions: types, layouts, hidden members
 //	groups.go   groups of receivers, events, and what spends credits
@@ -14,8 +14,8 @@
 //	check.go    what the plan needs of a kernel, and the invariants of its shape
 //	unused.go   warnings: what is declared and not used
 //
-// A pass that finds a mistake in the spec reports it and goes on with the next independent piece, so that a person sees all
-// mistakes at once.
+// A pass that finds a mistake in the spec reports it and goes on with the next independent piece, so that a person sees
+// all mistakes at once.
 package gen
 
 import (

@@ -92,7 +92,8 @@ func (s *scope) effectful(e *spec.Expr) bool {
 		return true
 	}
 	s.fail(codeDraw, e.Pos, "%s can't stand here", e.Fn.Value).
-		WithHint("give its value a name in front: {let: number: \"%s(…)\"}; it stands in values of let, set, push, mark and emit, and not where it may be left out", e.Fn.Value)
+		WithHint("give its value a name in front: {let: number: \"%s(…)\"}; it stands in values of let, set, push, "+
+			"mark and emit, and not where it may be left out", e.Fn.Value)
 	return false
 }
 
@@ -106,7 +107,8 @@ func (s *scope) alloc(e *spec.Expr) (val, bool) {
 		return v, false
 	}
 	if !v.counter {
-		s.fail(codeType, e.Args[0].Pos, "this is %s, where a counter is wanted", v.t.What()).WithHint("declare the value with type \"counter\"")
+		s.fail(codeType, e.Args[0].Pos, "this is %s, where a counter is wanted", v.t.What()).
+			WithHint("declare the value with type \"counter\"")
 		return val{}, false
 	}
 	d := &ir.Draw{Var: s.newVar(v.member.Name, ir.UintType(64), 0), Row: v.row, Member: v.member, Step: 1, Pos: e.Pos}
@@ -140,7 +142,8 @@ func (s *scope) translate(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if table.t.Kind != ir.Translation {
-		s.fail(codeType, e.Args[0].Pos, "this is %s, where a translation is wanted", table.t.What()).WithHint("declare the value with type \"translation\"")
+		s.fail(codeType, e.Args[0].Pos, "this is %s, where a translation is wanted", table.t.What()).
+			WithHint("declare the value with type \"translation\"")
 		return val{}, false
 	}
 	if len(own.late) > 0 {
@@ -148,7 +151,8 @@ func (s *scope) translate(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if reads(key.x, outer.drawnVars) || reads(value.x, outer.drawnVars) {
-		s.fail(codeDraw, e.Pos, "a translation is made before numbers are drawn for the packet").WithHint("draw the number inside: translate(…, …, alloc(…))")
+		s.fail(codeDraw, e.Pos, "a translation is made before numbers are drawn for the packet").
+			WithHint("draw the number inside: translate(…, …, alloc(…))")
 		return val{}, false
 	}
 	out := s.newVar(table.member.Name, ir.UintType(64), 0)

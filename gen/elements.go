@@ -120,7 +120,8 @@ func (s *scope) searched(e *spec.Expr) (*list, bool) {
 	if s.elements(e.Args[0]) == nil {
 		s.fail(codeElements, e.Args[0].Pos, "this is no field with elements")
 	} else if _, ok := s.integer(e.Args[1]); ok {
-		s.fail(codeElements, e.Args[1].Pos, "the identifier can't come from a table or a name: lists are searched before tables")
+		s.fail(codeElements, e.Args[1].Pos, "the identifier can't come from a table or a name: lists are searched "+
+			"before tables")
 	}
 	return nil, false
 }

@@ -73,7 +73,8 @@ func (s *scope) cond(e *spec.Expr) (ir.Expr, bool) {
 		return nil, false
 	}
 	if v.t.Kind != ir.Bool {
-		s.fail(codeType, e.Pos, "this is %s, where a condition is wanted", v.t.What()).WithHint("compare it with something: … != 0")
+		s.fail(codeType, e.Pos, "this is %s, where a condition is wanted", v.t.What()).
+			WithHint("compare it with something: … != 0")
 		return nil, false
 	}
 	return v.x, true
@@ -118,10 +119,12 @@ func (s *scope) value(e *spec.Expr) (val, bool) {
 		return val{t: ir.BoolType, x: not(x), pos: e.Pos}, true
 	case spec.OpInv:
 		v, ok := s.integer(e.Args[0])
-		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Xor, v.x, num(^uint64(0))) }), max: ^uint64(0), pos: e.Pos, wraps: true}, ok
+		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Xor, v.x, num(^uint64(0))) }),
+			max: ^uint64(0), pos: e.Pos, wraps: true}, ok
 	case spec.OpNeg:
 		v, ok := s.integer(e.Args[0])
-		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Sub, num(0), v.x) }), max: ^uint64(0), pos: e.Pos, wraps: true}, ok
+		return val{t: ir.UintType(64), x: orNil(ok, func() ir.Expr { return bin(ir.Sub, num(0), v.x) }),
+			max: ^uint64(0), pos: e.Pos, wraps: true}, ok
 	case spec.OpLand, spec.OpLor:
 		return s.logical(e)
 	}
@@ -176,7 +179,8 @@ func known(e *spec.Expr, s *scope, truth bool, facts map[*ir.Row]bool) {
 }
 
 var binOps = map[spec.ExprOp]ir.BinOp{
-	spec.OpMul: ir.Mul, spec.OpDiv: ir.Div, spec.OpRem: ir.Rem, spec.OpShl: ir.Shl, spec.OpShr: ir.Shr, spec.OpAnd: ir.And,
+	spec.OpMul: ir.Mul, spec.OpDiv: ir.Div, spec.OpRem: ir.Rem, spec.OpShl: ir.Shl, spec.OpShr: ir.Shr,
+	spec.OpAnd: ir.And,
 	spec.OpAdd: ir.Add, spec.OpSub: ir.Sub, spec.OpOr: ir.Or, spec.OpXor: ir.Xor, spec.OpEq: ir.Eq, spec.OpNe: ir.Ne,
 	spec.OpLt: ir.Lt, spec.OpLe: ir.Le, spec.OpGt: ir.Gt, spec.OpGe: ir.Ge,
 }
@@ -191,7 +195,8 @@ func (s *scope) binary(e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if e.Op == spec.OpAndNot {
-		return val{t: ir.UintType(64), x: bin(ir.And, x.x, bin(ir.Xor, y.x, num(^uint64(0)))), max: x.max, pos: e.Pos}, true
+		return val{t: ir.UintType(64), x: bin(ir.And, x.x, bin(ir.Xor, y.x, num(^uint64(0)))), max: x.max, pos: e.Pos},
+			true
 	}
 	op := binOps[e.Op]
 	c, fixed := constant(y.x)
@@ -211,7 +216,8 @@ func (s *scope) binary(e *spec.Expr) (val, bool) {
 		return val{t: ir.BoolType, x: bin(op, x.x, y.x), pos: e.Pos}, true
 	}
 	wraps := op == ir.Add || op == ir.Sub || op == ir.Mul || op == ir.Shl || x.wraps || y.wraps
-	return val{t: ir.UintType(64), x: bin(op, x.x, y.x), max: upper(op, x.max, y.max, c), pos: e.Pos, wraps: wraps}, true
+	return val{t: ir.UintType(64), x: bin(op, x.x, y.x), max: upper(op, x.max, y.max, c), pos: e.Pos, wraps: wraps},
+		true
 }
 
 // upper returns an upper bound of an operation on values up to a and b; c is the right side where it is constant.

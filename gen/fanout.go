@@ -26,13 +26,15 @@ func (w *rewriter) fanOut(a *spec.Action, r *spec.Rule, state []ir.Stmt) {
 		bad("a fan-out inside a fan-out")
 		return
 	case w.src.Hook != "tc/ingress":
-		w.fail(codeFanOut, a.Pos, "fan_out runs at tc/ingress only: copies that leave would come by here again").WithRelated(w.src.HookPos, "the program's hook")
+		w.fail(codeFanOut, a.Pos, "fan_out runs at tc/ingress only: copies that leave would come by here again").
+			WithRelated(w.src.HookPos, "the program's hook")
 		return
 	}
 	for _, b := range r.Do {
 		switch b.Kind {
 		case spec.ActSet, spec.ActPush, spec.ActPop, spec.ActMark:
-			w.fail(codeFanOut, b.Pos, "%s has no effect here: the packet that came goes on as it came", b.Kind).WithHint("change the copies, in the rules of fan_out")
+			w.fail(codeFanOut, b.Pos, "%s has no effect here: the packet that came goes on as it came", b.Kind).
+				WithHint("change the copies, in the rules of fan_out")
 			return
 		}
 	}
@@ -115,7 +117,8 @@ func (w *rewriter) copy(rw *ir.Rewrite, hop *ir.HopRef, length ir.Expr, state []
 	}
 	emit(w.blk, w.guards...)
 	check := w.checkHop(hop, length, pos)
-	check.Reasons[ir.HopNeighbour] = w.went("no_neighbour", "the neighbour's link-layer address isn't resolved yet", pos)
+	check.Reasons[ir.HopNeighbour] = w.went("no_neighbour", "the neighbour's link-layer address isn't resolved yet",
+		pos)
 	emit(w.blk, check)
 	emit(w.blk, w.fx.late...)
 	out := &ir.Copy{

@@ -21,16 +21,19 @@ func (s *scope) fits(v val, width int, what, widen string, key bool) *diag.Diagn
 	}
 	need := bits.Len64(v.max)
 	if c, fixed := constant(v.x); fixed {
-		return s.fail(codeRange, v.pos, "%d doesn't fit the %d bits of %s", c, width, what).WithHint("it holds 0 to %d", maxOf(width))
+		return s.fail(codeRange, v.pos, "%d doesn't fit the %d bits of %s", c, width, what).
+			WithHint("it holds 0 to %d", maxOf(width))
 	}
 	hint := widen
 	if widen == "" {
-		hint = fmt.Sprintf("it can't be made wider: give it a value that always fits, such as a part of this one: … >> %d", need-width)
+		hint = fmt.Sprintf("it can't be made wider: give it a value that always fits, such as a part of this one: … "+
+			">> %d", need-width)
 	}
 	if v.wraps && !key {
 		hint += fmt.Sprintf("\na number that may wrap around: low(…, %d)", width)
 	}
-	return s.fail(codeRange, v.pos, "the value may be up to %d, but %s has %d bits", v.max, what, width).WithHint("%s", hint)
+	return s.fail(codeRange, v.pos, "the value may be up to %d, but %s has %d bits", v.max, what, width).
+		WithHint("%s", hint)
 }
 
 // fitsField is fits for a field of a header, which a message calls name.

@@ -50,7 +50,8 @@ func (s *scope) call(e *spec.Expr) (val, bool) {
 			continue
 		}
 		if n := len(e.Args); n < f.min || n > f.max {
-			s.fail(codeType, e.Pos, "%s has %s, not %d: %s", f.name, arguments(f.min, f.max), n, strings.Join(f.forms, ", "))
+			s.fail(codeType, e.Pos, "%s has %s, not %d: %s", f.name, arguments(f.min, f.max), n,
+				strings.Join(f.forms, ", "))
 			return val{}, false
 		}
 		return f.lower(s, e)
@@ -95,9 +96,15 @@ func (s *scope) length(call *spec.Expr) (val, bool) {
 		if in, _ := s.find(e.Path[0].Value); in != nil {
 			switch {
 			case len(e.Path) == 1:
-				return val{t: ir.UintType(64), x: bin(ir.Sub, in.inner0(), offExpr(in.off)), max: in.most(in.inner0(), in.off), pos: e.Pos}, true
+				return val{
+					t: ir.UintType(64), x: bin(ir.Sub, in.inner0(), offExpr(in.off)), max: in.most(in.inner0(), in.off),
+					pos: e.Pos,
+				}, true
 			case len(e.Path) == 2 && e.Path[1].Value == "payload" && in.fields["payload"] == nil:
-				return val{t: ir.UintType(64), x: bin(ir.Sub, in.payload, offExpr(in.end)), max: in.most(in.payload, in.end), pos: e.Pos}, true
+				return val{
+					t: ir.UintType(64), x: bin(ir.Sub, in.payload, offExpr(in.end)), max: in.most(in.payload, in.end),
+					pos: e.Pos,
+				}, true
 			}
 		}
 	}
@@ -179,5 +186,6 @@ func (s *scope) pick(e *spec.Expr) (val, bool) {
 	if t.Kind == ir.Uint {
 		t = ir.UintType(64)
 	}
-	return val{t: t, x: &ir.Pick{If: cond, Then: x.x, Else: y.x}, max: max(x.max, y.max), pos: e.Pos, wraps: x.wraps || y.wraps}, true
+	return val{t: t, x: &ir.Pick{If: cond, Then: x.x, Else: y.x}, max: max(x.max, y.max), pos: e.Pos,
+		wraps: x.wraps || y.wraps}, true
 }

@@ -24,7 +24,9 @@ const (
 const receiver = "r"
 
 func (c *compiler) group(g *spec.Group) {
-	out := &ir.Group{Name: g.Name.Value, Max: g.Max, Rows: g.Rows, Size: g.Size, Base: max(1, c.plan.Receivers), Pos: g.Name.Pos}
+	out := &ir.Group{
+		Name: g.Name.Value, Max: g.Max, Rows: g.Rows, Size: g.Size, Base: max(1, c.plan.Receivers), Pos: g.Name.Pos,
+	}
 	for _, d := range []struct {
 		n    *int
 		word int
@@ -37,7 +39,8 @@ func (c *compiler) group(g *spec.Group) {
 		out.Rows = out.Max
 	}
 	if out.Rows < out.Max {
-		c.diags.Add(codeTable, out.Pos, "group %q has room for %d receivers in all, but one group may have %d", out.Name, out.Rows, out.Max)
+		c.diags.Add(codeTable, out.Pos, "group %q has room for %d receivers in all, but one group may have %d",
+			out.Name, out.Rows, out.Max)
 		return
 	}
 	errors := c.diags.Len()
@@ -51,7 +54,9 @@ func (c *compiler) group(g *spec.Group) {
 		return
 	}
 	index := ir.Struct{Members: []*ir.Member{{Name: "row", Type: ir.UintType(32), Pos: out.Pos}}, Size: 4}
-	out.Receivers = &ir.Table{Name: out.Name, Kind: "receivers", Size: out.Rows + out.Max, Key: index, Value: value, Pos: out.Pos}
+	out.Receivers = &ir.Table{
+		Name: out.Name, Kind: "receivers", Size: out.Rows + out.Max, Key: index, Value: value, Pos: out.Pos,
+	}
 	c.plan.Receivers = out.Base + out.Rows
 	c.fanOuts[out.Name] = out
 	c.plan.Groups = append(c.plan.Groups, out)
@@ -105,7 +110,8 @@ func (w *rewriter) emit(a *spec.Action) {
 			for _, m := range e.Fields.Members {
 				names = append(names, m.Name)
 			}
-			suggest(w.fail(codeUnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name), name, names).WithRelated(e.Pos, "the event is declared here")
+			suggest(w.fail(codeUnknownName, as.Target.Pos, "event %q has no field %q", e.Name, name), name, names).
+				WithRelated(e.Pos, "the event is declared here")
 			continue
 		}
 		given[name] = true
@@ -120,7 +126,8 @@ func (w *rewriter) emit(a *spec.Action) {
 	}
 	for _, m := range e.Fields.Members {
 		if !given[m.Name] {
-			w.fail(codeEvent, a.Pos, "field %q of event %q has no value", m.Name, e.Name).WithRelated(m.Pos, "the field is declared here")
+			w.fail(codeEvent, a.Pos, "field %q of event %q has no value", m.Name, e.Name).
+				WithRelated(m.Pos, "the field is declared here")
 		}
 	}
 	w.fx.Emits = append(w.fx.Emits, out)
@@ -137,16 +144,19 @@ func (w *rewriter) admit(a *spec.Action) {
 		return
 	}
 	if v.t.Kind != ir.Credit && v.t.Kind != ir.Bucket {
-		w.fail(codeAdmit, e.Pos, "this is %s, where a credit is wanted", v.t.What()).WithHint("declare the value with type \"credit\" or \"bucket\"")
+		w.fail(codeAdmit, e.Pos, "this is %s, where a credit is wanted", v.t.What()).
+			WithHint("declare the value with type \"credit\" or \"bucket\"")
 		return
 	}
 	out := &ir.Admit{Row: v.row, Member: v.member, Overdraft: a.Overdraft, Refused: -1, Pos: a.Pos}
 	switch {
 	case level == nil && v.t.Bits > 1:
-		w.fail(codeAdmit, e.Pos, "%q has a credit for each level of priority", v.member.Name).WithHint("say which one: %s[priority]", e.Path[0].Value+"."+v.member.Name)
+		w.fail(codeAdmit, e.Pos, "%q has a credit for each level of priority", v.member.Name).
+			WithHint("say which one: %s[priority]", e.Path[0].Value+"."+v.member.Name)
 		return
 	case level != nil && v.t.Bits == 1 && w.plan.Levels != 1:
-		w.fail(codeAdmit, level.Pos, "%q is one credit", v.member.Name).WithRelated(v.member.Pos, "for one of each level its type is \"credits\" or \"buckets\"")
+		w.fail(codeAdmit, level.Pos, "%q is one credit", v.member.Name).
+			WithRelated(v.member.Pos, "for one of each level its type is \"credits\" or \"buckets\"")
 		return
 	case level != nil:
 		l, ok := w.integer(level)
@@ -174,7 +184,9 @@ func (w *rewriter) admit(a *spec.Action) {
 		out.Floor = floor.x
 	}
 	if a.Count != nil {
-		if out.Count = w.count(&spec.Action{Kind: spec.ActCount, Counter: a.Count, By: a.By, Pos: a.Count.Pos}); out.Count == nil {
+		if out.Count = w.count(&spec.Action{
+			Kind: spec.ActCount, Counter: a.Count, By: a.By, Pos: a.Count.Pos,
+		}); out.Count == nil {
 			return
 		}
 	}

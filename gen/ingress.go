@@ -40,7 +40,8 @@ func (p *program) notOther(pos diag.Pos) ir.Stmt {
 // group lets a broadcast or multicast pass to the stack.
 func (p *program) group(blk *[]ir.Stmt, pos diag.Pos) {
 	broadcast := p.went("link_broadcast", "a link-layer broadcast", pos)
-	emit(blk, &ir.Guard{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToBroadcast)), Reason: broadcast, Pos: pos},
+	emit(blk, &ir.Guard{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToBroadcast)), Reason: broadcast,
+		Pos: pos},
 		&ir.Up{Reason: p.went("link_multicast", "a link-layer multicast", pos), Pos: pos})
 }
 
@@ -56,7 +57,9 @@ func (p *program) received(in *layer, path []*layer, blk *[]ir.Stmt) {
 		return
 	}
 	if src != nil {
-		emit(blk, &ir.Guard{Cond: &ir.Unicast{X: src.load}, Reason: p.martianSource(src.f.Name.Pos), Pos: src.f.Name.Pos})
+		emit(blk, &ir.Guard{
+			Cond: &ir.Unicast{X: src.load}, Reason: p.martianSource(src.f.Name.Pos), Pos: src.f.Name.Pos,
+		})
 		in.unicast = append(in.unicast, src)
 	}
 	pos := dst.f.Name.Pos
@@ -67,7 +70,10 @@ func (p *program) received(in *layer, path []*layer, blk *[]ir.Stmt) {
 	}
 	branch := &ir.If{Cond: &ir.Unicast{X: dst.load}, Pos: pos, Note: "a unicast destination"}
 	if p.out.L2 {
-		link := &ir.If{Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToHost)), Pos: pos, Note: "in a broadcast or multicast frame"}
+		link := &ir.If{
+			Cond: bin(ir.Ne, &ir.Meta{Kind: ir.LinkType}, num(ir.ToHost)), Pos: pos,
+			Note: "in a broadcast or multicast frame",
+		}
 		p.group(&link.Then, pos)
 		emit(&branch.Then, link)
 	}
@@ -79,7 +85,9 @@ func (p *program) received(in *layer, path []*layer, blk *[]ir.Stmt) {
 func (p *program) verified(in *layer, blk *[]ir.Stmt) {
 	for _, pl := range in.order {
 		if k := pl.f.Checksum; k != nil && k.Verify && in.size > 0 {
-			emit(blk, &ir.Guard{Cond: &ir.SumOK{Off: in.off, Len: in.size}, Reason: p.wrongSum(in.h, pl.f), Pos: pl.f.Name.Pos})
+			emit(blk, &ir.Guard{
+				Cond: &ir.SumOK{Off: in.off, Len: in.size}, Reason: p.wrongSum(in.h, pl.f), Pos: pl.f.Name.Pos,
+			})
 			in.verified = true
 		}
 	}
@@ -90,7 +98,8 @@ func (p *program) wrongSum(h *spec.Header, f *spec.Field) int {
 }
 
 func (p *program) martianSource(pos diag.Pos) int {
-	return p.went("martian_source", "a source that no other host has: unspecified, loopback, multicast or broadcast", pos)
+	return p.went("martian_source", "a source that no other host has: unspecified, loopback, multicast or broadcast",
+		pos)
 }
 
 func (p *program) multicast(pos diag.Pos) int {

@@ -15,7 +15,8 @@ import (
 // match lowers FIELD: CONSTRAINT to a condition.
 func (s *scope) match(m *spec.FieldMatch) ir.Expr {
 	if _, row := s.rows[m.Field.Path[0].Value]; row || m.Field.Path[0].Value == "setting" {
-		s.fail(codeType, m.Field.Pos, "a match is about the packet, not about state").WithHint("write it as a condition: when: \"…\"")
+		s.fail(codeType, m.Field.Pos, "a match is about the packet, not about state").
+			WithHint("write it as a condition: when: \"…\"")
 		return boolean(false)
 	}
 	if len(m.Field.Path) > 1 {

@@ -92,8 +92,11 @@ func (s *scope) noName(n spec.Name) {
 	}
 	switch {
 	case s.lost[n.Value]: // its lookup is reported
-	case s.self != nil && slices.ContainsFunc(s.self.h.Fields, func(f *spec.Field) bool { return f.Name.Value == n.Value }):
-		known("field %q isn't known yet here", n.Value).WithHint("an expression of a header reads the fields in front of its own")
+	case s.self != nil && slices.ContainsFunc(s.self.h.Fields, func(f *spec.Field) bool {
+		return f.Name.Value == n.Value
+	}):
+		known("field %q isn't known yet here", n.Value).
+			WithHint("an expression of a header reads the fields in front of its own")
 	case s.self == nil && n.Value == receiver && s.each == nil && len(s.spec.Groups) > 0:
 		known("%q is the row of a receiver, which only the rules of a fan_out know", n.Value).
 			WithHint("write the condition in the fan_out: rules: [{when: \"…\", do: […]}]")
@@ -102,7 +105,8 @@ func (s *scope) noName(n spec.Name) {
 		for _, e := range s.src.Stack {
 			stack = append(stack, e.Var.Value)
 		}
-		known("header %q is not in the stack of program %q", n.Value, s.src.Name.Value).WithHint("its stack is %s", strings.Join(stack, ", "))
+		known("header %q is not in the stack of program %q", n.Value, s.src.Name.Value).
+			WithHint("its stack is %s", strings.Join(stack, ", "))
 	default:
 		suggest(known("no header, lookup or setting is called %q here", n.Value), n.Value, s.visible())
 	}
@@ -155,7 +159,9 @@ func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 			if !ok1 || !ok2 {
 				return val{}, false
 			}
-			v = val{t: ir.Type{Kind: ir.Endpoint, Size: 18}, x: a.x, port: p.x, field: a.field, portAt: p.field, max: p.max}
+			v = val{
+				t: ir.Type{Kind: ir.Endpoint, Size: 18}, x: a.x, port: p.x, field: a.field, portAt: p.field, max: p.max,
+			}
 		}
 	} else {
 		var names []string
@@ -165,7 +171,8 @@ func (s *scope) fieldOf(in *layer, e *spec.Expr, rest []spec.Name) (val, bool) {
 		for _, p := range in.h.Parts {
 			names = append(names, p.Name.Value)
 		}
-		d := s.fail(codeUnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value).WithRelated(in.h.Name.Pos, "the header is declared here")
+		d := s.fail(codeUnknownName, e.Pos, "no field %q in header %q", n.Value, in.h.Name.Value).
+			WithRelated(in.h.Name.Pos, "the header is declared here")
 		if other, both := s.elsewhere(in, n.Value); other == nil {
 			suggest(d, n.Value, names)
 		} else if both != "" {
@@ -190,7 +197,8 @@ func (s *scope) elsewhere(in *layer, field string) (other *spec.Header, both str
 				continue
 			}
 			for _, p := range h.Parts {
-				if p.Alias != nil && p.Alias.String() == field && (in.fields[p.Name.Value] != nil || partOf(in.h, p.Name.Value) != nil) {
+				if p.Alias != nil && p.Alias.String() == field &&
+					(in.fields[p.Name.Value] != nil || partOf(in.h, p.Name.Value) != nil) {
 					return h, p.Name.Value
 				}
 			}
@@ -213,7 +221,8 @@ func (s *scope) part(v val, e *spec.Expr, rest []spec.Name) (val, bool) {
 			return val{t: ir.UintType(16), x: v.port, max: 0xFFFF, field: v.portAt, row: v.row, member: v.member}, true
 		}
 	}
-	s.fail(codeUnknownName, rest[1].Pos, "%s has no part %q", v.t.What(), rest[1].Value).WithHint("only endpoints have parts: .addr and .port")
+	s.fail(codeUnknownName, rest[1].Pos, "%s has no part %q", v.t.What(), rest[1].Value).
+		WithHint("only endpoints have parts: .addr and .port")
 	return val{}, false
 }
 
@@ -260,7 +269,8 @@ func (s *scope) skb(e *spec.Expr) (val, bool) {
 			return val{t: ir.UintType(32), x: &ir.Meta{Kind: k}, max: 0xFFFF_FFFF}, true
 		}
 	}
-	s.fail(codeUnknownName, e.Pos, "no such fact about a packet").WithHint("skb.len, skb.mark and skb.priority are the ones there are")
+	s.fail(codeUnknownName, e.Pos, "no such fact about a packet").
+		WithHint("skb.len, skb.mark and skb.priority are the ones there are")
 	return val{}, false
 }
 
@@ -286,7 +296,8 @@ func (s *scope) member(r *ir.Row, e *spec.Expr) (val, bool) {
 		return val{}, false
 	}
 	if r.Optional && !s.facts[r] {
-		s.fail(codeMaybe, e.Pos, "row %q may be missing here", e.Path[0].Value).WithHint("ask for it first: %s && …", e.Path[0].Value)
+		s.fail(codeMaybe, e.Pos, "row %q may be missing here", e.Path[0].Value).
+			WithHint("ask for it first: %s && …", e.Path[0].Value)
 		return val{}, false
 	}
 	v := val{t: m.Type, row: r, member: m, max: maxOf(m.Type.Bits)}

@@ -25,16 +25,19 @@ func (c *compiler) checkHeaders() {
 			switch f.Kind {
 			case spec.FieldUint:
 				if f.Little && (bits%8 != 0 || f.Bits%8 != 0) {
-					c.diags.Add(codeHeader, f.Name.Pos, "field %q is little endian, but not whole bytes at a byte boundary", f.Name.Value)
+					c.diags.Add(codeHeader, f.Name.Pos, "field %q is little endian, but not whole bytes at a byte "+
+						"boundary", f.Name.Value)
 				}
 				if f.When != nil && (bits%8 != 0 || f.Bits%8 != 0) {
-					c.diags.Add(codeHeader, f.Name.Pos, "field %q is conditional, but not whole bytes at a byte boundary", f.Name.Value)
+					c.diags.Add(codeHeader, f.Name.Pos,
+						"field %q is conditional, but not whole bytes at a byte boundary", f.Name.Value)
 				}
 				if f.Checksum != nil && (f.Bits != 16 || bits%8 != 0) {
 					c.diags.Add(codeHeader, f.Name.Pos, "checksum %q is not 16 bits at a byte boundary", f.Name.Value)
 				}
 				if f.Checksum != nil && sum != nil {
-					c.diags.Add(codeHeader, f.Name.Pos, "header %q has two checksums: each would cover the other", h.Name.Value).
+					c.diags.Add(codeHeader, f.Name.Pos, "header %q has two checksums: each would cover the other",
+						h.Name.Value).
 						WithRelated(sum.Name.Pos, "the other one")
 				}
 				if f.Checksum != nil {
@@ -58,7 +61,8 @@ func (c *compiler) checkHeaders() {
 		}
 		if bits%8 != 0 {
 			missing := 8 - bits%8
-			c.diags.Add(codeHeader, h.Name.Pos, "header %q has %s: it ends inside a byte", h.Name.Value, plural(bits, "bit")).
+			c.diags.Add(codeHeader, h.Name.Pos, "header %q has %s: it ends inside a byte", h.Name.Value,
+				plural(bits, "bit")).
 				WithHint("%s more would fill it: {name: \"reserved\", bits: %d}", plural(missing, "bit"), missing)
 		}
 	}
@@ -74,7 +78,8 @@ func plural(n int, what string) string {
 // checkPseudo reports summands of a pseudo-header that a rewrite couldn't follow.
 func (c *compiler) checkPseudo(k *spec.Checksum) {
 	for _, e := range k.Pseudo {
-		call := e.Op == spec.OpCall && e.Fn.Value == "len" && len(e.Args) == 1 && e.Args[0].Op == spec.OpName && len(e.Args[0].Path) == 1
+		call := e.Op == spec.OpCall && e.Fn.Value == "len" && len(e.Args) == 1 && e.Args[0].Op == spec.OpName &&
+			len(e.Args[0].Path) == 1
 		if e.Op != spec.OpInt && !call && (e.Op != spec.OpName || len(e.Path) > 2) {
 			c.diags.Add(codeHeader, e.Pos, "a summand of a pseudo-header is an integer, a field, or len(HEADER)")
 		}
@@ -149,7 +154,9 @@ func inMetadata(parent *layer, h *spec.Header) *layer {
 	q := *parent
 	q.fields = maps.Clone(parent.fields)
 	if pl := announcer(parent, h); pl != nil {
-		q.fields[pl.f.Name.Value] = &fieldRef{f: pl.f, load: &ir.Meta{Kind: ir.VLANProto}, max: 0xFFFF, parent: &q, segment: -1}
+		q.fields[pl.f.Name.Value] = &fieldRef{
+			f: pl.f, load: &ir.Meta{Kind: ir.VLANProto}, max: 0xFFFF, parent: &q, segment: -1,
+		}
 	}
 	return &q
 }
@@ -170,7 +177,10 @@ func announcer(parent *layer, h *spec.Header) *fieldRef {
 
 // parse lays a header out at off and emits its checks. path is changed where the header stands in the metadata.
 func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) *layer {
-	in := &layer{entry: e.Var.Value, h: a.h, meta: a.meta, off: off, size: fixedSize(a.h), limit: end, fields: map[string]*fieldRef{}}
+	in := &layer{
+		entry: e.Var.Value, h: a.h, meta: a.meta, off: off, size: fixedSize(a.h), limit: end,
+		fields: map[string]*fieldRef{},
+	}
 	s := &scope{program: p, path: append(path[:len(path):len(path)], in), self: in}
 	if a.meta {
 		parent := path[len(path)-1]
@@ -242,7 +252,9 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 		case spec.FieldVarint:
 			size.Max = 8
 			pl.value, pl.width, pl.max = p.newVar(name, ir.UintType(64), 1<<62-1), size, 1<<62-1
-			emit(inner, &ir.ReadVarint{Value: pl.value, Size: size, At: at, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
+			emit(inner, &ir.ReadVarint{
+				Value: pl.value, Size: size, At: at, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos,
+			})
 			p.pull(plus(at, 8))
 			pl.load = &ir.VarRef{Var: pl.value}
 		case spec.FieldSized:
@@ -251,7 +263,10 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 				return nil
 			}
 			emit(inner, &ir.Let{Var: size, Value: v.x, Pos: f.Size.Pos},
-				&ir.Guard{Cond: bin(ir.Le, &ir.VarRef{Var: size}, num(uint64(f.Max))), Reason: p.fieldReason(in.h, f, "is longer than the spec allows"), Pos: f.Name.Pos})
+				&ir.Guard{
+					Cond:   bin(ir.Le, &ir.VarRef{Var: size}, num(uint64(f.Max))),
+					Reason: p.fieldReason(in.h, f, "is longer than the spec allows"), Pos: f.Name.Pos,
+				})
 		case spec.FieldUint, spec.FieldBytes:
 			n := f.Bytes
 			if f.Kind == spec.FieldUint {
@@ -263,7 +278,8 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			p.pull(to)
 			emit(inner, &ir.NeedBytes{End: to, Reason: p.truncated(f.Name.Pos), Pos: f.Name.Pos})
 			pl.value, pl.max = p.newVar(name, fx.load.Type(), fx.max), fx.max
-			emit(inner, &ir.Let{Var: size, Value: num(uint64(n)), Pos: f.Name.Pos}, &ir.Let{Var: pl.value, Value: fx.load, Pos: f.Name.Pos})
+			emit(inner, &ir.Let{Var: size, Value: num(uint64(n)), Pos: f.Name.Pos},
+				&ir.Let{Var: pl.value, Value: fx.load, Pos: f.Name.Pos})
 			pl.load = &ir.VarRef{Var: pl.value}
 		}
 		if branch != nil {
@@ -278,7 +294,8 @@ func (p *program) parse(e *spec.StackEntry, a arm, path []*layer, off ir.Off, en
 			limit += at.Base.Max
 		}
 		if limit > maxVariable {
-			p.diags.Add(codeVariable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most", f.Name.Value, limit, maxVariable)
+			p.diags.Add(codeVariable, f.Name.Pos, "the headers up to field %q may take %d bytes; %d is the most",
+				f.Name.Value, limit, maxVariable)
 			return nil
 		}
 		next := p.let(blk, name+"_end", bin(ir.Add, offExpr(at), &ir.VarRef{Var: size}), limit, f.Name.Pos)
@@ -327,7 +344,11 @@ func (p *program) fixedValues(s *scope, in *layer, first int, blk *[]ir.Stmt) {
 		f := pl.f
 		if f.Type == "ip" && f.Bytes == 16 && pl.segment >= 0 {
 			// In tables an IPv4 address is a mapped one; on the wire it would pass for it.
-			emit(blk, &ir.Guard{Cond: not(&ir.IsV4{X: pl.load}), Reason: p.went("mapped_address", "an IPv4-mapped address in an IPv6 header", f.Name.Pos), Pos: f.Name.Pos})
+			emit(blk, &ir.Guard{
+				Cond:   not(&ir.IsV4{X: pl.load}),
+				Reason: p.went("mapped_address", "an IPv4-mapped address in an IPv6 header", f.Name.Pos),
+				Pos:    f.Name.Pos,
+			})
 		}
 		if f.Is == nil {
 			continue
@@ -457,8 +478,13 @@ func (p *program) lengths(s *scope, in *layer, end ir.Expr, blk *[]ir.Stmt) bool
 	}
 	in.payload = in.inner
 	if t := in.h.Trailer; t > 0 {
-		emit(blk, &ir.Guard{Cond: bin(ir.Ge, in.inner, bin(ir.Add, offExpr(in.end), num(uint64(t)))), Reason: p.truncated(in.h.Name.Pos), Pos: in.h.Name.Pos})
-		in.payload = &ir.VarRef{Var: p.let(blk, in.entry+"_payload_end", bin(ir.Sub, in.inner, num(uint64(t))), 0, in.h.Name.Pos)}
+		emit(blk, &ir.Guard{
+			Cond:   bin(ir.Ge, in.inner, bin(ir.Add, offExpr(in.end), num(uint64(t)))),
+			Reason: p.truncated(in.h.Name.Pos), Pos: in.h.Name.Pos,
+		})
+		in.payload = &ir.VarRef{
+			Var: p.let(blk, in.entry+"_payload_end", bin(ir.Sub, in.inner, num(uint64(t))), 0, in.h.Name.Pos),
+		}
 	}
 	return true
 }

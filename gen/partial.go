@@ -77,7 +77,9 @@ func (s *scope) superPackets(pos diag.Pos) ir.Stmt {
 			return s.ordinary(pos)
 		case !in.h.Std:
 			own = true
-		case slices.ContainsFunc(in.order, func(pl *fieldRef) bool { return pl.f.Checksum != nil && pl.f.Checksum.Offloaded }):
+		case slices.ContainsFunc(in.order, func(pl *fieldRef) bool {
+			return pl.f.Checksum != nil && pl.f.Checksum.Offloaded
+		}):
 			transports++
 		}
 	}

@@ -39,7 +39,8 @@ func (s *scope) findPriority(blk *[]ir.Stmt) {
 	}
 	levels := uint64(s.plan.Levels)
 	if levels == 0 {
-		s.fail(codePriority, from.Pos, "the spec doesn't say how many levels of priority there are").WithHint("declare them: priority: levels: 8")
+		s.fail(codePriority, from.Pos, "the spec doesn't say how many levels of priority there are").
+			WithHint("declare them: priority: levels: 8")
 		return
 	}
 	v, ok := s.integer(from)
@@ -62,7 +63,8 @@ func (s *scope) findPriority(blk *[]ir.Stmt) {
 func (s *scope) priority(pos diag.Pos) (val, bool) {
 	if s.level == nil {
 		if s.priorityFrom() == nil {
-			s.fail(codePriority, pos, "the spec doesn't say where the priority stands").WithHint("declare it: priority: {levels: 8, from: \"…\"}")
+			s.fail(codePriority, pos, "the spec doesn't say where the priority stands").
+				WithHint("declare it: priority: {levels: 8, from: \"…\"}")
 		} else if s.plan.Levels > 0 && s.mentions(s.priorityFrom(), s.src.Lookups) {
 			s.fail(codePriority, pos, "the priority is known behind the program's lookups only")
 		}

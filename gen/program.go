@@ -40,7 +40,8 @@ type layer struct {
 	end   ir.Off // after its last field
 	size  int    // of the header in the frame in bytes; -1 where it varies
 	limit ir.Expr
-	// inner is the offset at which what the header encloses ends (a trailer included), from its length where it has one.
+	// inner is the offset at which what the header encloses ends (a trailer included), from
+	// its length where it has one.
 	inner    ir.Expr
 	payload  ir.Expr     // where the payload ends: inner without the trailer
 	unicast  []*fieldRef // addresses that are known to be a host's
@@ -141,7 +142,10 @@ func (p *program) let(blk *[]ir.Stmt, name string, x ir.Expr, limit uint64, pos 
 }
 
 func (p *program) untagged(pos diag.Pos) ir.Stmt {
-	return &ir.Guard{Cond: not(&ir.Meta{Kind: ir.VLANTag}), Reason: p.went("vlan_tag", "a VLAN tag that the stack doesn't have", pos), Pos: pos}
+	return &ir.Guard{
+		Cond: not(&ir.Meta{Kind: ir.VLANTag}), Reason: p.went("vlan_tag", "a VLAN tag that the stack doesn't have",
+			pos), Pos: pos,
+	}
 }
 
 // choices returns the headers that a stack entry stands for.
@@ -264,7 +268,9 @@ func (p *program) notThis(e *spec.StackEntry) int {
 
 func (p *program) isLink(e *spec.StackEntry) bool {
 	hs := p.choices(e)
-	return len(hs) > 0 && slices.ContainsFunc(hs[0].Fields, func(f *spec.Field) bool { return f.Role.Value == "link_destination" })
+	return len(hs) > 0 && slices.ContainsFunc(hs[0].Fields, func(f *spec.Field) bool {
+		return f.Role.Value == "link_destination"
+	})
 }
 
 func (p *program) enter(i int, a arm, path []*layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) {
@@ -277,7 +283,8 @@ func (p *program) enter(i int, a arm, path []*layer, off ir.Off, end ir.Expr, bl
 }
 
 // arms returns the ways on at a stack entry: each header with the condition under which it is the one that follows.
-func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.Off, end ir.Expr, blk *[]ir.Stmt) (out []arm, tagged bool) {
+func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.Off, end ir.Expr,
+	blk *[]ir.Stmt) (out []arm, tagged bool) {
 	hs := p.choices(e)
 	firstTag := !slices.ContainsFunc(path, func(in *layer) bool { return in.h.Metadata == "vlan" })
 	choice := len(hs) > 1 || e.Optional
@@ -303,7 +310,8 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 			c, bytes := p.discriminator(h, parent, off, end)
 			if c == nil && (i < len(hs)-1 || e.Optional) {
 				p.diags.Add(codeStack, e.Pos, "nothing tells header %q from the alternatives", h.Name.Value).
-					WithRelated(h.Name.Pos, "the header is declared here").WithHint("give one of its first fields a value (is), or declare what it comes after")
+					WithRelated(h.Name.Pos, "the header is declared here").
+					WithHint("give one of its first fields a value (is), or declare what it comes after")
 				return nil, false
 			}
 			cond = c
@@ -321,7 +329,8 @@ func (p *program) arms(e *spec.StackEntry, path []*layer, parent *layer, off ir.
 // cantFollow reports a header that nothing announces in the one in front of it. Where another order of the stack would
 // do, that is what was meant.
 func (p *program) cantFollow(e *spec.StackEntry, h, parent *spec.Header) {
-	d := p.diags.Add(codeStack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there", h.Name.Value, parent.Name.Value).
+	d := p.diags.Add(codeStack, e.Pos, "header %q can't follow %q: nothing says how it is recognised there",
+		h.Name.Value, parent.Name.Value).
 		WithRelated(h.Name.Pos, "the header is declared here")
 	var behind []string
 	for _, a := range h.After {
@@ -451,16 +460,24 @@ func (p *program) leaf(path []*layer, blk *[]ir.Stmt) {
 		}
 	}
 	p.out.Paths = append(p.out.Paths, strings.Join(names, " "))
-	s := &scope{program: p, path: path, rows: map[string]*ir.Row{}, facts: map[*ir.Row]bool{}, named: map[string]val{}, lists: map[string]*list{}}
+	s := &scope{
+		program: p, path: path, rows: map[string]*ir.Row{}, facts: map[*ir.Row]bool{}, named: map[string]val{},
+		lists: map[string]*list{},
+	}
 	if guard := s.superPackets(unsegmented); guard != nil {
 		emit(blk, guard)
 	}
 	if len(path) == 0 {
-		p.diags.Add(codeStack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).WithHint("a stack begins with the link layer: [\"eth\", …]")
+		p.diags.Add(codeStack, p.src.Name.Pos, "program %q has an empty stack", p.out.Name).
+			WithHint("a stack begins with the link layer: [\"eth\", …]")
 		return
 	}
 	if last := path[len(path)-1]; last.h.Closed {
-		emit(blk, &ir.Guard{Cond: bin(ir.Eq, offExpr(last.end), last.payload), Reason: p.went(last.h.Name.Value+"_trailing", "bytes follow where none may", last.h.Name.Pos), Pos: last.h.Name.Pos})
+		emit(blk, &ir.Guard{
+			Cond:   bin(ir.Eq, offExpr(last.end), last.payload),
+			Reason: p.went(last.h.Name.Value+"_trailing", "bytes follow where none may", last.h.Name.Pos),
+			Pos:    last.h.Name.Pos,
+		})
 	}
 	s.rules(blk)
 }

@@ -66,7 +66,10 @@ func TestReasonNames(t *testing.T) {
 		for _, r := range []struct {
 			kind ir.ReasonKind
 			name string
-		}{{ir.Punted, "refused_budget"}, {ir.Declined, "refused_budget"}, {ir.Dropped, "layer"}, {ir.Declined, "layer"}, {ir.Dropped, "no_route"}, {ir.Punted, "no_route"}, {ir.Declined, "no_route"}} {
+		}{
+			{ir.Punted, "refused_budget"}, {ir.Declined, "refused_budget"}, {ir.Dropped, "layer"},
+			{ir.Declined, "layer"}, {ir.Dropped, "no_route"}, {ir.Punted, "no_route"}, {ir.Declined, "no_route"},
+		} {
 			if !slices.Contains(got, string(rune('0'+r.kind))+" "+r.name) {
 				t.Errorf("no reason %q of kind %d: %v", r.name, r.kind, got)
 			}

@@ -29,7 +29,8 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 		}
 		return true
 	}
-	change := len(w.hdrs) // index of the first header that is not one of the packet that came, or that others in front of it left
+	// index of the first header that is not one of the packet that came, or that others in front of it left
+	change := len(w.hdrs)
 	last := -1
 	for i, o := range w.hdrs {
 		if w.skipsOnlyTags(last, o.index) {
@@ -43,7 +44,9 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 	}
 	pending, static := false, true
 	for _, o := range w.hdrs[:change] {
-		if slices.ContainsFunc(o.h.Fields, func(f *spec.Field) bool { return f.Checksum != nil && f.Checksum.Offloaded }) {
+		if slices.ContainsFunc(o.h.Fields, func(f *spec.Field) bool {
+			return f.Checksum != nil && f.Checksum.Offloaded
+		}) {
 			pending = true
 		}
 		static = static && o.size >= 0
@@ -59,7 +62,10 @@ func (w *rewriter) resizeKind(rw *ir.Rewrite, first int, pos diag.Pos) bool {
 	headers := isIP(outer) && stays && static
 	switch {
 	case outer != nil && outer.Metadata == "vlan" && !(pending && w.family == 0 && change == len(w.hdrs)):
-		emit(w.blk, &ir.Up{Reason: w.went("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos), Pos: pos})
+		emit(w.blk, &ir.Up{
+			Reason: w.went("tag_in_frame", "the kernel can't resize a packet with a VLAN tag in the frame", pos),
+			Pos:    pos,
+		})
 		return false
 	case pending && headers:
 		rw.Resize = ir.MoveEither

@@ -67,7 +67,10 @@ func (s *scope) newRewriter(blk *[]ir.Stmt, pos diag.Pos) *rewriter {
 		if in.meta {
 			continue
 		}
-		w.hdrs = append(w.hdrs, &outHeader{h: in.h, entry: in.entry, old: in, index: i, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{}, size: in.size, pos: pos})
+		w.hdrs = append(w.hdrs, &outHeader{
+			h: in.h, entry: in.entry, old: in, index: i, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{},
+			size: in.size, pos: pos,
+		})
 	}
 	return w
 }
@@ -92,7 +95,8 @@ func (w *rewriter) guard(cond ir.Expr, reason int, pos diag.Pos) {
 	switch {
 	case isTrue(cond):
 	case reads(cond, w.fx.drawnVars):
-		w.fail(codeDraw, pos, "a number that is drawn can't decide whether the packet leaves, and this value doesn't always fit")
+		w.fail(codeDraw, pos, "a number that is drawn can't decide whether the packet leaves, and this value doesn't "+
+			"always fit")
 	case reads(cond, w.fx.lateVars):
 		w.fx.late = append(w.fx.late, g)
 	default:
@@ -114,7 +118,8 @@ func (w *rewriter) pop(a *spec.Action) {
 	in, known := w.find(a.Header.Value)
 	if in == nil {
 		if !known {
-			suggest(w.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value, w.visible())
+			suggest(w.fail(codePush, a.Header.Pos, "no header %q in the stack", a.Header.Value), a.Header.Value,
+				w.visible())
 		}
 		return // an optional header that isn't there
 	}
@@ -134,7 +139,9 @@ func (w *rewriter) remove(in *layer, pos diag.Pos) {
 	for _, pl := range in.order {
 		if k := pl.f.Checksum; k != nil && k.Offloaded {
 			// A partial checksum would be written into what follows when its header is gone: only packets without one.
-			has := w.went(in.h.Name.Value+"_has_"+pl.f.Name.Value, in.h.Name.Value+"."+pl.f.Name.Value+" is not 0: it may be partial, and its header is removed", pl.f.Name.Pos)
+			has := w.went(in.h.Name.Value+"_has_"+pl.f.Name.Value,
+				in.h.Name.Value+"."+pl.f.Name.Value+" is not 0: it may be partial, and its header is removed",
+				pl.f.Name.Pos)
 			w.guard(bin(ir.Eq, pl.load, num(0)), has, pos)
 		}
 	}
@@ -177,20 +184,26 @@ func (w *rewriter) push(a *spec.Action) {
 		return
 	}
 	if fixedSize(h) < 0 {
-		w.fail(codeVariable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
+		w.fail(codeVariable, a.Header.Pos, "header %q can't be pushed: its size varies", h.Name.Value).
+			WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
 	if h.Trailer > 0 {
-		w.fail(codePush, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills", h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
+		w.fail(codePush, a.Header.Pos, "header %q can't be pushed: it has a trailer, which nothing fills",
+			h.Name.Value).WithRelated(h.Name.Pos, "the header is declared here")
 		return
 	}
-	o := &outHeader{h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{}, size: fixedSize(h), pos: a.Header.Pos}
+	o := &outHeader{
+		h: h, entry: h.Name.Value, index: -1, vals: map[string]ir.Expr{}, sets: map[string]diag.Pos{},
+		size: fixedSize(h), pos: a.Header.Pos,
+	}
 	at := len(w.hdrs)
 	if a.Before != nil {
 		in, _ := w.find(a.Before.Value)
 		at = slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return in != nil && o.old == in })
 		if at <= 0 {
-			suggest(w.fail(codePush, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value), a.Before.Value, w.visible())
+			suggest(w.fail(codePush, a.Before.Pos, "no header %q in the stack to push in front of", a.Before.Value),
+				a.Before.Value, w.visible())
 			return
 		}
 	}
@@ -202,7 +215,8 @@ func (w *rewriter) push(a *spec.Action) {
 			for _, f := range h.Fields {
 				names = append(names, f.Name.Value)
 			}
-			suggest(w.fail(codeUnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value), name, names).
+			suggest(w.fail(codeUnknownName, as.Target.Pos, "no field %q in header %q", name, h.Name.Value),
+				name, names).
 				WithRelated(h.Name.Pos, "the header is declared here")
 			continue
 		}
@@ -219,7 +233,8 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 		return
 	}
 	if f.Counts != nil || f.Checksum != nil {
-		w.fail(codeTarget, as.Target.Pos, "field %q follows from the packet", f.Name.Value).WithHint("leave it out: lengths and checksums are always right")
+		w.fail(codeTarget, as.Target.Pos, "field %q follows from the packet", f.Name.Value).
+			WithHint("leave it out: lengths and checksums are always right")
 		return
 	}
 	if !w.takes(f, v, as) {
@@ -229,9 +244,11 @@ func (w *rewriter) pushed(o *outHeader, f *spec.Field, as *spec.Assign) {
 		rs := ranges(f.Is, maxOf(f.Bits))
 		if c, fixed := constant(v.x); fixed {
 			if !slices.ContainsFunc(rs, func(r ir.Range) bool { return c >= r.Min && c <= r.Max }) {
-				w.fail(codeConstraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).WithRelated(f.Is.Pos, "its values are declared here")
+				w.fail(codeConstraint, as.Value.Pos, "field %q can't be %d", f.Name.Value, c).
+					WithRelated(f.Is.Pos, "its values are declared here")
 			}
-		} else if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos}, f.Is); cond != nil {
+		} else if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos},
+			f.Is); cond != nil {
 			w.guard(cond, w.unfit(o.h, f, impossible), as.Value.Pos)
 		}
 	}
@@ -296,8 +313,10 @@ func (w *rewriter) announce() bool {
 				case same != nil && same.f.Kind == spec.FieldUint && same.f.Bits == pl.f.Bits:
 					a.vals[pl.f.Name.Value] = same.load
 				default:
-					w.fail(codePush, w.pos, "header %q can't be popped: %s.%s would still say that it follows", gone.entry, a.entry, pl.f.Name.Value).
-						WithRelated(gone.h.Name.Pos, "the header is declared here").WithHint("set it behind the pop, if it is known what follows then")
+					w.fail(codePush, w.pos, "header %q can't be popped: %s.%s would still say that it follows",
+						gone.entry, a.entry, pl.f.Name.Value).
+						WithRelated(gone.h.Name.Pos, "the header is declared here").
+						WithHint("set it behind the pop, if it is known what follows then")
 					return false
 				}
 			}
@@ -321,7 +340,8 @@ func (w *rewriter) announce() bool {
 			}
 		}
 		if !found {
-			w.fail(codePush, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).WithRelated(b.h.Name.Pos, "what it comes after is declared here")
+			w.fail(codePush, b.pos, "header %q can't follow %q", b.h.Name.Value, a.h.Name.Value).
+				WithRelated(b.h.Name.Pos, "what it comes after is declared here")
 			return false
 		}
 	}
@@ -330,7 +350,9 @@ func (w *rewriter) announce() bool {
 
 // isPort reports whether a field is the port of one of its header's endpoints.
 func isPort(h *spec.Header, f *spec.Field) bool {
-	return slices.ContainsFunc(h.Parts, func(p *spec.Part) bool { return p.Port != nil && p.Port.Path[0].Value == f.Name.Value })
+	return slices.ContainsFunc(h.Parts, func(p *spec.Part) bool {
+		return p.Port != nil && p.Port.Path[0].Value == f.Name.Value
+	})
 }
 
 // takenOut returns the last header of the frame that was taken out between the i-th one that leaves and what follows
@@ -383,7 +405,8 @@ func (w *rewriter) placeHeaders() (first int, ok bool) {
 // finish emits the guards, the state changes and the Forward. hop is nil where the packet goes on.
 func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	if len(w.hdrs) == 0 {
-		w.fail(codePush, pos, "all headers of the packet are popped").WithHint("keep the one that says what the packet is")
+		w.fail(codePush, pos, "all headers of the packet are popped").
+			WithHint("keep the one that says what the packet is")
 		return
 	}
 	if role(w.path[0].h, "link_destination") != nil && role(w.hdrs[0].h, "link_destination") == nil {
@@ -409,11 +432,15 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	}
 	for i, in := range w.path[:len(w.path)-1] {
 		if in.h.Trailer > 0 && moved {
-			w.fail(codeResize, pos, "header %q has a trailer, and headers behind it change", in.entry).WithRelated(w.path[i+1].h.Name.Pos, "behind it")
+			w.fail(codeResize, pos, "header %q has a trailer, and headers behind it change", in.entry).
+				WithRelated(w.path[i+1].h.Name.Pos, "behind it")
 			return
 		}
 	}
-	rw := &ir.Rewrite{Family: w.family, PopTag: w.popTag, PopInner: w.popInner, OldFront: oldFront, NewFront: newFront, Priority: w.priority, Mark: w.skbMark, Pos: pos}
+	rw := &ir.Rewrite{
+		Family: w.family, PopTag: w.popTag, PopInner: w.popInner, OldFront: oldFront, NewFront: newFront,
+		Priority: w.priority, Mark: w.skbMark, Pos: pos,
+	}
 	net := slices.IndexFunc(w.hdrs, func(o *outHeader) bool { return role(o.h, "destination") != nil })
 	l2 := 0
 	if net >= 0 {
@@ -426,7 +453,8 @@ func (w *rewriter) finish(hop *ir.HopRef, state []ir.Stmt, pos diag.Pos) {
 	payload := bin(ir.Sub, end, offExpr(oldFront))
 	if _, fixed := constant(payload); moved && !fixed {
 		if isFrame(end) {
-			w.guard(bin(ir.Le, end, num(0xFFFF)), w.went("too_big", "larger than the MTU towards the destination", pos), pos)
+			w.guard(bin(ir.Le, end, num(0xFFFF)), w.went("too_big", "larger than the MTU towards the destination", pos),
+				pos)
 		}
 		payload = &ir.VarRef{Var: w.let(&w.guards, "payload_len", payload, 0xFFFF, pos)}
 	}
@@ -521,7 +549,10 @@ func segmentedOnly(path []*layer) bool {
 }
 
 func (w *rewriter) checkHop(hop *ir.HopRef, length ir.Expr, pos diag.Pos) *ir.CheckHop {
-	c := &ir.CheckHop{Hop: hop, Length: length, Pos: pos, TooBig: w.went("too_big", "larger than the MTU towards the destination", pos)}
+	c := &ir.CheckHop{
+		Hop: hop, Length: length, Pos: pos,
+		TooBig: w.went("too_big", "larger than the MTU towards the destination", pos),
+	}
 	none := w.went("no_route", "no route to the destination", pos)
 	c.Reasons = [ir.HopStates]int{
 		ir.HopNone: none, ir.HopDirect: -1, ir.HopNeighbour: -1,
@@ -564,7 +595,8 @@ func (w *rewriter) newLengths(front ir.Off, payload ir.Expr, sent bool, pos diag
 			}
 			o.vals[f.Name.Value] = bytes
 		}
-		if o.old != nil && o.old == w.path[len(w.path)-1] && o.h.Trailer > 0 { // what is put in after it ends in front of its trailer
+		// what is put in after it ends in front of its trailer
+		if o.old != nil && o.old == w.path[len(w.path)-1] && o.h.Trailer > 0 {
 			payload = bin(ir.Sub, payload, num(uint64(o.h.Trailer)))
 		}
 	}

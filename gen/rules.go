@@ -16,8 +16,10 @@ import (
 // checkRules reports what is wrong with rules whatever the path.
 func (p *program) checkRules(rules []*spec.Rule) {
 	for i, r := range rules {
-		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && !slices.ContainsFunc(r.Lookups, func(l *spec.Lookup) bool { return !l.Optional }) {
-			p.diags.Add(codeUnused, rules[i+1].Pos, "this rule can never run: the one in front of it has no conditions").
+		if i < len(rules)-1 && len(r.Match) == 0 && r.When == nil && !slices.ContainsFunc(r.Lookups,
+			func(l *spec.Lookup) bool { return !l.Optional }) {
+			p.diags.Add(codeUnused, rules[i+1].Pos,
+				"this rule can never run: the one in front of it has no conditions").
 				WithRelated(r.Pos, "the rule in front")
 		}
 		for j, a := range r.Do {
@@ -121,7 +123,8 @@ func (s *scope) mentions(e *spec.Expr, ls []*spec.Lookup) bool {
 				return true
 			}
 		}
-		if from := s.priorityFrom(); from != nil && from != e && e.Path[0].Value == priorityName && len(e.Path) == 1 && s.rows[priorityName] == nil {
+		if from := s.priorityFrom(); from != nil && from != e && e.Path[0].Value == priorityName && len(e.Path) == 1 &&
+			s.rows[priorityName] == nil {
 			return s.mentions(from, ls)
 		}
 	}
@@ -184,7 +187,8 @@ func (s *scope) narrow(t *ir.Table, key []*spec.Expr) {
 }
 
 // values checks expressions against the visible members of a struct and pairs them up.
-func (s *scope) values(kind, name string, declared diag.Pos, st *ir.Struct, es []*spec.Expr, pos diag.Pos, what string) ([]ir.MemberValue, bool) {
+func (s *scope) values(kind, name string, declared diag.Pos, st *ir.Struct, es []*spec.Expr, pos diag.Pos,
+	what string) ([]ir.MemberValue, bool) {
 	var members []*ir.Member
 	for _, m := range st.Members {
 		if !m.Hidden {
@@ -231,7 +235,8 @@ func (s *scope) memberValue(m *ir.Member, v val, what string) ([]ir.MemberValue,
 		if v.t.Kind != ir.Endpoint {
 			return mismatch()
 		}
-		return []ir.MemberValue{{Member: m, Part: ir.PartAddr, Value: v.x}, {Member: m, Part: ir.PartPort, Value: v.port}}, true
+		return []ir.MemberValue{{Member: m, Part: ir.PartAddr, Value: v.x},
+			{Member: m, Part: ir.PartPort, Value: v.port}}, true
 	case ir.Prefix:
 		if v.t.Kind != ir.Addr {
 			return mismatch()
@@ -396,13 +401,18 @@ func (w *rewriter) drop(a *spec.Action, state []ir.Stmt) {
 			w.fail(codeEvent, w.fx.Emits[0].Pos, "the receiver gets no copy: there is nothing to tell")
 			return
 		}
-		emit(w.blk, &ir.Skip{Reason: w.reason(a.Reason.Value, ir.Declined, "no copy, as the spec says", a.Reason.Pos), Pos: a.Pos})
+		emit(w.blk, &ir.Skip{
+			Reason: w.reason(a.Reason.Value, ir.Declined, "no copy, as the spec says", a.Reason.Pos), Pos: a.Pos,
+		})
 		return
 	}
 	for _, e := range w.fx.Emits {
 		e.Full = -1 // nothing is sent that would have to be told
 	}
-	emit(w.blk, &ir.Drop{Effects: w.fx.Effects, Reason: w.reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says", a.Reason.Pos), Pos: a.Pos})
+	emit(w.blk, &ir.Drop{
+		Effects: w.fx.Effects, Reason: w.reason(a.Reason.Value, ir.Dropped, "dropped, as the spec says", a.Reason.Pos),
+		Pos: a.Pos,
+	})
 }
 
 func (s *scope) learn(a *spec.Action) []ir.Stmt {
@@ -412,7 +422,8 @@ func (s *scope) learn(a *spec.Action) []ir.Stmt {
 		return nil
 	}
 	bad := func(why string) []ir.Stmt {
-		s.diags.Add(codeLearn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).WithRelated(t.Pos, "the table is declared here")
+		s.diags.Add(codeLearn, a.Table.Pos, "table %q can't be learned into: %s", t.Name, why).
+			WithRelated(t.Pos, "the table is declared here")
 		return nil
 	}
 	switch {
@@ -433,7 +444,12 @@ func (s *scope) learn(a *spec.Action) []ir.Stmt {
 	if !ok1 || !ok2 {
 		return nil
 	}
-	return []ir.Stmt{&ir.Learn{Table: t, Key: key, Value: value, Full: s.went("full_"+t.Name, "table "+t.Name+" is full", a.Pos), Pos: a.Pos}}
+	return []ir.Stmt{
+		&ir.Learn{
+			Table: t, Key: key, Value: value, Full: s.went("full_"+t.Name, "table "+t.Name+" is full", a.Pos),
+			Pos: a.Pos,
+		},
+	}
 }
 
 func (s *scope) count(a *spec.Action) *ir.Count {
@@ -461,7 +477,8 @@ func (s *scope) count(a *spec.Action) *ir.Count {
 		return nil
 	}
 	if !v.counter {
-		s.diags.Add(codeType, e.Pos, "this is %s, where a counter is wanted", v.t.What()).WithHint("declare the value with type \"counter\", or count by a name of its own: {count: \"NAME\"}")
+		s.diags.Add(codeType, e.Pos, "this is %s, where a counter is wanted", v.t.What()).
+			WithHint("declare the value with type \"counter\", or count by a name of its own: {count: \"NAME\"}")
 		return nil
 	}
 	return &ir.Count{Row: v.row, Member: v.member, By: by.x, Pos: a.Pos}

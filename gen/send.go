@@ -129,7 +129,8 @@ func (w *rewriter) originate(a *spec.Action, net int, other *spec.Header, from, 
 		}
 		t, f := w.port(net, end.role)
 		if f == nil {
-			w.fail(codeSend, a.Pos, "no header behind %q has ports", o.entry).WithHint("send from and to addresses: ….addr")
+			w.fail(codeSend, a.Pos, "no header behind %q has ports", o.entry).
+				WithHint("send from and to addresses: ….addr")
 			return
 		}
 		t.vals[f.Name.Value] = end.v.port
@@ -178,7 +179,8 @@ func (w *rewriter) port(net int, roleName string) (*outHeader, *spec.Field) {
 func (w *rewriter) verify(o *outHeader, replaced bool, a *spec.Action) {
 	for _, f := range o.h.Fields {
 		k := f.Checksum
-		if k != nil && k.Covers == "header" && (replaced || k.Verify && w.innerHeader(o)) && o.size > 0 && !o.old.verified {
+		if k != nil && k.Covers == "header" && (replaced || k.Verify && w.innerHeader(o)) && o.size > 0 &&
+			!o.old.verified {
 			w.guard(&ir.SumOK{Off: o.old.off, Len: o.size}, w.wrongSum(o.h, f), a.Pos)
 		}
 	}
@@ -192,7 +194,9 @@ func (s *scope) innerHeader(o *outHeader) bool {
 // replace puts a network header of the other family in a header's place. Fields of the same name keep their values.
 func (w *rewriter) replace(net int, h *spec.Header) *outHeader {
 	o := w.hdrs[net]
-	n := &outHeader{h: h, entry: o.entry, index: o.index, vals: map[string]ir.Expr{}, sets: o.sets, size: fixedSize(h), pos: o.pos}
+	n := &outHeader{
+		h: h, entry: o.entry, index: o.index, vals: map[string]ir.Expr{}, sets: o.sets, size: fixedSize(h), pos: o.pos,
+	}
 	var next *spec.Header
 	if net+1 < len(w.hdrs) {
 		next = w.hdrs[net+1].h
@@ -231,7 +235,8 @@ func (w *rewriter) via(a *spec.Action, net int, state []ir.Stmt) {
 		return
 	}
 	if v.t.Kind != ir.NextHop {
-		w.fail(codeSend, a.Via.Pos, "this is %s, where a next hop is wanted", v.t.What()).WithHint("declare the value with type \"next_hop\"")
+		w.fail(codeSend, a.Via.Pos, "this is %s, where a next hop is wanted", v.t.What()).
+			WithHint("declare the value with type \"next_hop\"")
 		return
 	}
 	if a.From != nil || a.To != nil {

@@ -76,12 +76,15 @@ func (w *rewriter) store(pl *fieldRef, v val, as *spec.Assign) {
 	if f.Is != nil {
 		c, fixed := constant(v.x)
 		switch {
-		case fixed && !slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool { return c >= r.Min && c <= r.Max }),
+		case fixed && !slices.ContainsFunc(ranges(f.Is, v.max), func(r ir.Range) bool {
+			return c >= r.Min && c <= r.Max
+		}),
 			!fixed && (f.Is.Op == spec.IsEq || f.Kind != spec.FieldUint):
 			no("it has to keep the value that its header declares", "")
 			return
 		case !fixed:
-			if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos}, f.Is); cond != nil {
+			if cond := w.constraint(val{t: ir.UintType(f.Bits), x: v.x, max: maxOf(f.Bits), pos: v.pos},
+				f.Is); cond != nil {
 				w.guard(cond, w.unfit(pl.parent.h, f, impossible), as.Value.Pos)
 			}
 		}
@@ -105,7 +108,8 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 		w.fail(codeType, as.Value.Pos, "this is %s, but field %q is %s", v.t.What(), f.Name.Value, bytesType(f).What())
 		return false
 	case f.Type == "ip":
-		w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)), w.went("address_family", "an address of the other IP version", as.Value.Pos), as.Value.Pos)
+		w.guard(bin(ir.Eq, isV4(v.x), boolean(f.Bytes == 4)),
+			w.went("address_family", "an address of the other IP version", as.Value.Pos), as.Value.Pos)
 	}
 	return true
 }
@@ -115,7 +119,8 @@ func (w *rewriter) takes(f *spec.Field, v val, as *spec.Assign) bool {
 func (w *rewriter) storeVarint(o *outHeader, pl *fieldRef, v val, as *spec.Assign) {
 	f := pl.f
 	if shapes(pl.parent.h, f) || f.Is != nil {
-		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or it has to keep its value", f.Name.Value)
+		w.fail(codeTarget, as.Target.Pos, "field %q can't be set: other fields of its header depend on it, or it has "+
+			"to keep its value", f.Name.Value)
 		return
 	}
 	if v.t.Kind != ir.Uint {
@@ -148,13 +153,15 @@ func names(e *spec.Expr, f *spec.Field) bool {
 	if e == nil {
 		return false
 	}
-	return e.Op == spec.OpName && e.Path[0].Value == f.Name.Value || slices.ContainsFunc(e.Args, func(a *spec.Expr) bool { return names(a, f) })
+	return e.Op == spec.OpName && e.Path[0].Value == f.Name.Value || slices.ContainsFunc(e.Args,
+		func(a *spec.Expr) bool { return names(a, f) })
 }
 
 // announces reports whether the field says which header of the path follows its own.
 func (w *rewriter) announces(pl *fieldRef) bool {
 	i := slices.IndexFunc(w.path, func(in *layer) bool { return in.entry == pl.parent.entry })
-	return i >= 0 && i+1 < len(w.path) && announcer(pl.parent, w.path[i+1].h) == pl && (w.path[i+1].meta || w.header(w.path[i+1]) != nil)
+	return i >= 0 && i+1 < len(w.path) && announcer(pl.parent, w.path[i+1].h) == pl &&
+		(w.path[i+1].meta || w.header(w.path[i+1]) != nil)
 }
 
 func (w *rewriter) mark(a *spec.Action) {

@@ -23,7 +23,8 @@ func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
 	t, perLevel, ok := ir.WordType(ref.Text, c.plan.Levels)
 	switch {
 	case perLevel && c.plan.Levels == 0:
-		c.diags.Add(codePriority, ref.Pos, "%s has a value for each level of priority, and the spec has no priority", ref.Text).
+		c.diags.Add(codePriority, ref.Pos, "%s has a value for each level of priority, and the spec has no priority",
+			ref.Text).
 			WithHint("declare it: priority: {levels: 8, from: \"…\"}")
 		return ir.Type{}, false
 	case ok:
@@ -44,7 +45,10 @@ func (c *compiler) typ(ref spec.TypeRef) (ir.Type, bool) {
 // Types as other languages call them.
 var (
 	otherInteger = regexp.MustCompile(`^(?:uint|int|i|be|le|__u|__be|bits?)([1-9]|[1-5][0-9]|6[0-4])(?:_t)?$`)
-	otherWords   = map[string]string{"ipv4": "ip", "ipv6": "ip", "addr": "ip", "address": "ip", "port": "u16", "byte": "u8", "int": "u32", "boolean": "bool"}
+	otherWords   = map[string]string{
+		"ipv4": "ip", "ipv6": "ip", "addr": "ip", "address": "ip", "port": "u16", "byte": "u8", "int": "u32",
+		"boolean": "bool",
+	}
 )
 
 func (c *compiler) state() {
@@ -73,13 +77,16 @@ func (c *compiler) state() {
 		if t.Session != nil {
 			u32 := ir.UintType(32)
 			t.Value.Members = append(t.Value.Members,
-				&ir.Member{Name: "slot", Type: u32, Hidden: true, Pos: t.Pos}, &ir.Member{Name: "gen", Type: u32, Hidden: true, Pos: t.Pos})
+				&ir.Member{Name: "slot", Type: u32, Hidden: true, Pos: t.Pos},
+				&ir.Member{Name: "gen", Type: u32, Hidden: true, Pos: t.Pos})
 		}
 		layOut(&t.Key, 4)
 		layOut(&t.Value, 8)
 	}
 	for _, g := range c.plan.Groups {
-		g.Receivers.Value.Members = append(g.Receivers.Value.Members, &ir.Member{Name: "receiver", Type: ir.UintType(32), Hidden: true, Pos: g.Pos})
+		g.Receivers.Value.Members = append(g.Receivers.Value.Members, &ir.Member{
+			Name: "receiver", Type: ir.UintType(32), Hidden: true, Pos: g.Pos,
+		})
 		layOut(&g.Key, 4)
 		layOut(&g.Receivers.Value, 8)
 	}
@@ -136,14 +143,16 @@ func (c *compiler) setting(s *spec.Setting) {
 		if s.Is != nil {
 			lo, hi, ok := bounds(s.Is, out.Max)
 			if !ok {
-				c.diags.Add(codeConstraint, s.Is.Pos, "the range of setting %q holds no value of type %s", s.Name.Value, s.Type.Text)
+				c.diags.Add(codeConstraint, s.Is.Pos, "the range of setting %q holds no value of type %s", s.Name.Value,
+					s.Type.Text)
 				return
 			}
 			out.Min, out.Max = lo, hi
 		}
 	}
 	if !t.Kind.In(ir.InSetting) {
-		c.diags.Add(codeBadType, s.Type.Pos, "a setting can't be of type %s", s.Type.Text).WithHint("settings are integers, bool, ip or mac")
+		c.diags.Add(codeBadType, s.Type.Pos, "a setting can't be of type %s", s.Type.Text).
+			WithHint("settings are integers, bool, ip or mac")
 		return
 	}
 	if s.Default != nil {
@@ -153,7 +162,8 @@ func (c *compiler) setting(s *spec.Setting) {
 			return
 		}
 		if t.Kind == ir.Uint && (s.Default.Int < out.Min || s.Default.Int > out.Max) {
-			c.diags.Add(codeConstraint, s.Default.Pos, "the default of setting %q is outside its range %d to %d", s.Name.Value, out.Min, out.Max)
+			c.diags.Add(codeConstraint, s.Default.Pos, "the default of setting %q is outside its range %d to %d",
+				s.Name.Value, out.Min, out.Max)
 			return
 		}
 		out.Default = v
@@ -266,11 +276,13 @@ func (c *compiler) table(t *spec.Table) {
 			return
 		}
 		if m.Type.Kind == ir.NextHop && out.Kind == "array" {
-			c.diags.Add(codeTable, m.Pos, "an array can't hold next hops: the kernel changes its values in place, under packets that read them")
+			c.diags.Add(codeTable, m.Pos, "an array can't hold next hops: the kernel changes its values in place, "+
+				"under packets that read them")
 			return
 		}
 		if m.Type.Kind.IsIndex() && (out.Kind == "lru" || out.Kind == "array") {
-			c.diags.Add(codeTable, m.Pos, "a table of kind %s can't hold counters, credits or translations: its rows come and go without user space", out.Kind)
+			c.diags.Add(codeTable, m.Pos, "a table of kind %s can't hold counters, credits or translations: its rows "+
+				"come and go without user space", out.Kind)
 			return
 		}
 	}
@@ -304,7 +316,8 @@ func (c *compiler) session(s *spec.Session) {
 	for i, r := range s.Rows {
 		t := &ir.Table{Name: r.Table.Value, Kind: "hash", Size: out.Size, Session: out, Row: i, Pos: r.Table.Pos}
 		if other := c.tables[t.Name]; other != nil {
-			c.diags.Add(codeTable, t.Pos, "table %q is declared twice", t.Name).WithRelated(other.Pos, "also declared here").
+			c.diags.Add(codeTable, t.Pos, "table %q is declared twice", t.Name).
+				WithRelated(other.Pos, "also declared here").
 				WithHint("rows of a session go to a table of their own, which the session declares")
 			continue
 		}
@@ -313,7 +326,8 @@ func (c *compiler) session(s *spec.Session) {
 			for _, n := range names_ {
 				j, ok := index[n.Value]
 				if !ok {
-					suggest(c.diags.Add(codeUnknownName, n.Pos, "session %q has no field %q", out.Name, n.Value), n.Value, names)
+					suggest(c.diags.Add(codeUnknownName, n.Pos, "session %q has no field %q", out.Name, n.Value),
+						n.Value, names)
 					continue
 				}
 				indices = append(indices, j)
@@ -368,7 +382,8 @@ func (c *compiler) ruleHops(outer map[string]*ir.Table, lookups []*spec.Lookup, 
 // sendHop gives the row that a packet is sent to a hop.
 func sendHop(vars map[string]*ir.Table, a *spec.Action) {
 	t, to := rowMember(vars, a.To)
-	if to == nil || (to.Type.Kind != ir.Endpoint && to.Type.Kind != ir.Addr) || t.PerCPU || t.Kind == "array" || t.Kind == "lru" {
+	if to == nil || (to.Type.Kind != ir.Endpoint && to.Type.Kind != ir.Addr) || t.PerCPU || t.Kind == "array" ||
+		t.Kind == "lru" {
 		return // the kernel looks the route up
 	}
 	var from *ir.Member
@@ -402,7 +417,9 @@ func rowMember(vars map[string]*ir.Table, e *spec.Expr) (*ir.Table, *ir.Member) 
 // number.
 func hopName(t *ir.Table, to *ir.Member) string {
 	name := "hop_" + to.Name
-	for n := 2; slices.ContainsFunc(t.Value.Members, func(m *ir.Member) bool { return m.Name == name && m.Hidden }); n++ {
+	for n := 2; slices.ContainsFunc(t.Value.Members, func(m *ir.Member) bool {
+		return m.Name == name && m.Hidden
+	}); n++ {
 		name = fmt.Sprintf("hop_%s_%d", to.Name, n)
 	}
 	return name

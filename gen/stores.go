@@ -58,7 +58,9 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 			if f.Kind == spec.FieldBytes {
 				n = f.Bytes * 8
 			}
-			runs[0] = append(runs[0], &unit{f: f, from: bits, to: bits + n, now: o.vals[f.Name.Value], changed: true, pos: o.at(f)})
+			runs[0] = append(runs[0], &unit{
+				f: f, from: bits, to: bits + n, now: o.vals[f.Name.Value], changed: true, pos: o.at(f),
+			})
 			bits += n
 		}
 		return cut(runs[0], o.off.Base, nil, ir.Off{})
@@ -69,8 +71,11 @@ func (w *rewriter) pieces(o *outHeader) []piece {
 	for _, pl := range o.old.order {
 		if v := o.vals[pl.f.Name.Value]; v != nil && pl.width != nil {
 			out = append(out, piece{
-				off: o.moved(pl.off), was: pl.off, size: 8, changed: true, field: pl.f, note: pl.f.Name.Value, pos: o.at(pl.f), width: pl.width, value: v,
-				now: &ir.VarintWord{X: v, Width: pl.width}, old: &ir.VarintWord{X: &ir.VarRef{Var: pl.value}, Width: pl.width},
+				off: o.moved(pl.off), was: pl.off, size: 8, changed: true, field: pl.f, note: pl.f.Name.Value,
+				pos: o.at(pl.f), width: pl.width, value: v,
+				now: &ir.VarintWord{X: v, Width: pl.width}, old: &ir.VarintWord{
+					X: &ir.VarRef{Var: pl.value}, Width: pl.width,
+				},
 			})
 		}
 		if pl.segment < 0 {
@@ -188,7 +193,10 @@ func together(run []*unit, off ir.Off, size int, old *layer, came ir.Off) piece 
 
 // whole makes pieces of one atomic field.
 func whole(u *unit, off ir.Off, old *layer, came ir.Off) []piece {
-	p := piece{off: off, was: plus(came, off.Const), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f, note: u.f.Name.Value, pos: u.pos}
+	p := piece{
+		off: off, was: plus(came, off.Const), size: (u.to - u.from) / 8, now: u.now, changed: u.changed, field: u.f,
+		note: u.f.Name.Value, pos: u.pos,
+	}
 	p.link = strings.HasPrefix(u.f.Role.Value, "link_")
 	if old != nil {
 		p.old = u.pl.load
@@ -252,8 +260,10 @@ func (w *rewriter) tooLarge(n, room int) {
 			largest = o
 		}
 	}
-	w.fail(codeResize, w.pos, "this rule writes %d bytes of headers anew, and a program's stack has room for %d here", n, room).
-		WithHint("the headers of the packet that leaves: %s bytes; fewer or smaller ones fit, or a rule that doesn't change the packet's size", strings.Join(sizes, ", ")).
+	w.fail(codeResize, w.pos, "this rule writes %d bytes of headers anew, and a program's stack has room for %d here",
+		n, room).
+		WithHint("the headers of the packet that leaves: %s bytes; fewer or smaller ones fit, or a rule that doesn't "+
+			"change the packet's size", strings.Join(sizes, ", ")).
 		WithRelated(largest.h.Name.Pos, "the largest one, %q, is declared here", largest.entry)
 }
 
@@ -276,7 +286,10 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Store, bool) {
 			case hop != nil && p.link && p.off.Base == nil && p.off.Const < 12:
 				continue
 			}
-			c := ir.Store{Off: p.off, Size: p.size, Little: p.little, Width: p.width, Value: p.now, Note: o.h.Name.Value + ": " + p.note, Pos: p.pos}
+			c := ir.Store{
+				Off: p.off, Size: p.size, Little: p.little, Width: p.width, Value: p.now,
+				Note: o.h.Name.Value + ": " + p.note, Pos: p.pos,
+			}
 			if p.width != nil {
 				c.Value = p.value
 			}
@@ -291,7 +304,9 @@ func (w *rewriter) cells(full bool, hop *ir.HopRef) ([]ir.Store, bool) {
 	if w.path[len(w.path)-1].end.Base != nil {
 		costs += variableCosts
 	}
-	if slices.ContainsFunc(w.src.Rules, func(r *spec.Rule) bool { return len(r.Do) > 0 && r.Do[len(r.Do)-1].FanOut != nil }) {
+	if slices.ContainsFunc(w.src.Rules, func(r *spec.Rule) bool {
+		return len(r.Do) > 0 && r.Do[len(r.Do)-1].FanOut != nil
+	}) {
 		costs += fanOutCosts
 	}
 	if full && costs > maxFront {

@@ -65,11 +65,15 @@ func (w *rewriter) freshSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 			o.vals[f.Name.Value] = num(0)
 			return nil, true
 		}
-		w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum covers the whole payload", o.h.Name.Value).
+		w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum covers the whole payload",
+			o.h.Name.Value).
 			WithRelated(f.Name.Pos, "the checksum is declared here").WithHint("UDP over IPv4 may go without a checksum")
 		return nil, false
 	}
-	s := &ir.Sum{Name: o.h.Name.Value + "." + f.Name.Value, New: o.fieldOff(f), Fresh: true, Optional: f.Checksum.Optional, Pos: f.Name.Pos}
+	s := &ir.Sum{
+		Name: o.h.Name.Value + "." + f.Name.Value, New: o.fieldOff(f), Fresh: true, Optional: f.Checksum.Optional,
+		Pos: f.Name.Pos,
+	}
 	for _, p := range w.pieces(o) {
 		if p.now != nil {
 			s.NewTerms = append(s.NewTerms, terms(p, p.now, p.off, o.off)...)
@@ -78,7 +82,8 @@ func (w *rewriter) freshSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite) 
 	for _, e := range f.Checksum.Pseudo {
 		t, ok := w.pseudoNow(e, i, o, rw)
 		if !ok {
-			w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of it has", o.h.Name.Value).
+			w.fail(codePush, o.pos, "header %q can't be pushed here: its checksum needs what no header in front of "+
+				"it has", o.h.Name.Value).
 				WithRelated(f.Name.Pos, "the checksum is declared here")
 			return nil, false
 		}
@@ -95,7 +100,10 @@ func absentOver(f *spec.Field, parent *spec.Header) bool {
 func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite, end ir.Expr) (*ir.Sum, bool) {
 	k := f.Checksum
 	at := o.old.fields[f.Name.Value]
-	s := &ir.Sum{Name: o.entry + "." + f.Name.Value, Old: at.off, New: o.moved(at.off), Optional: k.Optional, Offloaded: k.Offloaded, Pos: f.Name.Pos}
+	s := &ir.Sum{
+		Name: o.entry + "." + f.Name.Value, Old: at.off, New: o.moved(at.off), Optional: k.Optional,
+		Offloaded: k.Offloaded, Pos: f.Name.Pos,
+	}
 	first := slices.Index(w.path, o.old)
 	oldParentAbsent := first > 0 && absentOver(f, w.path[first-1].h)
 	newParentAbsent := i > 0 && absentOver(f, w.hdrs[i-1].h)
@@ -126,7 +134,8 @@ func (w *rewriter) changedSum(i int, o *outHeader, f *spec.Field, rw *ir.Rewrite
 		return nil, true
 	}
 	if !s.Absent && k.Optional {
-		w.guard(bin(ir.Ne, at.load, num(0)), w.fieldReason(o.old.h, f, "is 0 (no checksum), which isn't allowed here"), f.Name.Pos)
+		w.guard(bin(ir.Ne, at.load, num(0)), w.fieldReason(o.old.h, f, "is 0 (no checksum), which isn't allowed here"),
+			f.Name.Pos)
 	}
 	return s, true
 }
@@ -169,7 +178,8 @@ func (w *rewriter) tail(o *outHeader, end ir.Expr) (*ir.Off, ir.Expr, int) {
 	}
 	if open {
 		slack = maxTail
-		w.guard(bin(ir.Le, bin(ir.Sub, limit, end), num(maxTail)), w.went("padding", "more padding than can be taken off", w.pos), w.pos)
+		w.guard(bin(ir.Le, bin(ir.Sub, limit, end), num(maxTail)),
+			w.went("padding", "more padding than can be taken off", w.pos), w.pos)
 	}
 	if slack == 0 {
 		return nil, nil, 0
@@ -217,7 +227,10 @@ func (w *rewriter) coveredTerms(s *ir.Sum, i int, o *outHeader, first int) {
 			if in.end.Base != nil {
 				bound += int(in.end.Base.Max)
 			}
-			s.OldTerms = append(s.OldTerms, ir.Term{Region: true, At: in.off, Len: distance(in.end, in.off), Max: bound - in.off.Const, Odd: odd, OddIf: oddIf})
+			s.OldTerms = append(s.OldTerms, ir.Term{
+				Region: true, At: in.off, Len: distance(in.end, in.off), Max: bound - in.off.Const, Odd: odd,
+				OddIf: oddIf,
+			})
 			continue
 		}
 		for done := 0; done < in.size; {
@@ -277,7 +290,9 @@ func variableTerms(in *layer, start ir.Off) []ir.Term {
 	for _, pl := range in.order {
 		if pl.segment < 0 && pl.size != nil {
 			odd, oddIf := oddness(pl.off, start)
-			out = append(out, ir.Term{Region: true, At: pl.off, Len: pl.size, Max: bytesAtMost(pl), Odd: odd, OddIf: oddIf})
+			out = append(out, ir.Term{
+				Region: true, At: pl.off, Len: pl.size, Max: bytesAtMost(pl), Odd: odd, OddIf: oddIf,
+			})
 		}
 	}
 	return out
@@ -354,7 +369,8 @@ func (w *rewriter) pseudo(e *spec.Expr, i int, o *outHeader, rw *ir.Rewrite) (wa
 	}
 	now, ok = w.pseudoNow(e, i, o, rw)
 	if !ok {
-		w.fail(codePush, w.pos, "the checksum of %q needs a header that is popped", o.entry).WithRelated(e.Pos, "needed here")
+		w.fail(codePush, w.pos, "the checksum of %q needs a header that is popped", o.entry).
+			WithRelated(e.Pos, "needed here")
 		return was, now, false
 	}
 	if e.Op == spec.OpName && now.Value == v.x {

@@ -55,7 +55,8 @@ func TestWrong(t *testing.T) {
 				if d.Severity() != severity || d.Pos.Line != line || !regexp.MustCompile(want).MatchString(d.Message) {
 					t.Errorf("got %v, want line %d: %s", d, line, want)
 				}
-				if !regexp.MustCompile(hint).MatchString(d.Label+"\n"+d.Hint) || strings.Contains(d.Hint, "low(…") && !strings.Contains(hint, "low") {
+				if !regexp.MustCompile(hint).MatchString(d.Label+"\n"+d.Hint) || strings.Contains(d.Hint, "low(…") &&
+					!strings.Contains(hint, "low") {
 					t.Errorf("got %q and %q, want %s", d.Label, d.Hint, hint)
 				}
 			}

@@ -200,7 +200,8 @@ func (r *run) admit(s *ir.Admit) (credit *Credit, amount uint64, admitted bool) 
 
 // spend spends cost if floor remains below the limit.
 func (c *Credit) spend(cost, floor uint64) (admitted bool, amount uint64) {
-	if cost > c.Limit || floor > c.Limit-cost || c.Spent > c.Limit-cost-floor { // spent + cost + floor > limit, without wrapping
+	// spent + cost + floor > limit, without wrapping
+	if cost > c.Limit || floor > c.Limit-cost || c.Spent > c.Limit-cost-floor {
 		return false, 0
 	}
 	c.Spent += cost

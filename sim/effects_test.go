@@ -21,7 +21,8 @@ func (fp *fanPlan) emit(e *ir.Event) *ir.Emit {
 		full = fanRing
 	}
 	return &ir.Emit{Event: e, Row: fp.row, Full: full, Values: []ir.MemberValue{
-		{Member: e.Fields.Members[0], Value: load(44, 16)}, {Member: e.Fields.Members[1], Value: &ir.RowMember{Row: fp.row, Member: fp.layer}},
+		{Member: e.Fields.Members[0], Value: load(44, 16)},
+		{Member: e.Fields.Members[1], Value: &ir.RowMember{Row: fp.row, Member: fp.layer}},
 	}}
 }
 
@@ -32,8 +33,10 @@ func TestCredit(t *testing.T) {
 		admitted                  bool
 	}{
 		{100, 0, 100, 0, true}, {100, 1, 100, 0, false}, {100, 0, 0, 0, true}, {0, 0, 0, 0, true}, {0, 0, 1, 0, false},
-		{100, 0, 90, 10, true}, {100, 0, 91, 10, false}, {100, 101, 0, 0, false}, // user space moved the limit below what is spent
-		{most, most, 0, 0, true}, {most, most, 1, 0, false}, {most, most - 5, 5, 1, false}, {most, 1, most, 0, false}, {most, 0, 1, most, false},
+		// user space moved the limit below what is spent
+		{100, 0, 90, 10, true}, {100, 0, 91, 10, false}, {100, 101, 0, 0, false},
+		{most, most, 0, 0, true}, {most, most, 1, 0, false}, {most, most - 5, 5, 1, false}, {most, 1, most, 0, false},
+		{most, 0, 1, most, false},
 	} {
 		t.Run(fmt.Sprintf("%d+%d+%d<=%d", c.spent, c.cost, c.floor, c.limit), func(t *testing.T) {
 			fp := newFanPlan()
@@ -49,7 +52,8 @@ func TestCredit(t *testing.T) {
 			if !c.admitted {
 				want, spent, refused = "credit", c.spent, 1
 			}
-			if got := r.Credits[5]; turns[0] != want || got.Spent != spent || got.Refused[0] != refused || got.Limit != c.limit {
+			if got := r.Credits[5]; turns[0] != want || got.Spent != spent || got.Refused[0] != refused ||
+				got.Limit != c.limit {
 				t.Errorf("%s, credit %+v", turns[0], got)
 			}
 		})
@@ -122,7 +126,9 @@ func TestCreditLevels(t *testing.T) {
 	if want := []string{"copied", "credit", "credit"}; !slices.Equal(turns, want) {
 		t.Errorf("turns %v, want %v", turns, want)
 	}
-	if r.Credits[5].Spent != 10 || r.Credits[8].Spent != 0 || !slices.Equal(r.Credits[9].Refused, []uint64{0, 1, 0, 0}) {
+	if r.Credits[5].Spent != 10 || r.Credits[8].Spent != 0 || !slices.Equal(r.Credits[9].Refused, []uint64{
+		0, 1, 0, 0,
+	}) {
 		t.Errorf("credits %+v", r.Credits[4:10])
 	}
 	if got := r.Shared[1:4]; !slices.Equal(got, []uint64{0, 7, 7}) {
@@ -155,7 +161,8 @@ func TestAllOrNone(t *testing.T) {
 	r.Credits[1].Limit, r.Credits[1].Burst, r.Credits[1].Spent = 1, 10, 5e9
 	r.World.Clock = 2e9
 	res, turns := fp.run(t, r)
-	if turns[0] != "credit" || r.Credits[1].Spent != 5e9 || r.Credits[1].Refused[0] != 0 || r.Credits[2].Refused[0] != 1 {
+	if turns[0] != "credit" || r.Credits[1].Spent != 5e9 || r.Credits[1].Refused[0] != 0 ||
+		r.Credits[2].Refused[0] != 1 {
 		t.Errorf("%s, credits %+v", turns[0], r.Credits[1:3])
 	}
 	if len(res.Events) != 0 || r.Shared[1] != 0 || r.RingUsed != sim.RecordRoom(32) {
@@ -191,7 +198,8 @@ func TestTranslate(t *testing.T) {
 	fp.program.Vars = append(fp.program.Vars, drawn)
 	fp.fan.Each = slices.Insert(fp.fan.Each, 2, ir.Stmt(&ir.Translate{
 		Var: fp.number, Row: fp.row, Member: fp.names, Key: load(44, 16), Pending: fanPending, Full: fanFull,
-		Draws: []*ir.Draw{{Var: drawn, Row: fp.row, Member: fp.next, Step: 4}}, Value: bin(ir.Add, &ir.VarRef{Var: drawn}, num(1)),
+		Draws: []*ir.Draw{{Var: drawn, Row: fp.row, Member: fp.next, Step: 4}},
+		Value: bin(ir.Add, &ir.VarRef{Var: drawn}, num(1)),
 	}))
 	fp.copy.Emits = []*ir.Emit{fp.emit(fp.told)}
 	fp.copy.Emits[0].Values[0].Value = &ir.VarRef{Var: fp.number}
@@ -213,7 +221,9 @@ func TestTranslate(t *testing.T) {
 	if want := []uint64{41, 41, 45}; !slices.Equal(values, want) || r.Shared[1] != 48 {
 		t.Errorf("values %v, want %v; counter %d", values, want, r.Shared[1])
 	}
-	if got := r.Translations[sim.TranslationKey{Key: 16, Namespace: 2}]; got != (sim.Translation{Value: 45, Done: true}) {
+	if got := r.Translations[sim.TranslationKey{Key: 16, Namespace: 2}]; got != (sim.Translation{
+		Value: 45, Done: true,
+	}) {
 		t.Errorf("translations %+v", r.Translations)
 	}
 	r.Translations[sim.TranslationKey{Key: 16, Namespace: 2}] = sim.Translation{}
@@ -247,10 +257,12 @@ func TestRecords(t *testing.T) {
 	// A ring with room for three more: a required record that doesn't fit stops the copy, another one is lost.
 	r.RingUsed = fp.plan.Ring - 3*sim.RecordRoom(32) - 1
 	res, turns := fp.run(t, r)
-	if !slices.Equal(turns, []string{"copied", "copied"}) || len(res.Events) != 3 || res.Events[2].Event != fp.required || r.Lost[1] != 1 || r.Lost[2] != 0 {
+	if !slices.Equal(turns, []string{"copied", "copied"}) || len(res.Events) != 3 ||
+		res.Events[2].Event != fp.required || r.Lost[1] != 1 || r.Lost[2] != 0 {
 		t.Errorf("turns %v, %d records, lost %v", turns, len(res.Events), r.Lost)
 	}
-	if res, turns = fp.run(t, r); !slices.Equal(turns, []string{"ring", "ring"}) || len(res.Events) != 0 || r.Lost[1] != 1 {
+	if res, turns = fp.run(t, r); !slices.Equal(turns, []string{"ring", "ring"}) || len(res.Events) != 0 ||
+		r.Lost[1] != 1 {
 		t.Errorf("turns %v, %d records, lost %v", turns, len(res.Events), r.Lost)
 	}
 	r.RingUsed = fp.plan.Ring - sim.RecordRoom(32) // one byte always stays free
@@ -266,13 +278,21 @@ func TestEffectsOfPackets(t *testing.T) {
 	credit := &ir.Member{Name: "credit", Type: ir.Type{Kind: ir.Credit, Bits: 1, Size: 4}, Off: 64}
 	tp.table.Value.Members = append(tp.table.Value.Members, credit)
 	tp.table.Value.Size = 68
-	event := &ir.Event{Name: "sent", ID: 1, Fields: ir.Struct{Size: 24, Members: []*ir.Member{{Name: "number", Type: ir.UintType(16), Off: 16}}}}
+	event := &ir.Event{
+		Name: "sent", ID: 1, Fields: ir.Struct{
+			Size: 24, Members: []*ir.Member{{Name: "number", Type: ir.UintType(16), Off: 16}},
+		},
+	}
 	tp.plan.Credits, tp.plan.Events, tp.plan.Ring = 4, []*ir.Event{event}, 4096
-	emit := &ir.Emit{Event: event, Full: -1, Values: []ir.MemberValue{{Member: event.Fields.Members[0], Value: load(42, 16)}}}
+	emit := &ir.Emit{
+		Event: event, Full: -1, Values: []ir.MemberValue{{Member: event.Fields.Members[0], Value: load(42, 16)}},
+	}
 	branch := tp.plan.Programs[0].Body[15].(*ir.If)
 	forward := branch.Then[1].(*ir.Forward)
 	forward.Emits = []*ir.Emit{emit}
-	forward.Admits = []*ir.Admit{{Row: row, Member: credit, Cost: &ir.Meta{Kind: ir.FrameLen}, Refused: turnHop, Contended: turnHop}}
+	forward.Admits = []*ir.Admit{
+		{Row: row, Member: credit, Cost: &ir.Meta{Kind: ir.FrameLen}, Refused: turnHop, Contended: turnHop},
+	}
 	r := openTurn(t, tp)
 	table := r.Table("by_channel")
 	key := []byte(table.Keys()[0])
@@ -296,7 +316,8 @@ func TestEffectsOfPackets(t *testing.T) {
 	reasons := tp.plan.Programs[0].Reasons
 	tp.plan.Programs[0].Reasons = append(reasons, &ir.Reason{Name: "dropped", Kind: ir.Dropped})
 	branch.Then[1] = &ir.Drop{Effects: ir.Effects{Emits: []*ir.Emit{emit}}, Reason: len(reasons)}
-	if res, err := openTurn(t, tp).Run("to_peer", sim.Packet{Data: in}); err != nil || res.Verdict != sim.VerdictDrop || len(res.Events) != 1 {
+	if res, err := openTurn(t, tp).Run("to_peer", sim.Packet{Data: in}); err != nil || res.Verdict != sim.VerdictDrop ||
+		len(res.Events) != 1 {
 		t.Errorf("%s, %d events, %v", res.Verdict, len(res.Events), err)
 	}
 }

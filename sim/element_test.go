@@ -24,19 +24,25 @@ func find(t *testing.T, list string, id uint64, forms ...ir.ElementForm) string 
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, length, value := &ir.Var{Name: "found", Type: ir.BoolType}, &ir.Var{Name: "len", Type: ir.UintType(8)}, &ir.Var{Name: "value", Type: ir.UintType(64)}
+	found, length, value := &ir.Var{Name: "found", Type: ir.BoolType}, &ir.Var{Name: "len", Type: ir.UintType(8)},
+		&ir.Var{Name: "value", Type: ir.UintType(64)}
 	event := &ir.Event{Name: "element", ID: 1, Fields: ir.Struct{Size: 40, Members: []*ir.Member{
-		{Name: "found", Type: ir.UintType(64), Off: 16}, {Name: "len", Type: ir.UintType(64), Off: 24}, {Name: "value", Type: ir.UintType(64), Off: 32},
+		{Name: "found", Type: ir.UintType(64), Off: 16}, {Name: "len", Type: ir.UintType(64), Off: 24},
+		{Name: "value", Type: ir.UintType(64), Off: 32},
 	}}}
 	emit := &ir.Emit{Event: event, Full: -1}
 	for i, v := range []*ir.Var{found, length, value} {
 		emit.Values = append(emit.Values, ir.MemberValue{Member: event.Fields.Members[i], Value: &ir.VarRef{Var: v}})
 	}
 	plan := &ir.Plan{Ring: 4096, Events: []*ir.Event{event}, Programs: []*ir.Program{{
-		Name: "find", Vars: []*ir.Var{found, length, value}, Reasons: []*ir.Reason{{Name: "dropped", Kind: ir.Dropped}, {Name: "short", Kind: ir.Punted}},
+		Name: "find", Vars: []*ir.Var{found, length, value}, Reasons: []*ir.Reason{{Name: "dropped", Kind: ir.Dropped},
+			{Name: "short", Kind: ir.Punted}},
 		Body: []ir.Stmt{
 			&ir.NeedBytes{End: at(len(data)), Reason: 1},
-			&ir.FindElement{Found: found, Len: length, Value: value, Size: num(uint64(len(data))), SizeMax: 255, Forms: forms, ID: num(id)},
+			&ir.FindElement{
+				Found: found, Len: length, Value: value, Size: num(uint64(len(data))), SizeMax: 255, Forms: forms,
+				ID: num(id),
+			},
 			&ir.Drop{Effects: ir.Effects{Emits: []*ir.Emit{emit}}},
 		},
 	}}}
@@ -106,13 +112,16 @@ func TestFindElementContradiction(t *testing.T) {
 	found, n := &ir.Var{Name: "found", Type: ir.BoolType}, &ir.Var{Name: "n", Type: ir.UintType(64)}
 	plan := &ir.Plan{Programs: []*ir.Program{{
 		Name: "find", Vars: []*ir.Var{found, n}, Reasons: []*ir.Reason{{Name: "up", Kind: ir.Punted}},
-		Body: []ir.Stmt{&ir.FindElement{Found: found, Len: n, Value: n, Size: num(9), SizeMax: 8, ID: num(1)}, &ir.Up{}},
+		Body: []ir.Stmt{
+			&ir.FindElement{Found: found, Len: n, Value: n, Size: num(9), SizeMax: 8, ID: num(1)}, &ir.Up{},
+		},
 	}}}
 	r, err := sim.New(plan, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.Run("find", sim.Packet{Data: make([]byte, 20)}); err == nil || !strings.Contains(err.Error(), "a list of 9 bytes, over its bound of 8") {
+	if _, err := r.Run("find", sim.Packet{Data: make([]byte, 20)}); err == nil || !strings.Contains(err.Error(),
+		"a list of 9 bytes, over its bound of 8") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -124,7 +133,8 @@ func TestVarintCells(t *testing.T) {
 		value uint64
 		want  string
 	}{
-		{1, 0x3f, "3f"}, {1, 5, "05"}, {2, 5, "4005"}, {2, 0x3fff, "7fff"}, {4, 5, "80000005"}, {4, 0x12345678, "92345678"},
+		{1, 0x3f, "3f"}, {1, 5, "05"}, {2, 5, "4005"}, {2, 0x3fff, "7fff"}, {4, 5, "80000005"},
+		{4, 0x12345678, "92345678"},
 		{8, 5, "c000000000000005"}, {8, 1<<62 - 1, "ffffffffffffffff"},
 	} {
 		for _, odd := range []bool{false, true} {
@@ -134,7 +144,9 @@ func TestVarintCells(t *testing.T) {
 				if odd {
 					off++
 				}
-				value, size := &ir.Var{Name: "value", Type: ir.UintType(62)}, &ir.Var{Name: "size", Type: ir.UintType(8), Max: 8}
+				value, size := &ir.Var{Name: "value", Type: ir.UintType(62)}, &ir.Var{
+					Name: "size", Type: ir.UintType(8), Max: 8,
+				}
 				fp.program.Vars = append(fp.program.Vars, value, size)
 				fp.program.Body = []ir.Stmt{
 					&ir.NeedBytes{End: at(off), Reason: fanShort},
@@ -144,11 +156,17 @@ func TestVarintCells(t *testing.T) {
 				front := ir.Off{Base: size, Const: off}
 				w := fp.copy.Rewrite
 				fp.fan.Front, w.OldFront, w.NewFront = front, front, front
-				w.Payload = bin(ir.Sub, bin(ir.Sub, &ir.Meta{Kind: ir.FrameLen}, num(uint64(off))), &ir.VarRef{Var: size})
+				w.Payload = bin(ir.Sub, bin(ir.Sub, &ir.Meta{Kind: ir.FrameLen}, num(uint64(off))), &ir.VarRef{
+					Var: size,
+				})
 				w.Stores = append(w.Stores, ir.Store{Off: at(off), Size: 8, Width: size, Value: num(c.value)})
 				udp := w.Sums[1]
-				udp.OldTerms = append(udp.OldTerms, ir.Term{Value: &ir.VarintWord{X: &ir.VarRef{Var: value}, Width: size}, Size: 8, Odd: odd})
-				udp.NewTerms = append(udp.NewTerms, ir.Term{Value: &ir.VarintWord{X: num(c.value), Width: size}, Size: 8, Odd: odd})
+				udp.OldTerms = append(udp.OldTerms, ir.Term{
+					Value: &ir.VarintWord{X: &ir.VarRef{Var: value}, Width: size}, Size: 8, Odd: odd,
+				})
+				udp.NewTerms = append(udp.NewTerms, ir.Term{
+					Value: &ir.VarintWord{X: num(c.value), Width: size}, Size: 8, Odd: odd,
+				})
 				r := fp.open(t, anna)
 
 				text := []byte("0123456789abcdefghij")
@@ -167,7 +185,8 @@ func TestVarintCells(t *testing.T) {
 				}
 				out := res.Copies[0].Packet.Data
 				checkIndependently(t, out)
-				if got := hex.EncodeToString(out[off : off+c.width]); got != c.want || string(out[off+c.width:]) != string(in[off+c.width:]) {
+				if got := hex.EncodeToString(out[off : off+c.width]); got != c.want ||
+					string(out[off+c.width:]) != string(in[off+c.width:]) {
 					t.Errorf("got %s, frame %x", got, out)
 				}
 			})
@@ -194,7 +213,9 @@ func TestPick(t *testing.T) {
 }
 
 func TestVarintContradictions(t *testing.T) {
-	for _, c := range []struct{ value, width uint64 }{{64, 1}, {1 << 14, 2}, {1 << 30, 4}, {1 << 62, 8}, {0, 3}, {0, 0}} {
+	for _, c := range []struct {
+		value, width uint64
+	}{{64, 1}, {1 << 14, 2}, {1 << 30, 4}, {1 << 62, 8}, {0, 3}, {0, 0}} {
 		fp := newFanPlan()
 		width := &ir.Var{Name: "width", Type: ir.UintType(8)}
 		fp.program.Vars = append(fp.program.Vars, width)

@@ -26,7 +26,8 @@ func TestFanOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.Verdict != sim.VerdictPass || res.Reason != "passed" || res.Modified || res.Hop != nil || !bytes.Equal(res.Packet.Data, before) || !bytes.Equal(in, before) {
+	if res.Verdict != sim.VerdictPass || res.Reason != "passed" || res.Modified || res.Hop != nil ||
+		!bytes.Equal(res.Packet.Data, before) || !bytes.Equal(in, before) {
 		t.Errorf("the packet that came: %+v", res)
 	}
 	wants := []struct {
@@ -35,7 +36,8 @@ func TestFanOut(t *testing.T) {
 		port   uint16
 		number uint16
 	}{
-		{"copied", []byte{203, 0, 113, 3}, 6003, 18}, {reason: "layer"}, {"copied", []byte{203, 0, 113, 1}, 6001, 19}, {reason: "hop"}, {reason: "too_big"},
+		{"copied", []byte{203, 0, 113, 3}, 6003, 18}, {reason: "layer"}, {"copied", []byte{203, 0, 113, 1}, 6001, 19},
+		{reason: "hop"}, {reason: "too_big"},
 	}
 	if len(res.Copies) != len(wants) {
 		t.Fatalf("%d turns", len(res.Copies))
@@ -51,7 +53,8 @@ func TestFanOut(t *testing.T) {
 		out := got.Packet.Data
 		checkIndependently(t, out)
 		if !bytes.Equal(out[:12], []byte{2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8}) || !bytes.Equal(out[30:34], want.addr) ||
-			binary.BigEndian.Uint16(out[36:]) != want.port || binary.BigEndian.Uint16(out[44:]) != want.number || !bytes.Equal(out[46:], before[46:]) {
+			binary.BigEndian.Uint16(out[36:]) != want.port || binary.BigEndian.Uint16(out[44:]) != want.number ||
+			!bytes.Equal(out[46:], before[46:]) {
 			t.Errorf("copy %d: %x", i, out)
 		}
 		if got.Hop.Ifindex != 3 || got.Packet.Mark != 5 {
@@ -59,7 +62,9 @@ func TestFanOut(t *testing.T) {
 		}
 	}
 	size := uint64(len(in))
-	for i, want := range []sim.ReceiverUsage{{}, {Packets: 1, Bytes: size}, {Declined: 1}, {Packets: 1, Bytes: size}, {Declined: 1}, {Declined: 1}} {
+	for i, want := range []sim.ReceiverUsage{
+		{}, {Packets: 1, Bytes: size}, {Declined: 1}, {Packets: 1, Bytes: size}, {Declined: 1}, {Declined: 1},
+	} {
 		if got := r.Receivers[i]; got != want {
 			t.Errorf("usage of %d: %+v, want %+v", i, got, want)
 		}
@@ -74,7 +79,8 @@ func TestFanOut(t *testing.T) {
 		missed[p.What] = p.Hits == 0
 	}
 	for what, want := range map[string]bool{
-		"fan out: passed": false, "fan out: no_group": true, "copy: copied": false, "copy: refused_clone": true, "skip: layer": false,
+		"fan out: passed": false, "fan out: no_group": true, "copy: copied": false, "copy: refused_clone": true,
+		"skip: layer":        false,
 		"hop: neighbour hop": false, "hop: too_big": false, "hop: prohibit hop": true,
 	} {
 		if got, there := missed[what]; !there || got != want {
@@ -94,7 +100,8 @@ func TestFanOutMetadata(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, b := res.Copies[0].Packet, res.Copies[1].Packet; a.Priority != 12 || a.Mark != 2 || b.Priority != 13 || b.Mark != 3 {
+	if a, b := res.Copies[0].Packet, res.Copies[1].Packet; a.Priority != 12 || a.Mark != 2 || b.Priority != 13 ||
+		b.Mark != 3 {
 		t.Errorf("priority %d and %d, mark %d and %d", a.Priority, b.Priority, a.Mark, b.Mark)
 	}
 	if res.Packet.Priority != 10 || res.Packet.Mark != 99 {
@@ -113,9 +120,11 @@ func TestFanOutEnds(t *testing.T) {
 		turns     int
 	}{
 		{"passes", nil, []subscriber{anna}, nil, sim.VerdictPass, "passed", 1},
-		{"drops", func(fp *fanPlan) { fp.fan.Drop, fp.fan.Reason = true, fanDropped }, []subscriber{anna, bert}, nil, sim.VerdictDrop, "dropped", 2},
+		{"drops", func(fp *fanPlan) { fp.fan.Drop, fp.fan.Reason = true, fanDropped }, []subscriber{anna, bert}, nil,
+			sim.VerdictDrop, "dropped", 2},
 		{"an empty group", nil, nil, nil, sim.VerdictPass, "passed", 0},
-		{"no group", nil, []subscriber{anna}, func(r *sim.Relay) { r.Group("subscribers").Delete(fanKey) }, sim.VerdictUp, "no_group", 0},
+		{"no group", nil, []subscriber{anna}, func(r *sim.Relay) { r.Group("subscribers").Delete(fanKey) },
+			sim.VerdictUp, "no_group", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fp := newFanPlan()
@@ -127,7 +136,8 @@ func TestFanOutEnds(t *testing.T) {
 				c.state(r)
 			}
 			res, turns := fp.run(t, r)
-			if res.Verdict != c.verdict || res.Reason != c.reason || len(turns) != c.turns || !bytes.Equal(res.Packet.Data, fanFrame(1)) {
+			if res.Verdict != c.verdict || res.Reason != c.reason || len(turns) != c.turns ||
+				!bytes.Equal(res.Packet.Data, fanFrame(1)) {
 				t.Errorf("%s %s, %d turns", res.Verdict, res.Reason, len(turns))
 			}
 		})
@@ -138,7 +148,9 @@ func TestFanOutEnds(t *testing.T) {
 func TestFanOutEffects(t *testing.T) {
 	fp := newFanPlan()
 	values := func(e *ir.Event) []ir.MemberValue {
-		return []ir.MemberValue{{Member: e.Fields.Members[0], Value: load(44, 16)}, {Member: e.Fields.Members[1], Value: load(42, 8)}}
+		return []ir.MemberValue{
+			{Member: e.Fields.Members[0], Value: load(44, 16)}, {Member: e.Fields.Members[1], Value: load(42, 8)},
+		}
 	}
 	fp.plan.Counters = []*ir.Counter{{Name: "fanned"}}
 	fp.fan.Emits = []*ir.Emit{{Event: fp.required, Values: values(fp.required), Full: fanUpRing}}
@@ -149,7 +161,8 @@ func TestFanOutEffects(t *testing.T) {
 		t.Errorf("%d turns, counter %d, events %+v", len(turns), r.Named[0], res.Events)
 	}
 	r.RingUsed = fp.plan.Ring
-	if res, turns = fp.run(t, r); res.Verdict != sim.VerdictUp || res.Reason != "up_ring" || len(turns) != 0 || r.Named[0] != 2 {
+	if res, turns = fp.run(t, r); res.Verdict != sim.VerdictUp || res.Reason != "up_ring" || len(turns) != 0 ||
+		r.Named[0] != 2 {
 		t.Errorf("with a full ring: %s %s, %d turns, counter %d", res.Verdict, res.Reason, len(turns), r.Named[0])
 	}
 }
@@ -228,15 +241,21 @@ func TestFanOutContradictions(t *testing.T) {
 		edit       func(*fanPlan)
 	}{
 		{"up in Each", "*ir.Up in a fan-out's Each", func(fp *fanPlan) { each(fp, &ir.Up{Reason: fanShort}) }},
-		{"a reason of the packet", `"short" is of kind 3, its use needs 6`, func(fp *fanPlan) { each(fp, &ir.Guard{Cond: num(1), Reason: fanShort}) }},
+		{"a reason of the packet", `"short" is of kind 3, its use needs 6`, func(fp *fanPlan) {
+			each(fp, &ir.Guard{Cond: num(1), Reason: fanShort})
+		}},
 		{"a copy of no receiver", "a copy outside of a fan-out", func(fp *fanPlan) { fp.program.Body[1] = fp.copy }},
-		{"a skip of no receiver", "a skip outside of a fan-out", func(fp *fanPlan) { fp.program.Body[1] = &ir.Skip{Reason: fanLayer} }},
+		{"a skip of no receiver", "a skip outside of a fan-out", func(fp *fanPlan) {
+			fp.program.Body[1] = &ir.Skip{Reason: fanLayer}
+		}},
 		{"no end", "ends without a copy", func(fp *fanPlan) { fp.fan.Each = fp.fan.Each[:2] }},
 		{"beyond the front", "bytes 44 to 46 are read, but only 45 were checked", func(fp *fanPlan) {
 			fp.fan.Front = at(45)
 			each(fp, &ir.Let{Var: fp.number, Value: load(44, 16)})
 		}},
-		{"front beyond what is checked", "works on 47 bytes, but only 46 were checked", func(fp *fanPlan) { fp.fan.Front = at(47) }},
+		{"front beyond what is checked", "works on 47 bytes, but only 46 were checked", func(fp *fanPlan) {
+			fp.fan.Front = at(47)
+		}},
 		{"rewrite beyond the front", "a copy changes bytes behind the 46", func(fp *fanPlan) {
 			w := fp.copy.Rewrite
 			w.OldFront, w.NewFront, w.Payload = at(47), at(47), bin(ir.Sub, w.Payload, num(1))
@@ -244,13 +263,18 @@ func TestFanOutContradictions(t *testing.T) {
 		}},
 		{"not in place", "not rewritten in place", func(fp *fanPlan) { fp.copy.Rewrite.Resize = ir.MovePayload }},
 		{"unchecked hop", "link-layer addresses aren't known", func(fp *fanPlan) { fp.fan.Each = []ir.Stmt{fp.copy} }},
-		{"another group", "a group that is not in the plan", func(fp *fanPlan) { fp.fan.Group = &ir.Group{Receivers: fp.group.Receivers} }},
+		{"another group", "a group that is not in the plan", func(fp *fanPlan) {
+			fp.fan.Group = &ir.Group{Receivers: fp.group.Receivers}
+		}},
 		{"another event", `event "told": the plan has no such event`, func(fp *fanPlan) {
 			fp.plan.Events = nil
 			fp.copy.Emits = []*ir.Emit{fp.emit(fp.told)}
 		}},
 		{"form of elements", "elements of 4 and 8 bits", func(fp *fanPlan) {
-			found := &ir.FindElement{Found: fp.number, Len: fp.number, Value: fp.number, Size: num(0), ID: num(1), Forms: []ir.ElementForm{{IDBits: 4, LenBits: 8}}}
+			found := &ir.FindElement{
+				Found: fp.number, Len: fp.number, Value: fp.number, Size: num(0), ID: num(1),
+				Forms: []ir.ElementForm{{IDBits: 4, LenBits: 8}},
+			}
 			fp.program.Body = slices.Insert(fp.program.Body, 0, ir.Stmt(found))
 		}},
 		{"level", "a credit of level 4, of 4", func(fp *fanPlan) {
@@ -286,7 +310,8 @@ func TestGroups(t *testing.T) {
 		}
 		return rows
 	}
-	if g.Put(fanKey, rows(9)) || !g.Put(fanKey, rows(8)) || !g.Put([]byte{1, 0, 0, 0}, nil) || g.Put([]byte{2, 0, 0, 0}, nil) {
+	if g.Put(fanKey, rows(9)) || !g.Put(fanKey, rows(8)) || !g.Put([]byte{1, 0, 0, 0}, nil) ||
+		g.Put([]byte{2, 0, 0, 0}, nil) {
 		t.Error("a group holds 8 receivers, and there are 2 groups")
 	}
 	got, known := g.Get(fanKey)
@@ -314,8 +339,10 @@ func TestCopyState(t *testing.T) {
 	}
 	b.CopyState(a)
 	same := func(x, y *sim.Relay) string {
-		return cmp.Diff([]any{x.Credits, x.Receivers, x.Translations, x.Lost, x.RingUsed, x.World.Clock, x.Group("subscribers").Keys()},
-			[]any{y.Credits, y.Receivers, y.Translations, y.Lost, y.RingUsed, y.World.Clock, y.Group("subscribers").Keys()})
+		return cmp.Diff([]any{x.Credits, x.Receivers, x.Translations, x.Lost, x.RingUsed, x.World.Clock,
+			x.Group("subscribers").Keys()},
+			[]any{y.Credits, y.Receivers, y.Translations, y.Lost, y.RingUsed, y.World.Clock,
+				y.Group("subscribers").Keys()})
 	}
 	if diff := same(a, b); diff != "" {
 		t.Errorf("the state differs:\n%s", diff)

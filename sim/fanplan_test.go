@@ -67,12 +67,21 @@ func newFanPlan() *fanPlan {
 	}
 	fp.hop = &ir.Member{Name: "hop_remote", Type: ir.Type{Kind: ir.Hop, Size: 20}, Off: 40, Hidden: true, To: fp.remote}
 	key := &ir.Member{Name: "port", Type: u16}
-	receivers := &ir.Table{Name: "subscribers", Kind: "receivers", Size: 24, Key: ir.Struct{Size: 4}, Value: ir.Struct{Size: 64, Members: []*ir.Member{
+	receivers := &ir.Table{Name: "subscribers", Kind: "receivers", Size: 24, Key: ir.Struct{
+		Size: 4,
+	}, Value: ir.Struct{Size: 64, Members: []*ir.Member{
 		fp.remote, fp.layer, fp.credits, fp.credit, fp.bucket, fp.next, fp.names, fp.hop, fp.identity,
 	}}}
-	fp.group = &ir.Group{Name: "subscribers", Key: ir.Struct{Size: 4, Members: []*ir.Member{key}}, Receivers: receivers, Max: 8, Rows: 16, Size: 2, Base: 1}
+	fp.group = &ir.Group{
+		Name: "subscribers", Key: ir.Struct{Size: 4, Members: []*ir.Member{key}}, Receivers: receivers, Max: 8,
+		Rows: 16, Size: 2, Base: 1,
+	}
 	fields := func() ir.Struct {
-		return ir.Struct{Size: 32, Members: []*ir.Member{{Name: "number", Type: u64, Off: 16}, {Name: "level", Type: ir.UintType(8), Off: 24}}}
+		return ir.Struct{
+			Size: 32, Members: []*ir.Member{
+				{Name: "number", Type: u64, Off: 16}, {Name: "level", Type: ir.UintType(8), Off: 24},
+			},
+		}
 	}
 	fp.told = &ir.Event{Name: "told", ID: 1, Fields: fields()}
 	fp.required = &ir.Event{Name: "required", ID: 2, Fields: fields(), Required: true}
@@ -81,12 +90,16 @@ func newFanPlan() *fanPlan {
 	toAddr := &ir.RowMember{Row: fp.row, Member: fp.remote, Part: ir.PartAddr}
 	toPort := &ir.RowMember{Row: fp.row, Member: fp.remote, Part: ir.PartPort}
 	payload := bin(ir.Sub, &ir.Meta{Kind: ir.FrameLen}, num(fanFront))
-	number := &ir.Bin{Op: ir.And, X: bin(ir.Add, load(44, 16), &ir.RowMember{Row: fp.row, Member: fp.layer}), Y: num(0xffff)}
+	number := &ir.Bin{
+		Op: ir.And, X: bin(ir.Add, load(44, 16), &ir.RowMember{Row: fp.row, Member: fp.layer}), Y: num(0xffff),
+	}
 	rewrite := &ir.Rewrite{
 		Resize: ir.InPlace, L2: 14, OldFront: at(fanFront), NewFront: at(fanFront), Payload: payload,
-		Stores: []ir.Store{{Off: at(30), Size: 4, Value: toAddr}, {Off: at(36), Size: 2, Value: toPort}, {Off: at(44), Size: 2, Value: number}},
+		Stores: []ir.Store{{Off: at(30), Size: 4, Value: toAddr}, {Off: at(36), Size: 2, Value: toPort},
+			{Off: at(44), Size: 2, Value: number}},
 		Sums: []*ir.Sum{
-			{Name: "ipv4.checksum", Old: at(24), New: at(24), OldTerms: []ir.Term{{Value: addr4(30), Size: 4}}, NewTerms: []ir.Term{{Value: toAddr, Size: 4}}},
+			{Name: "ipv4.checksum", Old: at(24), New: at(24), OldTerms: []ir.Term{{Value: addr4(30), Size: 4}},
+				NewTerms: []ir.Term{{Value: toAddr, Size: 4}}},
 			{
 				Name: "udp.checksum", Old: at(40), New: at(40), Absent: true, Optional: true, Offloaded: true,
 				OldTerms:  []ir.Term{{Value: load(36, 16), Size: 2}, {Value: load(44, 16), Size: 2}},
@@ -98,23 +111,31 @@ func newFanPlan() *fanPlan {
 	hop := &ir.HopRef{Row: fp.row, Member: fp.hop, Family: 4}
 	fp.copy = &ir.Copy{Rewrite: rewrite, Hop: hop, Reason: fanCopied, Failed: fanRefusedClone}
 	fp.fan = &ir.FanOut{
-		Group: fp.group, Key: []ir.MemberValue{{Member: key, Value: load(36, 16)}}, Miss: fanNoGroup, Row: fp.row, Front: at(fanFront),
+		Group: fp.group, Key: []ir.MemberValue{{Member: key, Value: load(36, 16)}}, Miss: fanNoGroup, Row: fp.row,
+		Front:  at(fanFront),
 		Reason: fanPassed, NoRoom: fanNoRoom, Fault: fanFault,
 		Each: []ir.Stmt{
-			&ir.If{Cond: bin(ir.Gt, load(42, 8), &ir.RowMember{Row: fp.row, Member: fp.layer}), Note: "layer", Then: []ir.Stmt{&ir.Skip{Reason: fanLayer}}},
+			&ir.If{
+				Cond: bin(ir.Gt, load(42, 8), &ir.RowMember{Row: fp.row, Member: fp.layer}), Note: "layer",
+				Then: []ir.Stmt{&ir.Skip{Reason: fanLayer}},
+			},
 			&ir.CheckHop{Hop: hop, Length: bin(ir.Sub, &ir.Meta{Kind: ir.FrameLen}, num(14)), TooBig: fanTooBig,
 				Reasons: [ir.HopStates]int{fanHop, fanHop, fanHop, fanHop, fanHop, fanHop, fanHop}},
 			fp.copy,
 		},
 	}
 	fp.program = &ir.Program{
-		Name: "forward", Hook: "tc/ingress", L2: true, Pull: fanFront, Vars: []*ir.Var{fp.number}, Rows: []*ir.Row{fp.row},
+		Name: "forward", Hook: "tc/ingress", L2: true, Pull: fanFront, Vars: []*ir.Var{fp.number},
+		Rows: []*ir.Row{fp.row},
 		Body: []ir.Stmt{&ir.NeedBytes{End: at(fanFront), Reason: fanShort}, fp.fan},
 		Reasons: []*ir.Reason{
-			{Name: "passed", Kind: ir.Passed}, {Name: "short", Kind: ir.Punted}, {Name: "no_group", Kind: ir.Punted}, {Name: "no_room", Kind: ir.Punted},
-			{Name: "fault", Kind: ir.Fault}, {Name: "copied", Kind: ir.Copied}, {Name: "refused_clone", Kind: ir.Declined},
+			{Name: "passed", Kind: ir.Passed}, {Name: "short", Kind: ir.Punted}, {Name: "no_group", Kind: ir.Punted},
+			{Name: "no_room", Kind: ir.Punted},
+			{Name: "fault", Kind: ir.Fault}, {Name: "copied", Kind: ir.Copied},
+			{Name: "refused_clone", Kind: ir.Declined},
 			{Name: "layer", Kind: ir.Declined}, {Name: "hop", Kind: ir.Declined}, {Name: "too_big", Kind: ir.Declined},
-			{Name: "credit", Kind: ir.Declined}, {Name: "contended", Kind: ir.Declined}, {Name: "pending", Kind: ir.Declined},
+			{Name: "credit", Kind: ir.Declined}, {Name: "contended", Kind: ir.Declined},
+			{Name: "pending", Kind: ir.Declined},
 			{Name: "full", Kind: ir.Declined}, {Name: "ring", Kind: ir.Declined}, {Name: "dropped", Kind: ir.Dropped},
 			{Name: "up_ring", Kind: ir.Punted}, {Name: "up_credit", Kind: ir.Punted},
 		},
@@ -139,7 +160,8 @@ func (fp *fanPlan) bytes(id uint32, s subscriber) []byte {
 	copy(b, endpointBytes(s.remote))
 	b[fp.layer.Off] = s.layer
 	for m, v := range map[*ir.Member]uint32{
-		fp.credits: s.credits, fp.credit: s.credit, fp.bucket: s.bucket, fp.next: s.next, fp.names: s.names, fp.identity: id,
+		fp.credits: s.credits, fp.credit: s.credit, fp.bucket: s.bucket, fp.next: s.next, fp.names: s.names,
+		fp.identity: id,
 	} {
 		binary.LittleEndian.PutUint32(b[m.Off:], v)
 	}
@@ -177,7 +199,8 @@ var fanKey = []byte{3478 & 0xff, 3478 >> 8, 0, 0}
 
 // frame is a datagram of a level.
 func fanFrame(level uint8) []byte {
-	frame := channelData([]byte("abcdefghijklmnop"), 0, 0, true) // in front of the text are the level and the number, 16
+	// in front of the text are the level and the number, 16
+	frame := channelData([]byte("abcdefghijklmnop"), 0, 0, true)
 	before := binary.BigEndian.Uint16(frame[42:])
 	frame[42], frame[43] = level, 0
 	sum := uint32(^binary.BigEndian.Uint16(frame[40:])) + uint32(^before) + uint32(level)<<8

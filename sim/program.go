@@ -20,16 +20,17 @@ type program struct {
 
 // node is a statement in its place. A plan may use one statement in several places; each is a node of its own.
 type node struct {
-	stmt     ir.Stmt
-	then     []*node
-	els      []*node
-	ran      *Point
-	yes, no  *Point   // If: the branches taken; Guard: no where it fails; Lookup: yes where a row is found, no where not
+	stmt ir.Stmt
+	then []*node
+	els  []*node
+	ran  *Point
+	// If: the branches taken; Guard: no where it fails; Lookup: yes where a row is found, no where not
+	yes, no  *Point
 	outcomes []*Point // CheckHop: by state, and after them the packet that is too big
 	effects  *effects // Drop, Forward, FanOut, Copy
 
-	// CheckHop: the rewrite that follows, if any. The kernel cuts a GSO packet into segments when it leaves, each with the
-	// headers of the new front, and it is the segments that have to fit the MTU.
+	// CheckHop: the rewrite that follows, if any. The kernel cuts a GSO packet into segments when it leaves, each with
+	// the headers of the new front, and it is the segments that have to fit the MTU.
 	segment *ir.Rewrite
 }
 
@@ -90,10 +91,12 @@ func (b *builder) node(s ir.Stmt) *node {
 		n.yes, n.no = b.outcome(s.Pos, "if "+s.Note+": then"), b.outcome(s.Pos, "if "+s.Note+": else")
 		n.then, n.els = b.block(s.Then), b.block(s.Else)
 	case *ir.ReadVarint:
-		n.ran, n.no = b.point(s.Pos, "varint "+s.Value.Name), b.outcome(s.Pos, "varint "+s.Value.Name+": "+b.stop(s.Reason))
+		n.ran, n.no = b.point(s.Pos, "varint "+s.Value.Name),
+			b.outcome(s.Pos, "varint "+s.Value.Name+": "+b.stop(s.Reason))
 	case *ir.Lookup:
 		n.ran = b.point(s.Pos, "lookup "+s.Row.Name)
-		n.yes, n.no = b.outcome(s.Pos, "lookup "+s.Row.Name+": found"), b.outcome(s.Pos, "lookup "+s.Row.Name+": missing")
+		n.yes, n.no = b.outcome(s.Pos, "lookup "+s.Row.Name+": found"),
+			b.outcome(s.Pos, "lookup "+s.Row.Name+": missing")
 		if s.Miss >= 0 {
 			b.stop(s.Miss)
 		}
@@ -113,7 +116,8 @@ func (b *builder) node(s ir.Stmt) *node {
 		n.outcomes = append(n.outcomes, b.outcome(s.Pos, "hop: "+b.stop(s.TooBig)))
 	case *ir.FindElement:
 		n.ran = b.point(s.Pos, "find "+s.Found.Name)
-		n.yes, n.no = b.outcome(s.Pos, "find "+s.Found.Name+": found"), b.outcome(s.Pos, "find "+s.Found.Name+": missing")
+		n.yes, n.no = b.outcome(s.Pos, "find "+s.Found.Name+": found"),
+			b.outcome(s.Pos, "find "+s.Found.Name+": missing")
 		for _, f := range s.Forms {
 			if f.IDBits != f.LenBits || f.IDBits != 4 && f.IDBits != 8 || f.Bias < 0 {
 				b.fail("elements of %d and %d bits, with a bias of %d", f.IDBits, f.LenBits, f.Bias)
@@ -130,7 +134,8 @@ func (b *builder) node(s ir.Stmt) *node {
 		}
 		n.ran = b.point(s.Pos, "copy")
 		n.effects = b.effects(&s.Effects)
-		n.yes, n.no = b.outcome(s.Pos, "copy: "+b.reason(s.Reason, ir.Copied)), b.outcome(s.Pos, "copy: "+b.reason(s.Failed, ir.Declined))
+		n.yes, n.no = b.outcome(s.Pos, "copy: "+b.reason(s.Reason, ir.Copied)),
+			b.outcome(s.Pos, "copy: "+b.reason(s.Failed, ir.Declined))
 	case *ir.Skip:
 		if !b.each {
 			b.fail("a skip outside of a fan-out")
@@ -165,7 +170,8 @@ func (b *builder) terminal(n *node) {
 		if s.Drop {
 			kind = ir.Dropped
 		}
-		n.ran, n.no = b.point(s.Pos, "fan out: "+b.reason(s.Reason, kind)), b.outcome(s.Pos, "fan out: "+b.reason(s.Miss, ir.Punted))
+		n.ran, n.no = b.point(s.Pos, "fan out: "+b.reason(s.Reason, kind)),
+			b.outcome(s.Pos, "fan out: "+b.reason(s.Miss, ir.Punted))
 		b.reason(s.NoRoom, ir.Punted)
 		b.reason(s.Fault, ir.Fault)
 		if !slices.Contains(b.plan.Groups, s.Group) || s.Row.Table != s.Group.Receivers {

@@ -19,8 +19,8 @@ type World struct {
 	// Route is the kernel's route lookup, for hops that no row holds; addresses are in their 16-byte form; an
 	// invalid source is none. Nil: no routes.
 	Route func(from, to netip.Addr) Hop
-	// Refuses reports whether the kernel refuses the clone for the receiver that is the nth of its group, counted from 0.
-	// Nil: it takes all.
+	// Refuses reports whether the kernel refuses the clone for the receiver that is the nth of its group, counted from
+	// 0. Nil: it takes all.
 	Refuses func(n int, h Hop) bool
 }
 
@@ -219,7 +219,10 @@ func (h Hop) Bytes() []byte {
 }
 
 func parseHop(b []byte) Hop {
-	h := Hop{Ifindex: abi.Order.Uint32(b[abi.HopIfindex:]), MTU: abi.Order.Uint16(b[abi.HopMTU:]), State: abi.HopState(b[abi.HopAt])}
+	h := Hop{
+		Ifindex: abi.Order.Uint32(b[abi.HopIfindex:]), MTU: abi.Order.Uint16(b[abi.HopMTU:]),
+		State: abi.HopState(b[abi.HopAt]),
+	}
 	copy(h.Dst[:], b[abi.HopDst:])
 	copy(h.Src[:], b[abi.HopSrc:])
 	return h

@@ -160,7 +160,10 @@ func (r *Relay) Run(program string, p Packet) (Result, error) {
 		return Result{}, fmt.Errorf("the plan has no program %q", program)
 	}
 	s := &r.run
-	*s = run{relay: r, prog: prog, packet: &p, in: p.Data, size: len(p.Data), vars: s.vars, set: s.set, rows: s.rows, arena: s.arena[:0]}
+	*s = run{
+		relay: r, prog: prog, packet: &p, in: p.Data, size: len(p.Data), vars: s.vars, set: s.set, rows: s.rows,
+		arena: s.arena[:0],
+	}
 	s.vars = sized(s.vars, len(prog.ir.Vars))
 	s.set = sized(s.set, len(prog.ir.Vars))
 	s.rows = sized(s.rows, len(prog.ir.Rows))

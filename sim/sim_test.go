@@ -15,7 +15,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-var neighbour = sim.Hop{Ifindex: 3, MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 0, 9}, Src: [6]byte{2, 0, 0, 0, 0, 8}}
+var neighbour = sim.Hop{
+	Ifindex: 3, MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 0, 9}, Src: [6]byte{2, 0, 0, 0, 0, 8},
+}
 
 // openTurn returns a relay with one channel open, in slot 2.
 func openTurn(t *testing.T, tp *turnPlan) *sim.Relay {
@@ -43,14 +45,20 @@ func channelData(payload []byte, padding, trailing int, checksum bool) []byte {
 	cd := binary.BigEndian.AppendUint16(nil, 0x4001)
 	cd = binary.BigEndian.AppendUint16(cd, uint16(len(payload)))
 	cd = append(append(cd, payload...), bytes.Repeat([]byte{0x5a}, padding)...)
-	eth := &layers.Ethernet{SrcMAC: []byte{2, 0, 0, 0, 0, 1}, DstMAC: []byte{2, 0, 0, 0, 0, 2}, EthernetType: layers.EthernetTypeIPv4}
-	ip := &layers.IPv4{Version: 4, IHL: 5, Id: 77, TTL: 57, Protocol: layers.IPProtocolUDP, SrcIP: []byte{198, 51, 100, 7}, DstIP: []byte{192, 0, 2, 1}}
+	eth := &layers.Ethernet{
+		SrcMAC: []byte{2, 0, 0, 0, 0, 1}, DstMAC: []byte{2, 0, 0, 0, 0, 2}, EthernetType: layers.EthernetTypeIPv4,
+	}
+	ip := &layers.IPv4{
+		Version: 4, IHL: 5, Id: 77, TTL: 57, Protocol: layers.IPProtocolUDP, SrcIP: []byte{198, 51, 100, 7},
+		DstIP: []byte{192, 0, 2, 1},
+	}
 	udp := &layers.UDP{SrcPort: 40001, DstPort: 3478}
 	if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
 		panic(err)
 	}
 	buf := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, udp, gopacket.Payload(cd)); err != nil {
+	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth,
+		ip, udp, gopacket.Payload(cd)); err != nil {
 		panic(err)
 	}
 	frame := append(bytes.Clone(buf.Bytes()), bytes.Repeat([]byte{0xee}, trailing)...)
@@ -75,14 +83,17 @@ func TestTurnIsSent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if res.Verdict != sim.VerdictSent || res.Hop.Ifindex != 3 || res.Hop.NextHop != netip.MustParseAddr("::ffff:203.0.113.9") {
+		if res.Verdict != sim.VerdictSent || res.Hop.Ifindex != 3 ||
+			res.Hop.NextHop != netip.MustParseAddr("::ffff:203.0.113.9") {
 			t.Fatalf("%d bytes: %s %s, hop %+v", n, res.Verdict, res.Reason, res.Hop)
 		}
 		if !bytes.Equal(in, before) {
 			t.Fatal("the packet that came was changed")
 		}
 		out := res.Packet.Data
-		if len(out) != 42+n || !bytes.Equal(out[42:], payload) || !bytes.Equal(out[:12], []byte{2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8}) {
+		if len(out) != 42+n || !bytes.Equal(out[42:], payload) || !bytes.Equal(out[:12], []byte{
+			2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8,
+		}) {
 			t.Fatalf("%d bytes: wrong frame %x", n, out)
 		}
 		checkIndependently(t, out)
@@ -112,7 +123,8 @@ func checkIndependently(t *testing.T, frame []byte) {
 	}
 	ipSum, udpSum := ip.Checksum, udp.Checksum
 	buf := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{ComputeChecksums: true}, ip, udp, gopacket.Payload(udp.Payload)); err != nil {
+	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{ComputeChecksums: true}, ip, udp,
+		gopacket.Payload(udp.Payload)); err != nil {
 		t.Fatal(err)
 	}
 	if ip.Checksum != ipSum || udp.Checksum != udpSum {
@@ -184,7 +196,10 @@ func TestUp(t *testing.T) {
 		name, reason string
 		edit         func(*sim.Relay, []byte) []byte
 	}{
-		{"lease lapsed", "inactive", func(r *sim.Relay, p []byte) []byte { r.World.LeaseDeadline = r.World.Now; return p }},
+		{"lease lapsed", "inactive", func(r *sim.Relay, p []byte) []byte {
+			r.World.LeaseDeadline = r.World.Now
+			return p
+		}},
 		{"cut off", "header", func(_ *sim.Relay, p []byte) []byte { return p[:45] }},
 		{"empty", "header", func(_ *sim.Relay, p []byte) []byte { return nil }},
 		{"not IPv4", "header", edit(12, 0x86)},
@@ -202,7 +217,8 @@ func TestUp(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if res.Verdict != sim.VerdictUp || res.Reason != c.reason || res.Modified || !bytes.Equal(res.Packet.Data, in) {
+			if res.Verdict != sim.VerdictUp || res.Reason != c.reason || res.Modified ||
+				!bytes.Equal(res.Packet.Data, in) {
 				t.Errorf("got %s %s, want up %s", res.Verdict, res.Reason, c.reason)
 			}
 		})
@@ -225,7 +241,9 @@ func TestContradictions(t *testing.T) {
 		name, want string
 		edit       func(*turnPlan)
 	}{
-		{"unchecked", "only 45 were checked", func(tp *turnPlan) { tp.plan.Programs[0].Body[1].(*ir.NeedBytes).End.Const = 45 }},
+		{"unchecked", "only 45 were checked", func(tp *turnPlan) {
+			tp.plan.Programs[0].Body[1].(*ir.NeedBytes).End.Const = 45
+		}},
 		{"hole", "byte 12 of the new front is not written", func(tp *turnPlan) { tp.rw.Stores = tp.rw.Stores[1:] }},
 		{"twice", "written twice", func(tp *turnPlan) { tp.rw.Stores = append(tp.rw.Stores, tp.rw.Stores[2]) }},
 		{"too wide", "doesn't fit into 1 bytes", func(tp *turnPlan) { tp.rw.Stores[4].Value = num(256) }},
@@ -238,7 +256,9 @@ func TestContradictions(t *testing.T) {
 			b := tp.plan.Programs[0].Body
 			tp.plan.Programs[0].Body = b[:15]
 		}},
-		{"payload", "a payload of 105 bytes", func(tp *turnPlan) { tp.rw.Payload = bin(ir.Add, tp.rw.Payload, num(100)) }},
+		{"payload", "a payload of 105 bytes", func(tp *turnPlan) {
+			tp.rw.Payload = bin(ir.Add, tp.rw.Payload, num(100))
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tp := newTurnPlan()

@@ -45,7 +45,8 @@ func newTurnPlan() *turnPlan {
 	u32, u16 := ir.UintType(32), ir.UintType(16)
 	endpoint := ir.Type{Kind: ir.Endpoint, Size: 18}
 	key := ir.Struct{Size: 38, Members: []*ir.Member{
-		{Name: "client", Type: endpoint}, {Name: "server", Type: endpoint, Off: 18}, {Name: "number", Type: u16, Off: 36},
+		{Name: "client", Type: endpoint}, {Name: "server", Type: endpoint, Off: 18},
+		{Name: "number", Type: u16, Off: 36},
 	}}
 	from := &ir.Member{Name: "relayed", Type: endpoint}
 	to := &ir.Member{Name: "peer", Type: endpoint, Off: 18}
@@ -83,14 +84,18 @@ func newTurnPlan() *turnPlan {
 		Sums: []*ir.Sum{
 			{
 				Name: "ipv4.checksum", Old: at(24), New: at(24),
-				OldTerms: []ir.Term{{Value: load(16, 16), Size: 2}, {Value: load(22, 8), Size: 1}, {Value: addr4(26), Size: 4}, {Value: addr4(30), Size: 4}},
-				NewTerms: []ir.Term{{Value: bin(ir.Add, n, num(28)), Size: 2}, {Value: num(64), Size: 1}, {Value: fromAddr, Size: 4}, {Value: toAddr, Size: 4}},
+				OldTerms: []ir.Term{{Value: load(16, 16), Size: 2}, {Value: load(22, 8), Size: 1},
+					{Value: addr4(26), Size: 4}, {Value: addr4(30), Size: 4}},
+				NewTerms: []ir.Term{{Value: bin(ir.Add, n, num(28)), Size: 2}, {Value: num(64), Size: 1},
+					{Value: fromAddr, Size: 4}, {Value: toAddr, Size: 4}},
 			},
 			{
 				Name: "udp.checksum", Old: at(40), New: at(40), Absent: true, Optional: true, Offloaded: true,
-				OldTerms:  []ir.Term{{Value: load(34, 32), Size: 4}, {Value: load(38, 16), Size: 2}, {Value: load(42, 32), Size: 4}},
-				NewTerms:  []ir.Term{{Value: fromPort, Size: 2}, {Value: toPort, Size: 2}, {Value: udpLength, Size: 2}},
-				OldPseudo: []ir.Term{{Value: addr4(26), Size: 4}, {Value: addr4(30), Size: 4}, {Value: load(38, 16), Size: 2}},
+				OldTerms: []ir.Term{{Value: load(34, 32), Size: 4}, {Value: load(38, 16), Size: 2},
+					{Value: load(42, 32), Size: 4}},
+				NewTerms: []ir.Term{{Value: fromPort, Size: 2}, {Value: toPort, Size: 2}, {Value: udpLength, Size: 2}},
+				OldPseudo: []ir.Term{{Value: addr4(26), Size: 4}, {Value: addr4(30), Size: 4},
+					{Value: load(38, 16), Size: 2}},
 				NewPseudo: []ir.Term{{Value: fromAddr, Size: 4}, {Value: toAddr, Size: 4}, {Value: udpLength, Size: 2}},
 				Tail:      true, TailEnd: ir.Off{Base: &ir.Var{}}, TailMax: 3,
 				TailOdd: bin(ir.And, n, num(1)),
@@ -127,7 +132,10 @@ func newTurnPlan() *turnPlan {
 			Then: []ir.Stmt{
 				&ir.CheckHop{Hop: ref, Length: bin(ir.Add, n, num(28)), TooBig: turnTooBig,
 					Reasons: [ir.HopStates]int{turnHop, turnHop, turnHop, turnHop, turnHop, turnHop, turnHop}},
-				&ir.Forward{Rewrite: rw, Hop: ref, Usage: []*ir.Row{row}, Reason: turnSent, Fault: turnFault, NoRoom: turnNoRoom},
+				&ir.Forward{
+					Rewrite: rw, Hop: ref, Usage: []*ir.Row{row}, Reason: turnSent, Fault: turnFault,
+					NoRoom: turnNoRoom,
+				},
 			},
 			Else: []ir.Stmt{&ir.Up{Reason: turnHop}},
 		},
@@ -136,13 +144,16 @@ func newTurnPlan() *turnPlan {
 		Name: "to_peer", Hook: "tc/ingress", L2: true, Pull: 46, Body: body,
 		Vars: []*ir.Var{payload, end}, Rows: []*ir.Row{row},
 		Reasons: []*ir.Reason{
-			{Name: "sent"}, {Name: "inactive", Kind: ir.Punted}, {Name: "header", Kind: ir.Punted}, {Name: "length", Kind: ir.Punted},
-			{Name: "no_by_channel", Kind: ir.Punted}, {Name: "hop", Kind: ir.Punted}, {Name: "too_big", Kind: ir.Punted},
+			{Name: "sent"}, {Name: "inactive", Kind: ir.Punted}, {Name: "header", Kind: ir.Punted},
+			{Name: "length", Kind: ir.Punted},
+			{Name: "no_by_channel", Kind: ir.Punted}, {Name: "hop", Kind: ir.Punted},
+			{Name: "too_big", Kind: ir.Punted},
 			{Name: "fault", Kind: ir.Fault}, {Name: "no_room", Kind: ir.Punted},
 		},
 	}
 	plan := &ir.Plan{
-		Name: "turn", Tables: []*ir.Table{table}, Sessions: []*ir.Session{session}, Programs: []*ir.Program{p}, Slots: 16, Usages: 1,
+		Name: "turn", Tables: []*ir.Table{table}, Sessions: []*ir.Session{session}, Programs: []*ir.Program{p},
+		Slots: 16, Usages: 1,
 	}
 	return &turnPlan{plan: plan, table: table, rw: rw}
 }

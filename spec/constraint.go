@@ -14,7 +14,8 @@ import (
 const maxConstraint = 64
 
 var comparisons = map[cue.Op]ConstraintOp{
-	cue.EqualOp: IsEq, cue.NotEqualOp: IsNe, cue.LessThanOp: IsLt, cue.LessThanEqualOp: IsLe, cue.GreaterThanOp: IsGt, cue.GreaterThanEqualOp: IsGe,
+	cue.EqualOp: IsEq, cue.NotEqualOp: IsNe, cue.LessThanOp: IsLt, cue.LessThanEqualOp: IsLe, cue.GreaterThanOp: IsGt,
+	cue.GreaterThanEqualOp: IsGe,
 }
 
 // constraint walks a CUE value as a constraint on a field. It returns nil where it reports a mistake.
@@ -83,11 +84,13 @@ func (l *loader) walkConstraint(v cue.Value, pos diag.Pos, n *int) *Constraint {
 	}
 	switch {
 	case isType(v):
-		l.add(codeConstraint, pos, "a type says nothing about a packet").WithHint("write a value, a range (>=5 & <=9) or a choice (5 | 9)")
+		l.add(codeConstraint, pos, "a type says nothing about a packet").
+			WithHint("write a value, a range (>=5 & <=9) or a choice (5 | 9)")
 	case op == cue.RegexMatchOp || op == cue.NotRegexMatchOp:
 		l.add(codeConstraint, pos, "a packet can't be matched with a regular expression")
 	default:
-		l.add(codeConstraint, pos, "this is not a constraint on a packet").WithHint("write a value, a range (>=5 & <=9) or a choice (5 | 9)")
+		l.add(codeConstraint, pos, "this is not a constraint on a packet").
+			WithHint("write a value, a range (>=5 & <=9) or a choice (5 | 9)")
 	}
 	return nil
 }
@@ -123,7 +126,8 @@ func (l *loader) literal(v cue.Value, pos diag.Pos) (Literal, bool) {
 		}
 		lit.Int = n
 	default:
-		l.add(codeConstraint, pos, "%s can't be compared with a field", kindWord(v.Kind())).WithHint("values are numbers, truth values, and strings for addresses")
+		l.add(codeConstraint, pos, "%s can't be compared with a field", kindWord(v.Kind())).
+			WithHint("values are numbers, truth values, and strings for addresses")
 		return lit, false
 	}
 	return lit, true

@@ -43,7 +43,8 @@ programs: p: {hook: "tc/ingress", stack: ["eth"], match: "eth.type": ` + c.cue +
 			continue
 		}
 		m := s.Programs[0].Match[0]
-		// CUE may put a conjunction's parts, or a choice's, in its own order and nesting; & binds closer in what is printed.
+		// CUE may put a conjunction's parts, or a choice's, in its own order and nesting; & binds
+		// closer in what is printed.
 		if got := m.Is.String(); got != c.want {
 			t.Errorf("%s is %s, not %s", c.cue, got, c.want)
 		}

@@ -17,7 +17,10 @@ import (
 
 // CUE's own errors, made readable: one message for one mistake, at a place in the user's file.
 
-var tokenWords = map[string]string{"EOF": "the end of the file", "newline": "the end of the line", "operand": "a value", "label or ':'": "a colon", "'EOF'": "the end of the file"}
+var tokenWords = map[string]string{
+	"EOF": "the end of the file", "newline": "the end of the line", "operand": "a value", "label or ':'": "a colon",
+	"'EOF'": "the end of the file",
+}
 
 // syntaxError reports the first error of the parser; those after it usually follow from it.
 func (l *loader) syntaxError(f *ast.File, err error, src []byte) {
@@ -52,7 +55,8 @@ func (l *loader) syntaxError(f *ast.File, err error, src []byte) {
 	case strings.HasPrefix(format, "cannot have both alias and field"):
 		name := fmt.Sprint(args[0])
 		member, let := l.labelled(f, name, pos)
-		l.add(codeTwice, member, "%q is the name of a \"let\" and of a member in its reach, which CUE doesn't allow", name).
+		l.add(codeTwice, member, "%q is the name of a \"let\" and of a member in its reach, which CUE doesn't allow",
+			name).
 			WithRelated(let, "the \"let\" is here").WithHint("give the \"let\" another name, such as \"the_%s\"", name)
 		return
 	case strings.HasPrefix(format, "alias %q redeclared"):
@@ -134,7 +138,8 @@ func (l *loader) cueErrors(err error) {
 			choice = path
 			l.add(codeConflict, pos, "none of the alternatives for %s is possible", path)
 		case strings.HasPrefix(format, "conflicting values"):
-			d := l.add(codeConflict, pos, "%s has two values: %v and %v", last(e.Path()), short(args[0]), short(args[1]))
+			d := l.add(codeConflict, pos, "%s has two values: %v and %v", last(e.Path()), short(args[0]),
+				short(args[1]))
 			d.WithRelated(other, "the other one is here")
 		case strings.HasPrefix(format, "reference %q not found"):
 			name := fmt.Sprint(args...)
@@ -185,7 +190,8 @@ func (l *loader) unquoted(name string, p token.Pos) string {
 	text := ""
 	ast.Walk(l.syntax, func(n ast.Node) bool {
 		switch n.(type) {
-		case *ast.BinaryExpr, *ast.UnaryExpr, *ast.SelectorExpr, *ast.CallExpr, *ast.IndexExpr, *ast.ParenExpr, *ast.Ident:
+		case *ast.BinaryExpr, *ast.UnaryExpr, *ast.SelectorExpr, *ast.CallExpr, *ast.IndexExpr, *ast.ParenExpr,
+			*ast.Ident:
 			from, to := n.Pos().Offset(), n.End().Offset()
 			if text == "" && from <= p.Offset() && p.Offset() < to && to <= len(l.src) {
 				text = string(l.src[from:to])

@@ -102,7 +102,8 @@ var hump = regexp.MustCompile("([a-z0-9])([A-Z])")
 func (l *loader) named(n Name, what string) Name {
 	if !isName(n.Value) {
 		d := l.add(codeName, n.Pos, "%s %q is not a name", what, n.Value).WithHint(nameRule)
-		if snake := strings.ToLower(hump.ReplaceAllString(strings.ReplaceAll(n.Value, "-", "_"), "${1}_$2")); isName(snake) {
+		if snake := strings.ToLower(hump.ReplaceAllString(strings.ReplaceAll(n.Value, "-", "_"), "${1}_$2")); isName(
+			snake) {
 			d.WithLabel("did you mean %q?", snake)
 		}
 	}
@@ -180,7 +181,8 @@ func (l *loader) path(s string, p textPos, what string) *Expr {
 // once reports a name that is declared a second time.
 func (l *loader) once(seen map[string]Name, n Name, what string) bool {
 	if first, dup := seen[n.Value]; dup {
-		l.add(codeTwice, n.Pos, "%s %q is declared twice", what, n.Value).WithRelated(first.Pos, "the first one is here")
+		l.add(codeTwice, n.Pos, "%s %q is declared twice", what, n.Value).
+			WithRelated(first.Pos, "the first one is here")
 		return false
 	}
 	seen[n.Value] = n
@@ -394,7 +396,8 @@ func (l *loader) field(v cue.Value) *Field {
 	}
 	if c := get(v, "checksum"); c.IncompleteKind() == cue.StructKind {
 		f.Checksum = &Checksum{
-			Covers: l.string(get(c, "covers")), Pseudo: l.exprs(get(c, "pseudo")), Absent: l.nameList(get(c, "absent"), "header"),
+			Covers: l.string(get(c, "covers")), Pseudo: l.exprs(get(c, "pseudo")),
+			Absent:   l.nameList(get(c, "absent"), "header"),
 			Optional: l.bool(get(c, "optional")), Offloaded: l.bool(get(c, "offloaded")),
 			Verify: l.bool(get(c, "verify")), Pos: l.labelPos(c),
 		}
@@ -481,7 +484,9 @@ func (l *loader) session(n Name, v cue.Value, tables map[string]Name) *Session {
 	}
 	l.each(get(v, "rows"), func(table Name, v cue.Value) {
 		l.once(tables, l.named(table, "table"), "table")
-		r := &SessionRow{Table: table, Key: l.nameList(get(v, "key"), "field"), Value: l.nameList(get(v, "value"), "field")}
+		r := &SessionRow{
+			Table: table, Key: l.nameList(get(v, "key"), "field"), Value: l.nameList(get(v, "value"), "field"),
+		}
 		if k := get(v, "key"); l.empty(k) {
 			l.add(codeMissing, l.pos(k), "the row of table %q has no key", table.Value)
 		}

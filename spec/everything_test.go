@@ -54,7 +54,12 @@ func dump(s *Spec) string {
 				if a.Before != nil {
 					text += " before " + a.Before.Value
 				}
-				for _, n := range []struct{ what, name string }{{"header", a.Header.Value}, {"table", a.Table.Value}, {"reason", a.Reason.Value}, {"event", a.Event.Value}} {
+				for _, n := range []struct {
+					what, name string
+				}{
+					{"header", a.Header.Value}, {"table", a.Table.Value}, {"reason", a.Reason.Value},
+					{"event", a.Event.Value},
+				} {
 					if n.name != "" {
 						text += " " + n.what + " " + n.name
 					}
@@ -99,7 +104,8 @@ func dump(s *Spec) string {
 		}
 		p("header %s closed %v trailer %d", h.Name.Value, h.Closed, h.Trailer)
 		for _, f := range h.Fields {
-			p("  %s kind %d bits %d bytes %d max %d little %v type %q", f.Name.Value, f.Kind, f.Bits, f.Bytes, f.Max, f.Little, f.Type)
+			p("  %s kind %d bits %d bytes %d max %d little %v type %q", f.Name.Value, f.Kind, f.Bits, f.Bytes, f.Max,
+				f.Little, f.Type)
 			if f.Size != nil {
 				p("    size %s", f.Size)
 			}
@@ -110,10 +116,12 @@ func dump(s *Spec) string {
 				p("    is %s reason %s", f.Is, f.Reason.Value)
 			}
 			for _, e := range f.Elements {
-				p("    elements when %v id %d len %d bias %d pad %d stop %d", e.When, e.ID, e.Len, e.Bias, e.Pad, e.Stop)
+				p("    elements when %v id %d len %d bias %d pad %d stop %d", e.When, e.ID, e.Len, e.Bias,
+					e.Pad, e.Stop)
 			}
 			if k := f.Checksum; k != nil {
-				p("    checksum %s %v absent %v optional %v offloaded %v verify %v", k.Covers, k.Pseudo, names(k.Absent), k.Optional, k.Offloaded, k.Verify)
+				p("    checksum %s %v absent %v optional %v offloaded %v verify %v", k.Covers, k.Pseudo,
+					names(k.Absent), k.Optional, k.Offloaded, k.Verify)
 			}
 			if c := f.Counts; c != nil {
 				p("    counts %s unit %d bias %d slack %d", c.What, c.Unit, c.Bias, c.Slack)
@@ -154,14 +162,16 @@ func dump(s *Spec) string {
 	}
 	p("priority %d levels from %v high %v", s.Priority.Levels, s.Priority.From, s.Priority.High)
 	for _, x := range s.Groups {
-		p("group %s %v %v max %d rows %d size %d", x.Name.Value, members(x.Key), members(x.Receiver), x.Max, x.Rows, x.Size)
+		p("group %s %v %v max %d rows %d size %d", x.Name.Value, members(x.Key), members(x.Receiver), x.Max,
+			x.Rows, x.Size)
 	}
 	for _, x := range s.Events {
 		p("event %s %v required %v", x.Name.Value, members(x.Fields), x.Required)
 	}
 	p("ring %d translations %d", s.Ring, s.Translations)
 	for _, x := range s.Programs {
-		p("program %s %s match %v when %v lookups %v multicast %v", x.Name.Value, x.Hook, matches(x.Match), x.When, lookups(x.Lookups), x.Multicast)
+		p("program %s %s match %v when %v lookups %v multicast %v", x.Name.Value, x.Hook, matches(x.Match), x.When,
+			lookups(x.Lookups), x.Multicast)
 		if x.Priority != nil {
 			p("  priority from %v", x.Priority.From)
 		}
@@ -192,7 +202,8 @@ func dump(s *Spec) string {
 		if x.Expect.Via != nil {
 			via = value(*x.Expect.Via)
 		}
-		p("  expect %s %q untouched %v via %q counters %v", x.Expect.Verdict, x.Expect.Reason, x.Expect.Untouched, via, values(x.Expect.Counters))
+		p("  expect %s %q untouched %v via %q counters %v", x.Expect.Verdict, x.Expect.Reason, x.Expect.Untouched, via,
+			values(x.Expect.Counters))
 		packet("expected", x.Expect.Packet)
 		for _, y := range x.Expect.Rows {
 			p("  row %s %v absent %v", y.Table.Value, values(y.Values), y.Absent)

@@ -17,7 +17,8 @@ const (
 func (l *loader) oneToMany(s *Spec, v cue.Value, tables map[string]Name) {
 	if p := get(v, "priority"); p.IncompleteKind() == cue.StructKind {
 		s.Priority = &Priority{
-			Levels: l.int(get(p, "levels")), From: l.expr(get(p, "from")), High: l.string(get(p, "urgent")) == "high", Pos: l.labelPos(p),
+			Levels: l.int(get(p, "levels")), From: l.expr(get(p, "from")), High: l.string(get(p, "urgent")) == "high",
+			Pos: l.labelPos(p),
 		}
 	}
 	l.each(get(v, "groups"), func(n Name, v cue.Value) {
@@ -25,10 +26,14 @@ func (l *loader) oneToMany(s *Spec, v cue.Value, tables map[string]Name) {
 		s.Groups = append(s.Groups, l.fanGroup(n, v))
 	})
 	l.each(get(v, "events"), func(n Name, v cue.Value) {
-		e := &Event{Name: l.named(n, "event"), Fields: l.members(get(v, "fields"), "field", map[string]Name{}), Required: l.bool(get(v, "required"))}
+		e := &Event{
+			Name: l.named(n, "event"), Fields: l.members(get(v, "fields"), "field", map[string]Name{}),
+			Required: l.bool(get(v, "required")),
+		}
 		for _, f := range e.Fields {
 			if f.Name.Value == receiverOf {
-				l.add(codeName, f.Name.Pos, "every event says which receiver it is about: %q can't be a field", receiverOf)
+				l.add(codeName, f.Name.Pos, "every event says which receiver it is about: %q can't be a field",
+					receiverOf)
 			}
 		}
 		s.Events = append(s.Events, e)
@@ -62,7 +67,10 @@ func (l *loader) fanGroup(n Name, v cue.Value) *Group {
 func (l *loader) elements(v cue.Value) (all []*Elements) {
 	forms := l.list(v)
 	for i, e := range forms {
-		f := &Elements{When: l.expr(get(e, "when")), ID: l.int(get(e, "id")), Bias: l.int(get(e, "bias")), Pad: -1, Stop: -1, Pos: l.pos(e)}
+		f := &Elements{
+			When: l.expr(get(e, "when")), ID: l.int(get(e, "id")), Bias: l.int(get(e, "bias")), Pad: -1, Stop: -1,
+			Pos: l.pos(e),
+		}
 		f.Len = f.ID
 		for _, id := range []struct {
 			name string
@@ -80,7 +88,8 @@ func (l *loader) elements(v cue.Value) (all []*Elements) {
 			l.add(codeTogether, l.pos(get(e, "stop")), "identifier %d can't both be padding and end the list", f.Stop)
 		}
 		if i > 0 && l.whole(forms[i-1]) && !has(forms[i-1], "when") {
-			l.add(codeTogether, f.Pos, "this form is never looked at: the one in front of it has no condition").WithRelated(all[i-1].Pos, "the one in front")
+			l.add(codeTogether, f.Pos, "this form is never looked at: the one in front of it has no condition").
+				WithRelated(all[i-1].Pos, "the one in front")
 		}
 		all = append(all, f)
 	}
@@ -98,7 +107,8 @@ func (l *loader) admit(a *Action, v cue.Value) {
 				e = e.Args[0]
 			}
 			if e.Op != OpName {
-				l.add(codeExpr, a.Credit.Pos, "a credit has to be a name such as \"r.credit\", or one of several: \"r.credit[priority]\"")
+				l.add(codeExpr, a.Credit.Pos, "a credit has to be a name such as \"r.credit\", or one of several: "+
+					"\"r.credit[priority]\"")
 			}
 		}
 	}
@@ -222,7 +232,8 @@ func (l *loader) testEvents(v cue.Value) []*TestEvent {
 			case f.Name.Value != receiverOf:
 				ev.Fields = append(ev.Fields, f)
 			case f.Value.Kind != LitInt || f.Value.Int >= maxReceivers:
-				l.add(codeRange, f.Value.Pos, "%s has to be the number of a receiver in the test, from 0 to %d", receiverOf, maxReceivers-1)
+				l.add(codeRange, f.Value.Pos, "%s has to be the number of a receiver in the test, from 0 to %d",
+					receiverOf, maxReceivers-1)
 			default:
 				ev.Receiver = int(f.Value.Int)
 			}

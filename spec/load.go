@@ -156,7 +156,8 @@ func (l *loader) notWhole(v cue.Value) {
 // load returns nil where it reports anything.
 func (l *loader) load(src []byte) (s *Spec) {
 	if len(src) > maxFile {
-		l.add(codeLimit, diag.Pos{File: l.file, Line: 1, Column: 1}, "the spec has %d bytes; %d are the most", len(src), maxFile)
+		l.add(codeLimit, diag.Pos{File: l.file, Line: 1, Column: 1}, "the spec has %d bytes; %d are the most", len(src),
+			maxFile)
 		return nil
 	}
 	// CUE's evaluator is large, and the text is anybody's: should it panic, that is a message like any other.
@@ -266,7 +267,8 @@ func (l *loader) allowed(f *ast.File) bool {
 	}
 	ast.Walk(f, func(n ast.Node) bool {
 		if a, ok := n.(*ast.Attribute); ok {
-			l.add(codeImport, l.nodePos(a), "attributes have no meaning in a spec").WithHint("a spec is one file, and depends on nothing else")
+			l.add(codeImport, l.nodePos(a), "attributes have no meaning in a spec").
+				WithHint("a spec is one file, and depends on nothing else")
 		}
 		return true
 	}, nil)

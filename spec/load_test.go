@@ -189,7 +189,9 @@ func TestStandardHeaders(t *testing.T) {
 		}
 	}
 	// Sizes without what varies, in bytes: IEEE 802.3, RFC 791, 8200, 768, 9293, 792, 4443.
-	for name, want := range map[string]int{"eth": 14, "vlan": 4, "ipv4": 20, "ipv6": 40, "udp": 8, "tcp": 20, "icmp": 8, "icmpv6": 8} {
+	for name, want := range map[string]int{
+		"eth": 14, "vlan": 4, "ipv4": 20, "ipv6": 40, "udp": 8, "tcp": 20, "icmp": 8, "icmpv6": 8,
+	} {
 		size := 0
 		if headers[name] == nil {
 			t.Errorf("no header %s", name)
@@ -221,7 +223,8 @@ func FuzzLoad(f *testing.F) {
 		f.Add(string(text))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if len(text) > 4096 || strings.Contains(text, "for") || strings.Count(text, "|") > 8 || strings.Contains(text, "Re") {
+		if len(text) > 4096 || strings.Contains(text, "for") || strings.Count(text, "|") > 8 ||
+			strings.Contains(text, "Re") {
 			return // what can take for ever is evaluated in a process of its own
 		}
 		s, list := Load("spec.cue", []byte(text))
@@ -232,7 +235,8 @@ func FuzzLoad(f *testing.F) {
 			if d.Pos.Line < 1 || d.Pos.Column < 1 || d.Message == "" {
 				t.Errorf("%s", d)
 			}
-			if strings.HasPrefix(d.Message, "CUE gave up") || strings.Contains(d.Message, "schema.cue") || strings.Contains(d.Message, "%!") {
+			if strings.HasPrefix(d.Message, "CUE gave up") || strings.Contains(d.Message, "schema.cue") ||
+				strings.Contains(d.Message, "%!") {
 				t.Errorf("%s", d)
 			}
 		}

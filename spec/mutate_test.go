@@ -8,7 +8,9 @@ import (
 	"cuelang.org/go/cue/parser"
 )
 
-var replacements = []string{"7", `"x"`, "true", "[]", "{}", "null", "string", ">3", "nothing", "-1", "2.5", `[{x: 1}]`, `{x: 1}`}
+var replacements = []string{
+	"7", `"x"`, "true", "[]", "{}", "null", "string", ">3", "nothing", "-1", "2.5", `[{x: 1}]`, `{x: 1}`,
+}
 
 // perValue is how many of them are tried for each value; all of them take a minute.
 const perValue = 2
@@ -55,7 +57,8 @@ func TestReplacedValues(t *testing.T) {
 				wrong++
 			}
 			if len(all) > 1 {
-				t.Errorf("line %d: %s for %q: %d messages\n%s", s.line, r, everything[s.from:s.to], len(all), list.Err())
+				t.Errorf("line %d: %s for %q: %d messages\n%s", s.line, r, everything[s.from:s.to], len(all),
+					list.Err())
 			}
 			for _, d := range all {
 				if d.Pos.Line != s.line && d.Code != codeEval {
@@ -74,7 +77,10 @@ func TestReplacedValues(t *testing.T) {
 // checkWords reports words in a message that only make sense inside of the program.
 func checkWords(t *testing.T, message string) {
 	t.Helper()
-	for _, inside := range []string{"schema.cue", "cue.", "#Spec", "_|_", "adt", "<nil>", "%!", "isn't decided", "CUE gave up", "is not what the language has here"} {
+	for _, inside := range []string{
+		"schema.cue", "cue.", "#Spec", "_|_", "adt", "<nil>", "%!", "isn't decided", "CUE gave up",
+		"is not what the language has here",
+	} {
 		if strings.Contains(message, inside) {
 			t.Errorf("%q talks about the inside of the program", message)
 		}

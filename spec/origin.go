@@ -96,7 +96,8 @@ func (l *loader) textPlace(n ast.Node) textPos {
 
 // plain reports whether a string literal holds its text as it is.
 func plain(lit string) bool {
-	return len(lit) >= 2 && lit[0] == '"' && !strings.HasPrefix(lit, `""`) && !strings.ContainsAny(lit, "\\\n\r") || lit == `""`
+	return len(lit) >= 2 && lit[0] == '"' && !strings.HasPrefix(lit, `""`) && !strings.ContainsAny(lit, "\\\n\r") ||
+		lit == `""`
 }
 
 // stringPlace is where the text of a string value stands: in the literal that it came from, also after references.

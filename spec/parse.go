@@ -42,7 +42,8 @@ func (p textPos) at(off, n int) diag.Pos {
 var exprOps = map[token.Token]ExprOp{
 	token.MUL: OpMul, token.QUO: OpDiv, token.REM: OpRem, token.SHL: OpShl, token.SHR: OpShr, token.AND: OpAnd,
 	token.AND_NOT: OpAndNot, token.ADD: OpAdd, token.SUB: OpSub, token.OR: OpOr, token.XOR: OpXor, token.EQL: OpEq,
-	token.NEQ: OpNe, token.LSS: OpLt, token.LEQ: OpLe, token.GTR: OpGt, token.GEQ: OpGe, token.LAND: OpLand, token.LOR: OpLor,
+	token.NEQ: OpNe, token.LSS: OpLt, token.LEQ: OpLe, token.GTR: OpGt, token.GEQ: OpGe, token.LAND: OpLand,
+	token.LOR: OpLor,
 }
 
 var unaryOps = map[token.Token]ExprOp{token.NOT: OpNot, token.XOR: OpInv, token.SUB: OpNeg}
@@ -52,7 +53,9 @@ func parseExpr(text string, where textPos) (e *Expr, d *diag.Diagnostic) {
 		return nil, newDiag(codeExpr, where.at(0, 1), "the expression is longer than %d bytes", maxExprLength)
 	}
 	p := &exprParser{text: text, where: where, file: token.NewFileSet().AddFile("", -1, len(text))}
-	p.s.Init(p.file, []byte(text), func(at token.Position, msg string) { p.bad = append(p.bad, lexError{at.Offset, msg}) }, scanner.ScanComments)
+	p.s.Init(p.file, []byte(text), func(at token.Position, msg string) {
+		p.bad = append(p.bad, lexError{at.Offset, msg})
+	}, scanner.ScanComments)
 	p.next()
 	if p.tok == token.EOF {
 		return nil, newDiag(codeExpr, where.at(0, len(text)), "an expression is missing")

@@ -80,8 +80,10 @@ func TestParseExprPositions(t *testing.T) {
 	}
 	walk(e)
 	want := []string{
-		text, "(udp.length - 8) >= low(ch.n, 3) && !seen.ok", "(udp.length - 8) >= low(ch.n, 3)", "(udp.length - 8)", "udp.length", "8",
-		"low(ch.n, 3)", "ch.n", "3", "!seen.ok", "seen.ok", "short.dcid[12] == 0x1F", "short.dcid[12]", "short.dcid", "12", "0x1F",
+		text, "(udp.length - 8) >= low(ch.n, 3) && !seen.ok", "(udp.length - 8) >= low(ch.n, 3)", "(udp.length - 8)",
+		"udp.length", "8",
+		"low(ch.n, 3)", "ch.n", "3", "!seen.ok", "seen.ok", "short.dcid[12] == 0x1F", "short.dcid[12]", "short.dcid",
+		"12", "0x1F",
 	}
 	if got := strings.Join(all, " | "); got != strings.Join(want, " | ") {
 		t.Errorf("got  %s\nwant %s", got, strings.Join(want, " | "))
@@ -139,7 +141,9 @@ func TestParseExprMistakes(t *testing.T) {
 }
 
 func FuzzParseExpr(f *testing.F) {
-	for _, s := range []string{"a.b == 3 && !c", "len(x.payload) - 8", "a[3] << 2 | 0x1F", "((", "a 'b", "1_", "f(,)", "type.range"} {
+	for _, s := range []string{
+		"a.b == 3 && !c", "len(x.payload) - 8", "a[3] << 2 | 0x1F", "((", "a 'b", "1_", "f(,)", "type.range",
+	} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -153,9 +157,11 @@ func FuzzParseExpr(f *testing.F) {
 			}
 			return
 		}
-		// What is printed means the same. Parentheses count as a level each, so only what is not very deep can be read again.
+		// What is printed means the same. Parentheses count as a level each, so only what is not
+		// very deep can be read again.
 		printed := e.String()
-		if strings.Count(printed, "(")+strings.Count(printed, "!")+strings.Count(printed, "-")+strings.Count(printed, "^") > maxExprDepth/2 {
+		if strings.Count(printed, "(")+strings.Count(printed, "!")+strings.Count(printed, "-")+strings.Count(printed,
+			"^") > maxExprDepth/2 {
 			return
 		}
 		again, d := ParseExpr(printed, diag.Pos{File: "x.cue", Line: 1, Column: 1})

@@ -12,7 +12,8 @@ import (
 // Programs, rules and actions.
 
 func (l *loader) program(n Name, v cue.Value) *Program {
-	p := &Program{Name: n, Hook: l.string(get(v, "hook")), Match: l.matches(get(v, "match")), When: l.expr(get(v, "when")),
+	p := &Program{Name: n, Hook: l.string(get(v, "hook")), Match: l.matches(get(v, "match")),
+		When:      l.expr(get(v, "when")),
 		Multicast: l.bool(get(v, "multicast")), Pos: n.Pos}
 	if from := l.expr(get(v, "priority")); from != nil {
 		p.Priority = &Priority{From: from, Pos: l.labelPos(get(v, "priority"))}
@@ -106,7 +107,9 @@ func (l *loader) lookups(v cue.Value, vars map[string]Name) (all []*Lookup) {
 		n, optional := maybe(n)
 		l.notReserved(l.named(n, "lookup"))
 		l.once(vars, n, "lookup")
-		all = append(all, &Lookup{Var: n, Optional: optional, Table: l.named(table, "table"), Key: l.exprs(key), Pos: n.Pos})
+		all = append(all, &Lookup{
+			Var: n, Optional: optional, Table: l.named(table, "table"), Key: l.exprs(key), Pos: n.Pos,
+		})
 		if l.empty(key) {
 			l.add(codeMissing, l.pos(key), "the lookup in table %q has no key", table.Value)
 		}
@@ -220,10 +223,12 @@ func (l *loader) push(a *Action, w cue.Value) {
 			before := l.name(v, "stack entry")
 			a.Before = &before
 		case !isStruct:
-			l.add(codeKind, l.pos(v), "%s has to be a struct of fields, not %s", n.Value, kindWord(v.IncompleteKind())).WithHint("push: %s: {…}", n.Value)
+			l.add(codeKind, l.pos(v), "%s has to be a struct of fields, not %s", n.Value, kindWord(v.IncompleteKind())).
+				WithHint("push: %s: {…}", n.Value)
 			l.notWhole(w)
 		case a.Header.Value != "":
-			l.add(codeOneOf, n.Pos, "an action pushes exactly one header").WithRelated(a.Header.Pos, "the first one is here")
+			l.add(codeOneOf, n.Pos, "an action pushes exactly one header").
+				WithRelated(a.Header.Pos, "the first one is here")
 		default:
 			a.Header = l.named(n, "header")
 			a.Set = l.assigns(v)

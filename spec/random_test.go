@@ -38,10 +38,14 @@ const marker = "MARKER"
 
 // hostile are values that take a place of a value or a name.
 var hostile = []string{
-	strconv.Quote("*/ #error " + marker + " /*"), strconv.Quote("\"\n#error " + marker + "\n"), strconv.Quote(marker + "\\\n`"),
-	strconv.Quote("$(" + marker + ")"), `"\u0000` + marker + `"`, `"` + marker + `\u202e"`, `"%s%n` + marker + `"`, `"../../` + marker + `"`,
-	`[for i in list.Range(0, 100000000, 1) {i}]`, `strings.Repeat("x", 1000000000)`, `"\(name)\(name)"`, `{[string]: _}`, `[...]`, `_|_`,
-	`18446744073709551616`, `-1`, `1e400`, `0.5`, `int`, `string`, `>=5`, `=~"a"`, `*1 | 2`, `null`, `name`, `programs`, `"for"`, `"int"`, `"goto"`, `"udp"`,
+	strconv.Quote("*/ #error " + marker + " /*"), strconv.Quote("\"\n#error " + marker + "\n"),
+	strconv.Quote(marker + "\\\n`"),
+	strconv.Quote("$(" + marker + ")"), `"\u0000` + marker + `"`, `"` + marker + `\u202e"`, `"%s%n` + marker + `"`,
+	`"../../` + marker + `"`,
+	`[for i in list.Range(0, 100000000, 1) {i}]`, `strings.Repeat("x", 1000000000)`, `"\(name)\(name)"`,
+	`{[string]: _}`, `[...]`, `_|_`,
+	`18446744073709551616`, `-1`, `1e400`, `0.5`, `int`, `string`, `>=5`, `=~"a"`, `*1 | 2`, `null`, `name`, `programs`,
+	`"for"`, `"int"`, `"goto"`, `"udp"`,
 }
 
 var word = regexp.MustCompile(`"(?:[^"\\\n]|\\.)*"|[a-z_]+|[0-9x]+|[^\sa-z0-9]`)
@@ -74,8 +78,8 @@ func randomText(seed uint64, texts [][]byte) []byte {
 	return text
 }
 
-// Random text is a spec or has mistakes: it never ends the program, takes for ever, or reaches C and Go unchecked. It is
-// evaluated in processes with limits; one that had to leave an evaluation running ends, and another goes on.
+// Random text is a spec or has mistakes: it never ends the program, takes for ever, or reaches C and Go unchecked. It
+// is evaluated in processes with limits; one that had to leave an evaluation running ends, and another goes on.
 func TestRandomText(t *testing.T) {
 	if from := os.Getenv(childFrom); from != "" {
 		randomChild(t, from)
@@ -131,7 +135,8 @@ func randomChild(t *testing.T, from string) {
 	for ; seed < randomTexts; seed++ {
 		s, list := spec.LoadWithin(t.Context(), "spec.cue", randomText(uint64(seed), texts))
 		for _, d := range list.All() {
-			if d.Message == "" || strings.Contains(d.Message, "CUE gave up") || strings.Contains(d.Message, "schema.cue") || strings.Contains(d.Message, "%!") {
+			if d.Message == "" || strings.Contains(d.Message, "CUE gave up") || strings.Contains(d.Message,
+				"schema.cue") || strings.Contains(d.Message, "%!") {
 				t.Errorf("seed %d: %s", seed, d)
 			}
 			if strings.HasPrefix(d.Message, "computing the spec") {

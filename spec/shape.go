@@ -54,7 +54,8 @@ func (l *loader) shape(v, s cue.Value) bool {
 		l.add(codeKind, l.pos(v), "%s has to be %s, not %s", l.what(v), describe(choices), kindWord(kind))
 		return false
 	case (kind == cue.StructKind || kind == cue.ListKind) && !v.IsConcrete():
-		l.add(codeIncomplete, l.pos(v), "%s leaves a choice open", l.what(v)).WithHint("a default decides: *this | that")
+		l.add(codeIncomplete, l.pos(v), "%s leaves a choice open", l.what(v)).
+			WithHint("a default decides: *this | that")
 		return false
 	case kind == cue.StructKind:
 		l.structShape(v, fit[0])
@@ -173,7 +174,8 @@ func (l *loader) scalarShape(v cue.Value, fit, choices []cue.Value) bool {
 	}
 	d := l.add(codeRange, l.pos(v), "%s has to be %s", l.what(v), describe(choices))
 	if l.what(v) == "hook" {
-		d.WithHint("a program runs for packets that come in by a device (tc/ingress) or leave by one (tc/egress); there are no other hooks, such as XDP")
+		d.WithHint("a program runs for packets that come in by a device (tc/ingress) or leave by one (tc/egress); " +
+			"there are no other hooks, such as XDP")
 	}
 	if word, err := v.String(); err == nil {
 		if near := spell.Nearest(word, words(choices)); near != "" {

@@ -69,10 +69,11 @@ type Kernel struct {
 type FieldKind int
 
 const (
-	FieldUint   FieldKind = iota // Bits wide, 1 to 64, at any bit offset
-	FieldBytes                   // Bytes long, fixed
-	FieldSized                   // as long as Size says (an expression over earlier fields of the header), at most Max bytes
-	FieldVarint                  // a QUIC variable-length integer (RFC 9000 §16), 1 to 8 bytes
+	FieldUint  FieldKind = iota // Bits wide, 1 to 64, at any bit offset
+	FieldBytes                  // Bytes long, fixed
+	// as long as Size says (an expression over earlier fields of the header), at most Max bytes
+	FieldSized
+	FieldVarint // a QUIC variable-length integer (RFC 9000 §16), 1 to 8 bytes
 )
 
 // Header is the layout of one protocol header: its fields in the order of the wire.
@@ -111,9 +112,11 @@ type Field struct {
 	Reason   *Name       // the reason counted where Is doesn't hold; nil: HEADER_FIELD
 	Counts   *Counts     // what the field, a length, counts; or nil
 	Checksum *Checksum   // what the field, an internet checksum (RFC 1071), covers; or nil
-	Elements []*Elements // FieldSized: the forms of the elements that the field is a list of; the first whose When holds counts
+	// FieldSized: the forms of the elements that the field is a list of; the first whose When holds counts
+	Elements []*Elements
 
-	// Role tells `send` what the field is for: source, destination, hop_limit, link_source, link_destination; "" for none.
+	// Role tells `send` what the field is for: source, destination, hop_limit, link_source,
+	// link_destination; "" for none.
 	Role Name
 	// Origin is the value that the field gets in a datagram that a relay originates; nil keeps what came.
 	Origin *uint64
@@ -130,7 +133,8 @@ type Counts struct {
 
 // Checksum says what an internet checksum covers.
 type Checksum struct {
-	Covers    string  // "header" (this header), "all" (this header and all that follows it, inside the enclosing length)
+	// "header" (this header), "all" (this header and all that follows it, inside the enclosing length)
+	Covers    string
 	Pseudo    []*Expr // what the pseudo-header adds: addresses and integers
 	Absent    []Name  // enclosing headers over which 0 means "no checksum"; over others 0 sends the packet up
 	Optional  bool    // 0 has a meaning of its own, so that a computed 0 is written as all ones (UDP)
@@ -354,9 +358,11 @@ type Action struct {
 	Kind ActionKind
 	Pos  diag.Pos
 
-	Set    []*Assign // set: fields of the stack. push: fields of the header. mark: dscp, ecn, priority, mark (Target is an OpName of one element)
-	Header Name      // push, pop
-	Before *Name     // push: the stack entry in front of which the header goes; nil: after the last header
+	// set: fields of the stack. push: fields of the header. mark: dscp, ecn, priority, mark (Target is
+	// an OpName of one element)
+	Set    []*Assign
+	Header Name  // push, pop
+	Before *Name // push: the stack entry in front of which the header goes; nil: after the last header
 
 	From *Expr `member:"from"` // send
 	To   *Expr `member:"to"`
@@ -371,13 +377,14 @@ type Action struct {
 	Reason Name // drop
 
 	// let: names and their values are in Set. emit: the event's fields are, each Target an OpName of one element.
-	Event     Name    // emit
-	Credit    *Expr   `member:"credit,own"` // admit: "r.credit", or "r.credit[priority]"
-	Cost      *Expr   `member:"cost"`       // admit
-	Floor     *Expr   `member:"floor"`      // admit: what has to remain; nil: nothing
-	Count     *Expr   `member:"count,name"` // admit: a counter of a row that counts refused packets ("r.skipped"); nil: none
-	Overdraft bool    `member:"overdraft"`  // admit: it charges, and refuses nothing
-	By        *Expr   `member:"by,own"`     // count, and Count of admit: how much; nil: 1
+	Event  Name  // emit
+	Credit *Expr `member:"credit,own"` // admit: "r.credit", or "r.credit[priority]"
+	Cost   *Expr `member:"cost"`       // admit
+	Floor  *Expr `member:"floor"`      // admit: what has to remain; nil: nothing
+	// admit: a counter of a row that counts refused packets ("r.skipped"); nil: none
+	Count     *Expr   `member:"count,name"`
+	Overdraft bool    `member:"overdraft"` // admit: it charges, and refuses nothing
+	By        *Expr   `member:"by,own"`    // count, and Count of admit: how much; nil: 1
 	FanOut    *FanOut // fan_out
 }
 
@@ -386,8 +393,9 @@ type FanOut struct {
 	Group Name
 	Key   []*Expr
 	Rules []*Rule // `each` is one rule without conditions
-	Drop  *Name   // `then: drop: REASON`: what becomes of the packet that came; nil (`then: "pass"`, the default): it goes on
-	Pos   diag.Pos
+	// `then: drop: REASON`: what becomes of the packet that came; nil (`then: "pass"`, the default): it goes on
+	Drop *Name
+	Pos  diag.Pos
 }
 
 // Assign gives a target a value.

@@ -18,7 +18,9 @@ const (
 )
 
 func (l *loader) test(n Name, v cue.Value) *Test {
-	t := &Test{Name: n, Program: l.name(get(v, "program"), "program"), Settings: l.values(get(v, "settings")), Pos: n.Pos}
+	t := &Test{
+		Name: n, Program: l.name(get(v, "program"), "program"), Settings: l.values(get(v, "settings")), Pos: n.Pos,
+	}
 	for _, e := range l.list(get(v, "sessions")) {
 		if session, fields, ok := l.only(e, "a session"); ok {
 			t.Sessions = append(t.Sessions, &TestSession{Session: session, Fields: l.values(fields)})
@@ -68,10 +70,12 @@ func (l *loader) rows(v cue.Value, after bool) (all []*TestRow) {
 			case !isStruct && n.Value == "absent" && after:
 				r.Absent = l.bool(v)
 			case !isStruct:
-				l.add(codeKind, l.pos(v), "%s has to be a struct of members, not %s", n.Value, kindWord(v.IncompleteKind()))
+				l.add(codeKind, l.pos(v), "%s has to be a struct of members, not %s", n.Value,
+					kindWord(v.IncompleteKind()))
 				l.notWhole(e)
 			case r.Table.Value != "":
-				l.add(codeOneOf, n.Pos, "a row is of exactly one table").WithRelated(r.Table.Pos, "the first one is here")
+				l.add(codeOneOf, n.Pos, "a row is of exactly one table").
+					WithRelated(r.Table.Pos, "the first one is here")
 			default:
 				r.Table, r.Values = n, l.values(v)
 			}
@@ -178,7 +182,10 @@ func (l *loader) hex(v cue.Value) []byte {
 var verdicts = []string{"sent", "pass", "drop", "up"}
 
 func (l *loader) expect(v cue.Value) *Expect {
-	e := &Expect{Untouched: l.bool(get(v, "untouched")), Rows: l.rows(get(v, "rows"), true), Counters: l.values(get(v, "counters")), Pos: l.labelPos(v)}
+	e := &Expect{
+		Untouched: l.bool(get(v, "untouched")), Rows: l.rows(get(v, "rows"), true),
+		Counters: l.values(get(v, "counters")), Pos: l.labelPos(v),
+	}
 	var given []Name
 	l.each(v, func(n Name, arg cue.Value) {
 		if !slices.Contains(verdicts, n.Value) {
@@ -200,12 +207,14 @@ func (l *loader) expect(v cue.Value) *Expect {
 			l.add(codeOneOf, e.Pos, "a test expects exactly one of sent, pass, drop and up")
 		}
 	case len(given) > 1:
-		l.add(codeOneOf, given[1].Pos, "a test expects exactly one of sent, pass, drop and up").WithRelated(given[0].Pos, "the first one is here")
+		l.add(codeOneOf, given[1].Pos, "a test expects exactly one of sent, pass, drop and up").
+			WithRelated(given[0].Pos, "the first one is here")
 	}
 	e.Untouched = e.Untouched || e.Verdict == "up"
 	e.Copies, e.Events = l.copies(get(v, "copies")), l.testEvents(get(v, "events"))
 	for _, m := range []string{"via", "vlan"} {
-		if w := get(v, m); w.Exists() && e.Verdict != "sent" && !(m == "vlan" && e.Verdict == "pass") && e.Verdict != "" {
+		if w := get(v, m); w.Exists() && e.Verdict != "sent" && !(m == "vlan" && e.Verdict == "pass") &&
+			e.Verdict != "" {
 			l.add(codeTogether, l.labelPos(w), "%q says nothing about a packet that isn't sent", m)
 		}
 	}

@@ -32,8 +32,8 @@ type Options struct {
 type Source struct {
 	C      string // relay.bpf.c
 	Header string // fastrelay.h
-	// Lines has the position in the spec for each line of C (the first is Lines[0]); a zero Pos where there is none. It is for
-	// clang.Options: with it the object's line information names lines of the spec.
+	// Lines has the position in the spec for each line of C (the first is Lines[0]); a zero Pos where there is none. It
+	// is for clang.Options: with it the object's line information names lines of the spec.
 	Lines []diag.Pos
 }
 
@@ -91,7 +91,10 @@ type renderer struct {
 }
 
 func newRenderer(p *ir.Plan, opt Options) *renderer {
-	return &renderer{plan: p, opt: opt, names: map[string]bool{}, keys: map[*ir.Table]string{}, vals: map[*ir.Table]string{}, needs: map[string]string{}}
+	return &renderer{
+		plan: p, opt: opt, names: map[string]bool{}, keys: map[*ir.Table]string{}, vals: map[*ir.Table]string{},
+		needs: map[string]string{},
+	}
 }
 
 func (r *renderer) fail(format string, args ...any) {
@@ -100,8 +103,8 @@ func (r *renderer) fail(format string, args ...any) {
 	}
 }
 
-// unique reserves an identifier at file scope. Two names of a spec can make one (a and b_c, a_b and c); the second gets a
-// number.
+// unique reserves an identifier at file scope. Two names of a spec can make one (a and b_c, a_b and c); the second gets
+// a number.
 func (r *renderer) unique(name string) string {
 	for n, try := 2, name; ; n++ {
 		if !r.names[try] {
@@ -150,8 +153,9 @@ type programData struct {
 func (r *renderer) file() *fileData {
 	p := r.plan
 	d := &fileData{
-		Spec:   comment(path.Base(p.Pos.File)),
-		Title:  comment(fmt.Sprintf("%s: %s, %s, %s", p.Name, count(len(p.Programs), "program"), count(len(p.Tables), "table"), count(len(p.Sessions), "session"))),
+		Spec: comment(path.Base(p.Pos.File)),
+		Title: comment(fmt.Sprintf("%s: %s, %s, %s", p.Name, count(len(p.Programs), "program"),
+			count(len(p.Tables), "table"), count(len(p.Sessions), "session"))),
 		Kernel: fmt.Sprintf("%d.%d", p.Kernel.Major, p.Kernel.Minor),
 	}
 	for _, s := range p.Settings {
@@ -182,7 +186,8 @@ func (r *renderer) file() *fileData {
 		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_LEARNED %d", n))
 	}
 	if p.Slots > 0 {
-		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_SLOTS %d", p.Slots), fmt.Sprintf("FR_USAGES %d", max(p.Usages, 1)))
+		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_SLOTS %d", p.Slots),
+			fmt.Sprintf("FR_USAGES %d", max(p.Usages, 1)))
 	}
 	if p.Shared > 0 {
 		d.Defines = append(d.Defines, fmt.Sprintf("FR_NEEDS_SHARED %d", p.Shared))

@@ -16,8 +16,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/needs"
 )
 
-// All specs become C that clang has nothing to say against, load, pass their own tests, and do with random packets what the
-// reference model does.
+// All specs become C that clang has nothing to say against, load, pass their own tests, and do with random packets what
+// the reference model does.
 func TestSpecs(t *testing.T) {
 	bpftest.Rights(t)
 	for _, file := range specs(t) {
@@ -33,7 +33,9 @@ func TestSpecs(t *testing.T) {
 					t.Errorf("%s: %s\n%s", o.Name, strings.Join(o.Differences, "\n"), o.Dump)
 				}
 			}
-			report, err := fuzz.Run(t.Context(), fuzz.Config{Spec: u.spec, Plan: u.plan, Object: u.object, Seed: 7, Packets: 3000})
+			report, err := fuzz.Run(t.Context(), fuzz.Config{
+				Spec: u.spec, Plan: u.plan, Object: u.object, Seed: 7, Packets: 3000,
+			})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -44,7 +46,8 @@ func TestSpecs(t *testing.T) {
 	}
 }
 
-// The object depends on the plan and on clang, not on the folder; nothing of the machine or of the spec's text is in it.
+// The object depends on the plan and on clang, not on the folder; nothing of the machine or of
+// the spec's text is in it.
 func TestReproducible(t *testing.T) {
 	var objects [][]byte
 	for range 2 {
@@ -110,9 +113,16 @@ func hostileFanOut(plan *ir.Plan, evil string, pos diag.Pos) {
 	hop := &ir.Member{Name: "goto", Type: ir.Type{Kind: ir.Hop, Size: 20}, Off: 4, Hidden: true, Pos: pos}
 	group := &ir.Group{
 		Name: "do", Key: ir.Struct{Members: []*ir.Member{key}, Size: 2}, Max: 4, Rows: 8, Size: 2, Base: 1, Pos: pos,
-		Receivers: &ir.Table{Name: "do", Kind: "receivers", Size: 12, Value: ir.Struct{Members: []*ir.Member{identity, hop}, Size: 24}, Pos: pos},
+		Receivers: &ir.Table{
+			Name: "do", Kind: "receivers", Size: 12, Value: ir.Struct{Members: []*ir.Member{identity, hop}, Size: 24},
+			Pos: pos,
+		},
 	}
-	event := &ir.Event{Name: "union", ID: 1, Required: true, Fields: ir.Struct{Members: []*ir.Member{{Name: "enum", Type: ir.UintType(16), Off: 16, Pos: pos}}, Size: 24}, Pos: pos}
+	event := &ir.Event{
+		Name: "union", ID: 1, Required: true,
+		Fields: ir.Struct{Members: []*ir.Member{{Name: "enum", Type: ir.UintType(16), Off: 16, Pos: pos}}, Size: 24},
+		Pos:    pos,
+	}
 	row := &ir.Row{Name: "case", Table: group.Receivers}
 	load := &ir.Load{Off: ir.Off{Const: 12}, Bits: 16, Field: evil}
 	p := plan.Programs[0]
@@ -126,11 +136,20 @@ func hostileFanOut(plan *ir.Plan, evil string, pos diag.Pos) {
 		Group: group, Key: []ir.MemberValue{{Member: key, Value: load}}, Miss: up, Row: row, Front: ir.Off{Const: 14},
 		Reason: reason("char", ir.Passed), NoRoom: up, Fault: reason("long", ir.Fault), Pos: pos,
 		Each: []ir.Stmt{&ir.Copy{
-			Effects: ir.Effects{Emits: []*ir.Emit{{Event: event, Row: row, Values: []ir.MemberValue{{Member: event.Fields.Members[0], Value: load}}, Full: declined, Pos: pos}}},
-			Rewrite: &ir.Rewrite{Stores: []ir.Store{{Off: ir.Off{Const: 12}, Size: 2, Value: &ir.Const{V: 5, T: ir.UintType(16)}, Note: evil, Pos: pos}}, Sums: []*ir.Sum{{
-				Name: evil, Old: ir.Off{Const: 10}, New: ir.Off{Const: 10}, OldTerms: []ir.Term{{Value: load, Size: 2}}, NewTerms: []ir.Term{{Value: &ir.Const{V: 5, T: ir.UintType(16)}, Size: 2}}, Pos: pos,
+			Effects: ir.Effects{
+				Emits: []*ir.Emit{
+					{Event: event, Row: row, Values: []ir.MemberValue{{Member: event.Fields.Members[0], Value: load}},
+						Full: declined, Pos: pos},
+				},
+			},
+			Rewrite: &ir.Rewrite{Stores: []ir.Store{
+				{Off: ir.Off{Const: 12}, Size: 2, Value: &ir.Const{V: 5, T: ir.UintType(16)}, Note: evil, Pos: pos},
+			}, Sums: []*ir.Sum{{
+				Name: evil, Old: ir.Off{Const: 10}, New: ir.Off{Const: 10}, OldTerms: []ir.Term{{Value: load, Size: 2}},
+				NewTerms: []ir.Term{{Value: &ir.Const{V: 5, T: ir.UintType(16)}, Size: 2}}, Pos: pos,
 			}}, Pos: pos},
-			Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Reason: reason("short", ir.Copied), Failed: declined, Pos: pos,
+			Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Reason: reason("short", ir.Copied), Failed: declined,
+			Pos: pos,
 		}},
 	}
 	plan.Groups, plan.Events, plan.Receivers, plan.Ring = []*ir.Group{group}, []*ir.Event{event}, 9, 4096
@@ -145,11 +164,13 @@ func TestHostileText(t *testing.T) {
 		Settings: []*ir.Setting{{Name: "int", Type: ir.UintType(16), Default: []byte{1, 0}, Doc: evil, Pos: pos}},
 		Programs: []*ir.Program{{
 			Name: "while", Hook: "tc/ingress", L2: true, Paths: []string{evil}, Pos: pos,
-			Reasons: []*ir.Reason{{Name: "return", Kind: ir.Punted, Doc: evil, Pos: pos}, {Name: "if", Kind: ir.Dropped, Doc: evil, Pos: pos}},
-			Vars:    []*ir.Var{{Name: "for", Type: ir.UintType(16)}},
+			Reasons: []*ir.Reason{{Name: "return", Kind: ir.Punted, Doc: evil, Pos: pos},
+				{Name: "if", Kind: ir.Dropped, Doc: evil, Pos: pos}},
+			Vars: []*ir.Var{{Name: "for", Type: ir.UintType(16)}},
 			Body: []ir.Stmt{
 				&ir.NeedBytes{End: ir.Off{Const: 14}, Reason: 0, Pos: pos},
-				&ir.If{Cond: &ir.Bin{Op: ir.Eq, X: &ir.Load{Off: ir.Off{Const: 12}, Bits: 16, Field: evil}, Y: &ir.SettingRef{}}, Note: evil, Pos: pos,
+				&ir.If{Cond: &ir.Bin{Op: ir.Eq, X: &ir.Load{Off: ir.Off{Const: 12}, Bits: 16, Field: evil},
+					Y: &ir.SettingRef{}}, Note: evil, Pos: pos,
 					Then: []ir.Stmt{&ir.Drop{Reason: 1, Pos: pos}}},
 				&ir.Up{Reason: 0, Pos: pos},
 			},
@@ -169,9 +190,13 @@ func TestHostileText(t *testing.T) {
 // Two names of a spec never make one of C.
 func TestReasonNames(t *testing.T) {
 	program := func(name, reason string, base int) *ir.Program {
-		return &ir.Program{Name: name, Base: base, Reasons: []*ir.Reason{{Name: reason, Kind: ir.Punted}}, Body: []ir.Stmt{&ir.Up{Reason: 0}}}
+		return &ir.Program{
+			Name: name, Base: base, Reasons: []*ir.Reason{{Name: reason, Kind: ir.Punted}},
+			Body: []ir.Stmt{&ir.Up{Reason: 0}},
+		}
 	}
-	source, err := bpf.Render(&ir.Plan{Programs: []*ir.Program{program("a", "b_c", 0), program("a_b", "c", 1)}}, bpf.Options{})
+	source, err := bpf.Render(&ir.Plan{Programs: []*ir.Program{program("a", "b_c", 0), program("a_b", "c", 1)}},
+		bpf.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,9 +213,16 @@ func TestContradictions(t *testing.T) {
 	for want, body := range map[string][]ir.Stmt{
 		"no reason 5":     {&ir.Up{Reason: 5}},
 		"is not declared": {&ir.Guard{Cond: load, Reason: 0}, &ir.Up{Reason: 0}},
-		"no reason for":   {&ir.Forward{Rewrite: &ir.Rewrite{Resize: ir.MoveHeaders, NewFront: ir.Off{Const: 4}, Payload: &ir.Const{}}, NoRoom: -1, Fault: -1}},
+		"no reason for": {
+			&ir.Forward{
+				Rewrite: &ir.Rewrite{Resize: ir.MoveHeaders, NewFront: ir.Off{Const: 4}, Payload: &ir.Const{}},
+				NoRoom:  -1, Fault: -1,
+			},
+		},
 	} {
-		plan := &ir.Plan{Programs: []*ir.Program{{Name: "p", Reasons: []*ir.Reason{{Name: "up", Kind: ir.Punted}}, Body: body}}}
+		plan := &ir.Plan{
+			Programs: []*ir.Program{{Name: "p", Reasons: []*ir.Reason{{Name: "up", Kind: ir.Punted}}, Body: body}},
+		}
 		if _, err := bpf.Render(plan, bpf.Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, want %q", err, want)
 		}

@@ -19,8 +19,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// A device that sums up whole packets (CHECKSUM_COMPLETE) is not at hand, but a VXLAN tunnel with checksums is one: what it has
-// verified goes on with its sum. Behind the relay that sum has to be the one of the packet that left.
+// A device that sums up whole packets (CHECKSUM_COMPLETE) is not at hand, but a VXLAN tunnel with checksums is one:
+// what it has verified goes on with its sum. Behind the relay that sum has to be the one of the packet that left.
 func TestCompleteChecksums(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../examples/turn/spec.cue")
@@ -36,11 +36,17 @@ func TestCompleteChecksums(t *testing.T) {
 
 	n := uint64(0)
 	for _, families := range [][2]int{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
-		from := map[int]testnet.Addrs{4: {V4: netip.MustParseAddr("198.51.100.2")}, 6: {V6: netip.MustParseAddr("2001:db8:9::2")}}[families[0]].Of(families[0])
-		to := map[int]testnet.Addrs{4: {V4: netip.MustParseAddr("198.51.100.1")}, 6: {V6: netip.MustParseAddr("2001:db8:9::1")}}[families[0]].Of(families[0])
+		from := map[int]testnet.Addrs{
+			4: {V4: netip.MustParseAddr("198.51.100.2")}, 6: {V6: netip.MustParseAddr("2001:db8:9::2")},
+		}[families[0]].Of(families[0])
+		to := map[int]testnet.Addrs{
+			4: {V4: netip.MustParseAddr("198.51.100.1")}, 6: {V6: netip.MustParseAddr("2001:db8:9::1")},
+		}[families[0]].Of(families[0])
 		client, server := netip.AddrPortFrom(from, uint16(40000+n)), netip.AddrPortFrom(to, 3478)
-		relayed, peer := netip.AddrPortFrom(line.RelayOutAddr.Of(families[1]), 50000), netip.AddrPortFrom(line.PeerAddr.Of(families[1]), uint16(7000+n))
-		relay.open(t, client, server, relayed, peer, hop(ir.HopDirect, line.RelayOut, line.PeerDev), hop(ir.HopDirect, relayIn, clientDev))
+		relayed, peer := netip.AddrPortFrom(line.RelayOutAddr.Of(families[1]), 50000),
+			netip.AddrPortFrom(line.PeerAddr.Of(families[1]), uint16(7000+n))
+		relay.open(t, client, server, relayed, peer, hop(ir.HopDirect, line.RelayOut, line.PeerDev),
+			hop(ir.HopDirect, relayIn, clientDev))
 		atClient, atPeer := listen(t, line.Client, client), listen(t, line.Peer, peer)
 		for _, size := range []int{1, 2, 7, 120} {
 			for padding := range 4 {
@@ -51,7 +57,9 @@ func TestCompleteChecksums(t *testing.T) {
 				data := append([]byte{0x40, 0x01, 0, byte(size)}, payload...)
 				exchange(t, atClient, server, append(data, 0xEE, 0xDD, 0xCC)[:4+size+padding], atPeer, relayed, payload)
 				n++
-				if err := testnet.Until(2*time.Second, "the packet's sum", func() bool { return sums(t).count >= n && len(arrived(capture)) >= int(n) }); err != nil {
+				if err := testnet.Until(2*time.Second, "the packet's sum", func() bool {
+					return sums(t).count >= n && len(arrived(capture)) >= int(n)
+				}); err != nil {
 					t.Fatal(err)
 				}
 				frame := arrived(capture)[n-1].Data
@@ -68,8 +76,8 @@ func TestCompleteChecksums(t *testing.T) {
 	}
 }
 
-// tunnel joins the line's client and relay by a tunnel whose packets are summed up: 198.51.100.2 and 2001:db8:9::2 at the client,
-// 198.51.100.1 and 2001:db8:9::1 at the relay.
+// tunnel joins the line's client and relay by a tunnel whose packets are summed up: 198.51.100.2 and 2001:db8:9::2 at
+// the client, 198.51.100.1 and 2001:db8:9::1 at the relay.
 func tunnel(t *testing.T) (line *testnet.Line, relayIn, clientDev *testnet.Dev) {
 	t.Helper()
 	line, err := testnet.Start(t).Line()
@@ -84,7 +92,8 @@ func tunnel(t *testing.T) (line *testnet.Line, relayIn, clientDev *testnet.Dev) 
 	end := func(host *testnet.Host, local, remote netip.Addr, addr4, addr6 string) *testnet.Dev {
 		t.Helper()
 		for _, args := range [][]string{
-			{"link", "add", "vx9", "type", "vxlan", "id", "9", "dstport", "4789", "local", local.String(), "remote", remote.String(), "udpcsum"},
+			{"link", "add", "vx9", "type", "vxlan", "id", "9", "dstport", "4789", "local", local.String(), "remote",
+				remote.String(), "udpcsum"},
 			{"link", "set", "vx9", "up"},
 			{"addr", "add", addr4, "dev", "vx9"},
 			{"addr", "add", addr6, "dev", "vx9", "nodad"},
@@ -119,8 +128,8 @@ type watched struct {
 	sum   int64
 }
 
-// watchSums counts UDP packets that arrive at a device, and keeps what the kernel says of the sum of the last one, or of an earlier
-// one of the last 64.
+// watchSums counts UDP packets that arrive at a device, and keeps what the kernel says of the sum of the last one, or
+// of an earlier one of the last 64.
 func watchSums(t *testing.T, dev *testnet.Dev) func(t *testing.T, before ...uint64) watched {
 	t.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 65})

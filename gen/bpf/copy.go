@@ -10,8 +10,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// A copy is made in place. The packet holds what the last copy made of it, so each writes all that any of them writes: where it
-// has nothing of its own, what came.
+// A copy is made in place. The packet holds what the last copy made of it, so each writes all that any of them writes:
+// where it has nothing of its own, what came.
 
 // copy renders the call of a function that makes a copy, and the function.
 func (f *function) copy(s *ir.Copy) {
@@ -22,7 +22,8 @@ func (f *function) copy(s *ir.Copy) {
 	}
 	f.quote(s.Pos)
 	w := f.prog.writer(s.Rewrite, &s.Effects)
-	if rw := w.rw; rw.Resize != ir.InPlace || rw.Trim || rw.PopTag || rw.PopInner || rw.Family != 0 || s.Hop == nil || s.Hop.Row == nil {
+	if rw := w.rw; rw.Resize != ir.InPlace || rw.Trim || rw.PopTag || rw.PopInner || rw.Family != 0 || s.Hop == nil ||
+		s.Hop.Row == nil {
 		f.fail("the copy at %s is not made in place, for a hop of a row", s.Pos)
 		return
 	}
@@ -46,7 +47,8 @@ func (f *function) copy(s *ir.Copy) {
 	f.timed, w.timed = f.timed || w.timed, false
 	params, args := f.pass(w.function)
 	params, args = append([]string{n.same() + " *same"}, params...), append([]string{"same"}, args...)
-	*f.makes = append(*f.makes, w.assemble(fmt.Sprintf("static __always_inline long %s(%s)", name, strings.Join(params, ", "))))
+	*f.makes = append(*f.makes,
+		w.assemble(fmt.Sprintf("static __always_inline long %s(%s)", name, strings.Join(params, ", "))))
 	f.stmt(s.Pos, "return %s(%s);", name, strings.Join(args, ", "))
 }
 
@@ -159,7 +161,8 @@ func (w *writer) back() (out []cell) {
 	}
 	order := w.prog.ir.Vars
 	slices.SortFunc(missing, func(a, b ir.Off) int {
-		return cmp.Or(cmp.Compare(slices.Index(order, a.Base), slices.Index(order, b.Base)), cmp.Compare(a.Const, b.Const))
+		return cmp.Or(cmp.Compare(slices.Index(order, a.Base), slices.Index(order, b.Base)),
+			cmp.Compare(a.Const, b.Const))
 	})
 	for i := 0; i < len(missing); {
 		n := 1
@@ -177,8 +180,8 @@ func (w *writer) back() (out []cell) {
 	return out
 }
 
-// copySums computes the checksums of a copy. What doesn't depend on the receiver is computed in front of the loop. It returns how
-// a turn gets at the kinds of those that the kernel may be unable to finish.
+// copySums computes the checksums of a copy. What doesn't depend on the receiver is computed in front of the loop. It
+// returns how a turn gets at the kinds of those that the kernel may be unable to finish.
 func (n *fan) copySums(w *writer) (odd []string) {
 	for _, s := range w.rw.Sums {
 		s := w.newSum(s)
@@ -252,7 +255,8 @@ func (n *fan) copySum(w *writer, s *sum) (kind string) {
 	if kind == "" {
 		w.line("__be16 %s = %s(%s%s);", value, s.function(), rest, plusSum(w.add, slices.Concat(own, ownPseudo)))
 		if s.Absent {
-			w.line("if (!%s) /* no checksum came, none leaves */", w.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", w.place(s.Old))}, "", s.Pos))
+			w.line("if (!%s) /* no checksum came, none leaves */",
+				w.value(scalar{size: 2, code: fmt.Sprintf("ld16(%s)", w.place(s.Old))}, "", s.Pos))
 			w.line("\t%s = 0;", value)
 		}
 		return ""
@@ -307,7 +311,8 @@ func covered(rw *ir.Rewrite, s *ir.Sum) bool {
 // split tells terms that are the same for all receivers from others.
 func (n *fan) split(terms []ir.Term) (same, own []ir.Term) {
 	for _, t := range terms {
-		if t.New == nil && n.shared(t.Value) && n.shared(t.Len) && n.shared(t.OddIf) && (t.At.Base == nil || !n.local[t.At.Base]) {
+		if t.New == nil && n.shared(t.Value) && n.shared(t.Len) && n.shared(t.OddIf) &&
+			(t.At.Base == nil || !n.local[t.At.Base]) {
 			same = append(same, t)
 		} else {
 			own = append(own, t)

@@ -8,26 +8,29 @@
 //	prog_P_…_send    which compute all that the packet that leaves needs, then change it, then send it (write.go)
 //	prog_P_fan1      which send it to a group: prog_P_turn1 runs once a receiver, prog_P_copy1 makes a copy (fanout.go)
 //
-// Places in the packet have names: each header is a packed structure (headers.go) that the plan's HeaderParts give. What differs from
-// packet to packet in no way is in templates/fastrelay.h, and in templates/fanout.h, which continues it.
+// Places in the packet have names: each header is a packed structure (headers.go) that the plan's HeaderParts give.
+// What differs from packet to packet in no way is in templates/fastrelay.h, and in
+// templates/fanout.h, which continues it.
 //
-// Variables, rows and members are called what the spec calls them, unless that means something in C (names.go). At file scope names of
-// a spec appear behind prefixes only (prog_, tbl_, key_, val_, grp_, rcv_, group_, receiver_, list_, event_, set_, hdr_), and every
-// other text of a spec only in comments that it can't end.
+// Variables, rows and members are called what the spec calls them, unless that means something in C (names.go). At file
+// scope names of a spec appear behind prefixes only (prog_, tbl_, key_, val_, grp_, rcv_, group_, receiver_, list_,
+// event_, set_, hdr_), and every other text of a spec only in comments that it can't end.
 //
 // # What the verifier wants
 //
-// Oldest is Linux 5.10. Each packet access has a check that dominates it: the renderer keeps a record of what was checked on the
-// way (known, program.go), and adds a check where the plan's reasoning is beyond the verifier's. Offsets that vary are masked where
-// they are used, because a kernel forgets the bounds of a spilled scalar, and the pointer that was checked is pinned, because
-// clang likes to compute it anew in another way. Keys on the stack are zeroed and written in aligned pieces.
+// Oldest is Linux 5.10. Each packet access has a check that dominates it: the renderer keeps a record of what was
+// checked on the way (known, program.go), and adds a check where the plan's reasoning is beyond the verifier's. Offsets
+// that vary are masked where they are used, because a kernel forgets the bounds of a spilled scalar, and the pointer
+// that was checked is pinned, because clang likes to compute it anew in another way. Keys on the stack are zeroed and
+// written in aligned pieces.
 //
-// It looks at code again for each number that it knows another value of. So what a fan-out's turns need stands in a map, where it
-// knows nothing, and helpers with loops are functions of their own that aren't static, at which it looks once.
+// It looks at code again for each number that it knows another value of. So what a fan-out's turns need stands in a
+// map, where it knows nothing, and helpers with loops are functions of their own that aren't
+// static, at which it looks once.
 //
 // # Lines
 //
-// The text follows the kernel's style, in lines of at most 100 columns (wrap.go). Each statement has its line of the spec in
-// Source.Lines; clang reads a copy with #line directives (internal/clang), which it keeps in BTF, so that the verifier's log shows the
-// spec.
+// The text follows the kernel's style, in lines of at most 100 columns (wrap.go). Each statement has its line of the
+// spec in Source.Lines; clang reads a copy with #line directives (internal/clang), which it keeps in BTF, so that the
+// verifier's log shows the spec.
 package bpf

@@ -7,8 +7,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// The changes of state that go with what leaves stand around its way out: before reserves, spends and draws, undo gives back
-// where it doesn't leave after all, after counts and tells.
+// The changes of state that go with what leaves stand around its way out: before reserves, spends and draws, undo gives
+// back where it doesn't leave after all, after counts and tells.
 
 // effects is what one function does with a plan's Effects.
 type effects struct {
@@ -61,8 +61,8 @@ func (e *effects) before() {
 	}
 }
 
-// read keeps in variables what a record will say of the packet. (It can't be reserved and filled in here: it may be missing, and
-// before Linux 6.5 the verifier wants to know that once only.)
+// read keeps in variables what a record will say of the packet. (It can't be reserved and filled in here: it may be
+// missing, and before Linux 6.5 the verifier wants to know that once only.)
 func (e *effects) read(i int, s *ir.Emit) {
 	for k, mv := range s.Values {
 		if ofPacket(mv.Value) {
@@ -176,7 +176,8 @@ func (e *effects) after() {
 				e.fill(i, s)
 			}
 			if e.turn != nil {
-				e.stmt(s.Pos, "%s |= fr_submit_more(&%s->head, %s);", e.turn.keep("__u64", "quiet", "0"), event(i), e.clock())
+				e.stmt(s.Pos, "%s |= fr_submit_more(&%s->head, %s);", e.turn.keep("__u64", "quiet", "0"), event(i),
+					e.clock())
 			} else {
 				e.stmt(s.Pos, "fr_submit(&%s->head, %s);", event(i), e.clock())
 			}
@@ -196,7 +197,8 @@ func (e *effects) after() {
 
 func (e *effects) reserve(i int, s *ir.Emit) {
 	name := ident(s.Event.Name)
-	e.stmt(s.Pos, "struct event_%s *%s = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_%s), 0);", name, event(i), name)
+	e.stmt(s.Pos, "struct event_%s *%s = bpf_ringbuf_reserve(&fr_events, sizeof(struct event_%s), 0);", name,
+		event(i), name)
 }
 
 // fill renders the contents of a record, but for its time. The ring's memory has whatever was there before.

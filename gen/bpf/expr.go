@@ -11,8 +11,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// Expressions become C expressions. Integers are of type __u64 wherever the width of the arithmetic shows; comparisons are
-// left to C's conversions, which keep unsigned values.
+// Expressions become C expressions. Integers are of type __u64 wherever the width of the arithmetic shows; comparisons
+// are left to C's conversions, which keep unsigned values.
 
 var binOps = map[ir.BinOp]string{
 	ir.Add: "+", ir.Sub: "-", ir.Mul: "*", ir.Div: "/", ir.Rem: "%", ir.And: "&", ir.Or: "|", ir.Xor: "^",
@@ -124,7 +124,8 @@ func (f *function) wide(e ir.Expr) string {
 		if e.V <= 0x7FFFFFFF {
 			return number(e.V) + "ULL"
 		}
-	case *ir.Meta, *ir.SettingRef, *ir.RowMember, *ir.ByteAt, *ir.RowHas, *ir.Not, *ir.BytesEq, *ir.InPrefix, *ir.IsV4, *ir.Unicast, *ir.Multicast, *ir.SumOK:
+	case *ir.Meta, *ir.SettingRef, *ir.RowMember, *ir.ByteAt, *ir.RowHas, *ir.Not, *ir.BytesEq, *ir.InPrefix, *ir.IsV4,
+		*ir.Unicast, *ir.Multicast, *ir.SumOK:
 		return "(__u64)" + f.operand(e)
 	case *ir.Bin:
 		if e.Op >= ir.Eq {
@@ -252,7 +253,8 @@ func (f *function) load(e *ir.Load) string {
 	}
 	if n > 8 { // 9 bytes: all bits of 8 and some of one more
 		tail := 8*n - e.Bit - e.Bits
-		return fmt.Sprintf("(be64(%s) << %d | be8(%s) >> %d)%s", f.place(e.Off), 8-tail, f.place(plus(e.Off, 8)), tail, masked(e.Bits))
+		return fmt.Sprintf("(be64(%s) << %d | be8(%s) >> %d)%s", f.place(e.Off), 8-tail, f.place(plus(e.Off, 8)), tail,
+			masked(e.Bits))
 	}
 	s := f.gather(e.Off, n, false)
 	shift := 8*n - e.Bit - e.Bits

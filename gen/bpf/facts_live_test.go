@@ -23,8 +23,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/turnlab"
 )
 
-// What the kernel knows of a packet, and its bytes don't show, on live devices: each test runs with what programs learn by
-// bpf_cast_to_kern_ctx, and as before Linux 6.2.
+// What the kernel knows of a packet, and its bytes don't show, on live devices: each test runs with what programs learn
+// by bpf_cast_to_kern_ctx, and as before Linux 6.2.
 
 func eachWay(t *testing.T, f func(t *testing.T)) {
 	for name, ways := range map[string]skbfacts.Ways{"cast": skbfacts.All, "read": skbfacts.Read} {
@@ -76,8 +76,8 @@ programs: up: {
 `, size)
 }
 
-// A checksum of a header that the stack doesn't name is left to a device: the packet goes up untouched. One that is complete is of
-// no consequence.
+// A checksum of a header that the stack doesn't name is left to a device: the packet goes up untouched. One that is
+// complete is of no consequence.
 func TestOwnTransport(t *testing.T) {
 	needs.Root(t)
 	for _, size := range []int{1, 2, 4, 6, 8} {
@@ -98,7 +98,8 @@ func ownTransportOn(t *testing.T, u *unit, size int, pending bool) {
 	must(t, relay.Table("t").Put([]any{line.ClientAddr.V4}, []any{line.PeerAddr.V4}))
 	must(t, relay.Program("up").Attach("eth0"))
 	server := netip.AddrPortFrom(line.RelayInAddr.V4, 5555)
-	atClient, atRelay := listen(t, line.Client, netip.AddrPortFrom(line.ClientAddr.V4, 40001)), listen(t, line.Relay, server)
+	atClient, atRelay := listen(t, line.Client, netip.AddrPortFrom(line.ClientAddr.V4, 40001)),
+		listen(t, line.Relay, server)
 	inner := netip.AddrPortFrom(line.PeerAddr.V4, 7000)
 	atPeer := listen(t, line.Peer, inner)
 	for n := range 20 {
@@ -152,8 +153,8 @@ programs: {
 }
 `
 
-// A tunnel device completes the outer checksum while the inner one is left to a device (local checksum offload). One flow in
-// 65,536 has an outer checksum that is the sum of the pseudo-header, as if it were the one that is left.
+// A tunnel device completes the outer checksum while the inner one is left to a device (local checksum offload). One
+// flow in 65,536 has an outer checksum that is the sum of the pseudo-header, as if it were the one that is left.
 func TestLocalChecksumOffload(t *testing.T) {
 	needs.Root(t)
 	u := compileText(t, "shim.cue", []byte(shim), nil)
@@ -173,7 +174,8 @@ func localChecksumOffload(t *testing.T, u *unit, program string, front int) {
 		must(t, line.Client.Run("ip", "neigh", "replace", inner.Addr().String(), "lladdr", mac.String(), "dev", "vx"))
 	}
 	must(t,
-		line.Client.Run("ip", "link", "add", "vx", "type", "vxlan", "id", "0x1234", "dstport", "4789", "srcport", "50000", "50001",
+		line.Client.Run("ip", "link", "add", "vx", "type", "vxlan", "id", "0x1234", "dstport", "4789", "srcport",
+			"50000", "50001",
 			"local", line.ClientAddr.V4.String(), "remote", line.RelayInAddr.V4.String(), "udpcsum"),
 		line.Client.Run("ip", "link", "set", "vx", "up"),
 		line.Client.Run("ip", "addr", "add", "198.51.100.2/24", "dev", "vx"))
@@ -199,7 +201,9 @@ func localChecksumOffload(t *testing.T, u *unit, program string, front int) {
 			t.Fatal(err)
 		}
 		n++
-		must(t, testnet.Until(2*time.Second, "the packet", func() bool { return len(tunnelled(in)) == n && len(tunnelled(out)) == n }))
+		must(t, testnet.Until(2*time.Second, "the packet", func() bool {
+			return len(tunnelled(in)) == n && len(tunnelled(out)) == n
+		}))
 		left := tunnelled(out)[n-1]
 		if err := left.Check(); err != nil {
 			t.Errorf("%d bytes: %v\n%x", size, err, left.Data[:54])
@@ -216,12 +220,14 @@ func localChecksumOffload(t *testing.T, u *unit, program string, front int) {
 		if sum := binary.BigEndian.Uint16(udp[6:]); sum == 0 || sum == pseudo(came) {
 			t.Fatalf("the outer checksum is %04x: this test shows nothing", sum)
 		}
-		// Another link-layer address makes it what the pseudo-header's sum is: a word goes up by what the checksum goes down.
+		// Another link-layer address makes it what the pseudo-header's sum is: a word goes up by
+		// what the checksum goes down.
 		sum, word := uint64(binary.BigEndian.Uint16(udp[6:])), uint64(binary.BigEndian.Uint16(mac[4:]))
 		binary.BigEndian.PutUint16(mac[4:], fold(word+sum+uint64(^pseudo(came))))
 		came = send(size)
 		if sum := binary.BigEndian.Uint16(came.Data[40:]); sum != pseudo(came) {
-			t.Fatalf("the outer checksum is %04x, the pseudo-header's sum %04x: this test shows nothing", sum, pseudo(came))
+			t.Fatalf("the outer checksum is %04x, the pseudo-header's sum %04x: this test shows nothing", sum,
+				pseudo(came))
 		}
 		mac[4], mac[5] = 0, byte(size)
 	}
@@ -273,7 +279,8 @@ func TestSegmentedDatagrams(t *testing.T) {
 		relay := loadRelay(t, u, line.Relay)
 		must(t, relay.Program("mark").Attach("eth0"))
 		server := netip.AddrPortFrom(line.RelayInAddr.V4, 5555)
-		atClient, atRelay := listen(t, line.Client, netip.AddrPortFrom(line.ClientAddr.V4, 40001)), listen(t, line.Relay, server)
+		atClient, atRelay := listen(t, line.Client, netip.AddrPortFrom(line.ClientAddr.V4, 40001)),
+			listen(t, line.Relay, server)
 		raw, err := atClient.SyscallConn()
 		must(t, err)
 		for _, segmented := range []bool{false, true} {
@@ -282,7 +289,9 @@ func TestSegmentedDatagrams(t *testing.T) {
 				size, id = 100, []byte{1, 2, 3, 4}
 			}
 			var set error
-			must(t, raw.Control(func(fd uintptr) { set = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size) }), set)
+			must(t, raw.Control(func(fd uintptr) {
+				set = unix.SetsockoptInt(int(fd), unix.IPPROTO_UDP, unix.UDP_SEGMENT, size)
+			}), set)
 			data := bytes.Repeat(append([]byte{1, 2, 3, 4}, make([]byte, 96)...), 3)
 			if !segmented {
 				data = data[:100]
@@ -341,7 +350,8 @@ func segmentedTunnel(t *testing.T, u *unit, offload bool, outer string) {
 		local, remote netip.Addr
 	}{{line.Client, line.ClientAddr.V4, line.RelayInAddr.V4}, {line.Peer, line.PeerAddr.V4, line.RelayOutAddr.V4}} {
 		must(t,
-			end.host.Run("ip", "link", "add", "vx", "type", "vxlan", "id", fmt.Sprint(100+i), "dstport", "4789", "local", end.local.String(), "remote", end.remote.String(), outer),
+			end.host.Run("ip", "link", "add", "vx", "type", "vxlan", "id", fmt.Sprint(100+i), "dstport", "4789",
+				"local", end.local.String(), "remote", end.remote.String(), outer),
 			end.host.Run("ip", "link", "set", "vx", "up"),
 			end.host.Run("ip", "addr", "add", fmt.Sprintf("198.51.100.%d/24", i+1), "dev", "vx"))
 	}
@@ -442,14 +452,17 @@ programs: {
 }
 `
 
-// What a tunnel of one IP version holds of the other is delivered to the stack of the relay's own host, and so is what the relay
-// puts into such a tunnel. The packets are those of real sockets, with checksums left to a device and without.
+// What a tunnel of one IP version holds of the other is delivered to the stack of the relay's own host, and so is what
+// the relay puts into such a tunnel. The packets are those of real sockets, with checksums
+// left to a device and without.
 func TestPassOtherFamily(t *testing.T) {
 	needs.Root(t)
 	u := compileText(t, "families.cue", []byte(families), nil)
 	for _, program := range []string{"open6", "open4", "wrap6", "wrap4"} {
 		for _, pending := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, pending %v", program, pending), func(t *testing.T) { passOtherFamily(t, u, program, pending) })
+			t.Run(fmt.Sprintf("%s, pending %v", program, pending), func(t *testing.T) {
+				passOtherFamily(t, u, program, pending)
+			})
 		}
 	}
 }
@@ -461,7 +474,8 @@ func passOtherFamily(t *testing.T, u *unit, program string, pending bool) {
 	relay := loadRelay(t, u, line.Relay)
 	must(t, relay.Program(program).Attach("eth0"))
 	family := map[string]int{"open6": 6, "wrap6": 6, "open4": 4, "wrap4": 4}[program] // of what is inside
-	from, to := netip.AddrPortFrom(line.ClientAddr.Of(family), 40001), netip.AddrPortFrom(line.RelayInAddr.Of(family), 7000)
+	from, to := netip.AddrPortFrom(line.ClientAddr.Of(family), 40001), netip.AddrPortFrom(line.RelayInAddr.Of(family),
+		7000)
 	atClient, atRelay := listen(t, line.Client, from), listen(t, line.Relay, to)
 	outer4 := listen(t, line.Relay, netip.AddrPortFrom(line.RelayInAddr.V4, 6000))
 	var outer6 *net.IPConn
@@ -476,11 +490,13 @@ func passOtherFamily(t *testing.T, u *unit, program string, pending bool) {
 		switch program {
 		case "open6":
 			sealed := append([]byte{0, 0, 0, 7}, frame[14:]...)
-			outer := udpFrame(t, line.ClientDev.MAC, line.RelayIn.MAC, netip.AddrPortFrom(line.ClientAddr.V4, 9), netip.AddrPortFrom(line.RelayInAddr.V4, 9), sealed)
+			outer := udpFrame(t, line.ClientDev.MAC, line.RelayIn.MAC, netip.AddrPortFrom(line.ClientAddr.V4, 9),
+				netip.AddrPortFrom(line.RelayInAddr.V4, 9), sealed)
 			outer[40], outer[41] = 0, 0 // without a checksum
 			must(t, line.ClientDev.Inject(outer))
 		case "open4":
-			outer := udpFrame(t, line.ClientDev.MAC, line.RelayIn.MAC, netip.AddrPortFrom(line.ClientAddr.V6, 9), netip.AddrPortFrom(line.RelayInAddr.V6, 9), nil)[:54]
+			outer := udpFrame(t, line.ClientDev.MAC, line.RelayIn.MAC, netip.AddrPortFrom(line.ClientAddr.V6, 9),
+				netip.AddrPortFrom(line.RelayInAddr.V6, 9), nil)[:54]
 			binary.BigEndian.PutUint16(outer[18:], uint16(4+len(frame)-14))
 			outer[20] = 253
 			must(t, line.ClientDev.Inject(slices.Concat(outer, []byte{0, 0, 0, 7}, frame[14:])))

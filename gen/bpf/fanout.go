@@ -19,9 +19,10 @@ import (
 //	prog_P_turn1  decides for one receiver: the kernel calls it by bpf_loop
 //	prog_P_copy1  makes one copy: it rewrites the packet in place, and has it cloned and sent (copy.go)
 //
-// Turns read the front that was saved, since the packet holds what the last copy needed. What they need besides is of two kinds.
-// Pointers stand in a structure on the stack of the first function, where the verifier knows what they are. Numbers stand behind
-// the saved front, where it doesn't: else it would look at all turns once more for each number that it knows.
+// Turns read the front that was saved, since the packet holds what the last copy needed. What they need besides is of
+// two kinds. Pointers stand in a structure on the stack of the first function, where the verifier knows what they are.
+// Numbers stand behind the saved front, where it doesn't: else it would look at all turns once more for
+// each number that it knows.
 
 // fan is a fan-out that is being written.
 type fan struct {
@@ -116,7 +117,8 @@ func (f *function) asItCame(name string) string {
 // sets reports whether a copy sets such a number.
 func (n *fan) sets(name string) bool {
 	return slices.ContainsFunc(n.all, func(c *ir.Copy) bool {
-		return c.Rewrite != nil && (name == "priority" && c.Rewrite.Priority != nil || name == "mark" && c.Rewrite.Mark != nil)
+		return c.Rewrite != nil && (name == "priority" && c.Rewrite.Priority != nil || name == "mark" &&
+			c.Rewrite.Mark != nil)
 	})
 }
 
@@ -128,7 +130,10 @@ func (f *function) fanOut(s *ir.FanOut) {
 	}
 	f.cover(s.Pos, &s.Effects)
 	f.prog.fans++
-	n := &fan{FanOut: s, n: f.prog.fans, prog: f.prog.name, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans), local: map[*ir.Var]bool{}, found: map[*ir.Row]bool{}, kept: map[string]bool{}, rests: map[string]int{}}
+	n := &fan{
+		FanOut: s, n: f.prog.fans, prog: f.prog.name, name: f.prog.name + "_fan" + fmt.Sprint(f.prog.fans),
+		local: map[*ir.Var]bool{}, found: map[*ir.Row]bool{}, kept: map[string]bool{}, rests: map[string]int{},
+	}
 	n.survey(s.Each)
 	if n.front = s.Front; n.front.Base == nil {
 		n.front.Const = max(n.front.Const, 14)
@@ -152,7 +157,8 @@ func (f *function) fanOut(s *ir.FanOut) {
 	if s.End != nil {
 		end := w.expr(s.End)
 		w.line("")
-		w.stopIf(s.Pos, fmt.Sprintf("unlikely(len > %s) && bpf_skb_change_tail(skb, %s, 0)", end, end), w.fx.undo, w.up(n.NoRoom))
+		w.stopIf(s.Pos, fmt.Sprintf("unlikely(len > %s) && bpf_skb_change_tail(skb, %s, 0)", end, end), w.fx.undo,
+			w.up(n.NoRoom))
 	}
 	size := n.save()
 	w.fan = n
@@ -170,7 +176,8 @@ func (f *function) fanOut(s *ir.FanOut) {
 	p := f.prog
 	p.writes = append(p.writes, n.structures())
 	p.writes = append(p.writes, turn.copies...)
-	p.writes = append(p.writes, turn.text, w.assemble(fmt.Sprintf("static __always_inline int %s(%s)", n.name, strings.Join(params, ", "))))
+	p.writes = append(p.writes, turn.text,
+		w.assemble(fmt.Sprintf("static __always_inline int %s(%s)", n.name, strings.Join(params, ", "))))
 	f.stmt(s.Pos, "return %s(%s);", n.name, strings.Join(args, ", "))
 }
 
@@ -234,7 +241,8 @@ func (n *fan) save() string {
 func (f *function) pointers() (out []string) {
 	for _, v := range f.prog.ir.Vars {
 		if contains(f.savedUsed, v) {
-			out = append(out, fmt.Sprintf("\tvoid *%s = fr_pin(front + fr_bound(%s, 0x%x));", f.pointerName(v), f.variable(v), f.fan.mask(v)))
+			out = append(out, fmt.Sprintf("\tvoid *%s = fr_pin(front + fr_bound(%s, 0x%x));", f.pointerName(v),
+				f.variable(v), f.fan.mask(v)))
 		}
 	}
 	return out
@@ -259,7 +267,10 @@ func (n *fan) receiver(outer *function) *turn {
 	if len(t.hopsUsed) > 0 || t.data || len(t.ptrsUsed) > 0 {
 		t.fail("a turn of the fan-out at %s looks at the packet", n.Pos)
 	}
-	out := []string{fmt.Sprintf("static __noinline long %s(__u32 i, struct %s *fan)", t.name, n.name), "{", "\tstruct __sk_buff *skb = fan->skb;"}
+	out := []string{
+		fmt.Sprintf("static __noinline long %s(__u32 i, struct %s *fan)", t.name, n.name), "{",
+		"\tstruct __sk_buff *skb = fan->skb;",
+	}
 	pointers := t.pointers()
 	at := len(out)
 	if t.now {
@@ -359,8 +370,8 @@ func (n *fan) structures() []string {
 	return append(out, "};")
 }
 
-// behind has the places read their variables from where they are kept: what no register holds across the loop makes no difference
-// to the verifier.
+// behind has the places read their variables from where they are kept: what no register holds across the loop makes no
+// difference to the verifier.
 func (n *fan) behind(places []string) (out []string) {
 	for _, p := range places {
 		for _, v := range n.pre.varsUsed {
@@ -413,7 +424,8 @@ func (n *fan) restore(size string, places []string) {
 		if n.front.Base != nil {
 			size = fmt.Sprintf("fr_size(same->size, %d)", 1<<bits.Len(uint(n.limit()-1)))
 		}
-		w.stopIf(diag.Pos{}, fmt.Sprintf("bpf_skb_store_bytes(skb, 0, front, %s, 0)", size), nil, fmt.Sprintf("return fr_drop(len, %s);", w.prog.reasonName(n.Fault)))
+		w.stopIf(diag.Pos{}, fmt.Sprintf("bpf_skb_store_bytes(skb, 0, front, %s, 0)", size), nil,
+			fmt.Sprintf("return fr_drop(len, %s);", w.prog.reasonName(n.Fault)))
 		w.completes("same->csum", places)
 		for _, name := range []string{"priority", "mark"} {
 			if n.kept["skb_"+name] {

@@ -19,7 +19,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// Copies of real packets on real devices: checksums are pending, or summed up by the device, and the kernel refuses clones.
+// Copies of real packets on real devices: checksums are pending, or summed up by the device, and
+// the kernel refuses clones.
 
 // fan is the loaded relay of testdata/fanout.cue.
 type fan struct{ turn }
@@ -27,7 +28,8 @@ type fan struct{ turn }
 func loadFan(t *testing.T, u *unit) *fan {
 	t.Helper()
 	r := &fan{turn{u.load(t), u.plan}}
-	put(t, r.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), make([]byte, 24)...))
+	put(t, r.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
+		make([]byte, 24)...))
 	return r
 }
 
@@ -74,7 +76,9 @@ func (r *fan) openGroup(t *testing.T, kind string, key values, receivers ...valu
 			put(t, r.Maps["rcv_"+kind], uint32(i), encode(t, &g.Receivers.Value, v))
 			list = binary.LittleEndian.AppendUint32(list, uint32(i))
 		}
-		inner, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: uint32(4 + 4*g.Max), MaxEntries: 1})
+		inner, err := ebpf.NewMap(&ebpf.MapSpec{
+			Type: ebpf.Array, KeySize: 4, ValueSize: uint32(4 + 4*g.Max), MaxEntries: 1,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -149,16 +153,17 @@ func TestCopies(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				copies(t, u, line, line.RelayIn, family, line.ClientAddr.Of(family), line.RelayInAddr.Of(family), func() {}, func(capture *testnet.Capture) {
-					for _, f := range arrived(capture) {
-						if err := f.Check(); err != nil {
-							t.Errorf("%v\n%x", err, f.Data)
+				copies(t, u, line, line.RelayIn, family, line.ClientAddr.Of(family), line.RelayInAddr.Of(family),
+					func() {}, func(capture *testnet.Capture) {
+						for _, f := range arrived(capture) {
+							if err := f.Check(); err != nil {
+								t.Errorf("%v\n%x", err, f.Data)
+							}
+							if f.Partial && !offload[1] {
+								t.Error("a checksum is pending behind a device without offload")
+							}
 						}
-						if f.Partial && !offload[1] {
-							t.Error("a checksum is pending behind a device without offload")
-						}
-					}
-				})
+					})
 			})
 		}
 	}
@@ -168,7 +173,9 @@ func TestCopies(t *testing.T) {
 func TestCopiesOfCompleteChecksums(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "testdata/fanout.cue")
-	for family, addrs := range map[int][2]string{4: {"198.51.100.2", "198.51.100.1"}, 6: {"2001:db8:9::2", "2001:db8:9::1"}} {
+	for family, addrs := range map[int][2]string{
+		4: {"198.51.100.2", "198.51.100.1"}, 6: {"2001:db8:9::2", "2001:db8:9::1"},
+	} {
 		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) {
 			line, relayIn, _ := tunnel(t)
 			came, err := relayIn.Capture()
@@ -207,9 +214,11 @@ func TestCopiesOfCompleteChecksums(t *testing.T) {
 	}
 }
 
-// copies sends datagrams from a client through the relay at a device of it, to receivers of every kind, and looks at what arrives
-// at each of them and at the relay's own socket; attached runs when the program is, and each looks at the frames after each datagram.
-func copies(t *testing.T, u *unit, line *testnet.Line, in *testnet.Dev, family int, from, to netip.Addr, attached func(), each func(*testnet.Capture)) {
+// copies sends datagrams from a client through the relay at a device of it, to receivers of every kind, and looks at
+// what arrives at each of them and at the relay's own socket; attached runs when the program is, and each looks at the
+// frames after each datagram.
+func copies(t *testing.T, u *unit, line *testnet.Line, in *testnet.Dev, family int, from, to netip.Addr,
+	attached func(), each func(*testnet.Capture)) {
 	t.Helper()
 	r := loadFan(t, u)
 	client, server := netip.AddrPortFrom(from, 40001), netip.AddrPortFrom(to, 5004)
@@ -217,9 +226,12 @@ func copies(t *testing.T, u *unit, line *testnet.Line, in *testnet.Dev, family i
 	remote := func(i int) netip.AddrPort { return netip.AddrPortFrom(line.PeerAddr.Of(family), uint16(7000+i)) }
 	direct := hop(ir.HopDirect, line.RelayOut, line.PeerDev)
 	receiver := func(i, mode int) values {
-		return values{"local": local, "remote": remote(i), "mode": mode, "hop_remote": direct, "next": 1 + i, "names": 1}
+		return values{
+			"local": local, "remote": remote(i), "mode": mode, "hop_remote": direct, "next": 1 + i, "names": 1,
+		}
 	}
-	translated, plain, drawn, off, unresolved := receiver(0, 1), receiver(1, 3), receiver(2, 2), receiver(3, 0), receiver(4, 3)
+	translated, plain, drawn, off, unresolved := receiver(0, 1), receiver(1, 3), receiver(2, 2), receiver(3, 0),
+		receiver(4, 3)
 	translated["base"], translated["credit"], translated["rate"] = 1000, 1, 5
 	unresolved["hop_remote"] = hop(ir.HopNeighbour, line.RelayOut, line.PeerDev)
 	for i := 1; i <= 4; i++ {
@@ -235,7 +247,9 @@ func copies(t *testing.T, u *unit, line *testnet.Line, in *testnet.Dev, family i
 	r.attach(t, "view", in)
 	attached()
 	sender, atServer := listen(t, line.Client, client), listen(t, line.Relay, server)
-	peers := []*net.UDPConn{listen(t, line.Peer, remote(0)), listen(t, line.Peer, remote(1)), listen(t, line.Peer, remote(2))}
+	peers := []*net.UDPConn{
+		listen(t, line.Peer, remote(0)), listen(t, line.Peer, remote(1)), listen(t, line.Peer, remote(2)),
+	}
 	sizes := []int{0, 1, 2, 3, 33, 120, 1200, 1201}
 	for n, size := range sizes {
 		text := make([]byte, size)
@@ -246,19 +260,26 @@ func copies(t *testing.T, u *unit, line *testnet.Line, in *testnet.Dev, family i
 		if _, err := sender.WriteToUDPAddrPort(sent, server); err != nil {
 			t.Fatal(err)
 		}
-		expect(t, atServer, client, sent)                                                       // by then all copies are made, also on a processor that comes to it late
-		stream := binary.LittleEndian.Uint32(mustLookup(t, r.Maps["fr_shared"], uint32(1))) - 4 // what was drawn last: always the first
+		// by then all copies are made, also on a processor that comes to it late
+		expect(t, atServer, client, sent)
+		// what was drawn last: always the first
+		stream := binary.LittleEndian.Uint32(mustLookup(t, r.Maps["fr_shared"], uint32(1))) - 4
 		flags := bytes.Clone(sent)
 		flags[1] |= byte(n & 7)
 		expect(t, peers[0], local, media(byte(n%4), uint32(n+1000), stream, text))
 		expect(t, peers[1], local, sent)
 		expect(t, peers[2], local, flags)
-		if err := testnet.Until(2*time.Second, "three copies", func() bool { return len(arrived(capture)) >= 3*(n+1) }); err != nil {
+		if err := testnet.Until(2*time.Second, "three copies", func() bool {
+			return len(arrived(capture)) >= 3*(n+1)
+		}); err != nil {
 			t.Fatal(err)
 		}
 		each(capture)
 	}
-	want := map[string]uint64{"pass": uint64(len(sizes)), "copy": uint64(3 * len(sizes)), "off": uint64(len(sizes)), "no_neighbour": uint64(len(sizes))}
+	want := map[string]uint64{
+		"pass": uint64(len(sizes)), "copy": uint64(3 * len(sizes)), "off": uint64(len(sizes)),
+		"no_neighbour": uint64(len(sizes)),
+	}
 	got := r.counts(t, "view")
 	for reason, n := range want {
 		if got[reason] != n {

@@ -40,8 +40,8 @@ func spenders(line *testnet.Line, n int) (out []values) {
 	return out
 }
 
-// A packet that goes to thousands fills the queue of the processor (net.core.netdev_max_backlog): the kernel refuses the rest. What
-// it refuses has its credit back, and is counted.
+// A packet that goes to thousands fills the queue of the processor (net.core.netdev_max_backlog): the kernel refuses
+// the rest. What it refuses has its credit back, and is counted.
 func TestBursts(t *testing.T) {
 	needs.Root(t)
 	const backlog = "/proc/sys/net/core/netdev_max_backlog"
@@ -71,7 +71,8 @@ func TestBursts(t *testing.T) {
 			r.openGroup(t, "viewers", values{"port": 5004, "kind": 1}, spenders(line, test.receivers)...)
 			arrives := watchSums(t, line.PeerDev)
 			r.attach(t, "view", line.RelayIn)
-			client, server := netip.AddrPortFrom(line.ClientAddr.V4, 40001), netip.AddrPortFrom(line.RelayInAddr.V4, 5004)
+			client, server := netip.AddrPortFrom(line.ClientAddr.V4, 40001),
+				netip.AddrPortFrom(line.RelayInAddr.V4, 5004)
 			sender, atServer := listen(t, line.Client, client), listen(t, line.Relay, server)
 			sent := media(0, 1, 2, []byte(strings.Repeat("frame", 40)))
 			if _, err := sender.WriteToUDPAddrPort(sent, server); err != nil {
@@ -100,7 +101,9 @@ func TestBursts(t *testing.T) {
 			case !enough && (failed == 0 || copied < uint64(test.backlog)*9/10):
 				t.Errorf("%d copies, %d refused", copied, failed)
 			}
-			if err := testnet.Until(5*time.Second, "all copies", func() bool { return arrives(t).count >= copied }); err != nil {
+			if err := testnet.Until(5*time.Second, "all copies", func() bool {
+				return arrives(t).count >= copied
+			}); err != nil {
 				t.Error(err)
 			}
 			if n := arrives(t).count; n != copied {
@@ -161,8 +164,8 @@ func TestContention(t *testing.T) {
 	}
 	reasons := r.counts(t, "view")
 	spent, refused := r.spent(t, creditOf(0))
-	// What the device refuses has its credit back, too late perhaps for the packets that come then: where other work keeps the
-	// processor from emptying its queue, there are fewer copies.
+	// What the device refuses has its credit back, too late perhaps for the packets that come then: where other work
+	// keeps the processor from emptying its queue, there are fewer copies.
 	copies, full := reasons["copy"], reasons["refused_by_device"] > 0
 	if copies > allowed || copies < allowed && !full || spent != copies*uint64(len(datagram)) {
 		t.Errorf("%d copies, want %d, and %d bytes were spent: %v", copies, allowed, spent, reasons)
@@ -170,7 +173,8 @@ func TestContention(t *testing.T) {
 	if n := reasons["refused_credit"]; n != refused[0] {
 		t.Errorf("%d were refused, the credit counted %v", n, refused)
 	}
-	if all := reasons["copy"] + reasons["refused_credit"] + reasons["contended"] + reasons["refused_by_device"]; all != 2*packets {
+	if all := reasons["copy"] + reasons["refused_credit"] + reasons["contended"] + reasons["refused_by_device"]; all !=
+		2*packets {
 		t.Errorf("%d turns of %d: %v", all, 2*packets, reasons)
 	}
 	var drawn uint64

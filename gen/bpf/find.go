@@ -14,7 +14,8 @@ func (f *function) translate(s *ir.Translate) {
 	f.declares([]ir.Stmt{s})
 	f.line("{")
 	f.indent++
-	f.stmt(s.Pos, "struct fr_translation_key key = { .key = %s, .space = %s->%s };", f.expr(s.Key), f.row(s.Row), member(s.Member))
+	f.stmt(s.Pos, "struct fr_translation_key key = { .key = %s, .space = %s->%s };", f.expr(s.Key), f.row(s.Row),
+		member(s.Member))
 	f.line("struct fr_translation *translation = NULL;")
 	f.stmt(s.Pos, "int how = fr_translation(&key, &translation);")
 	f.line("")
@@ -49,7 +50,8 @@ func (f *function) findElement(s *ir.FindElement) {
 	form, always := "FR_NO_FORM", false
 	for i := len(s.Forms) - 1; i >= 0; i-- {
 		shape := s.Forms[i]
-		text := fmt.Sprintf("FR_FORM(%d, %d, %d, %d)", (shape.IDBits+shape.LenBits)/8, shape.Bias, orNone(shape.Pad), orNone(shape.Stop))
+		text := fmt.Sprintf("FR_FORM(%d, %d, %d, %d)", (shape.IDBits+shape.LenBits)/8, shape.Bias, orNone(shape.Pad),
+			orNone(shape.Stop))
 		if shape.When == nil {
 			form, always = text, true
 			continue

@@ -7,8 +7,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// Groups of receivers and events, as structures and maps. A group is a list of rows, in a map of its own, which user space
-// replaces as a whole: so a packet sees the old or the new one.
+// Groups of receivers and events, as structures and maps. A group is a list of rows, in a map of its own, which user
+// space replaces as a whole: so a packet sees the old or the new one.
 
 func (r *renderer) group(g *ir.Group, d *fileData) {
 	name := ident(g.Name)
@@ -17,17 +17,20 @@ func (r *renderer) group(g *ir.Group, d *fileData) {
 		r.structure("group_"+name, "the key of a group, and a receiver's row: "+g.Name, &g.Key, ""),
 		r.structure("receiver_"+name, "", &g.Receivers.Value, ""),
 		structData{
-			Name: "list_" + name, Doc: "receivers of a group, in the order of sending", Align: 4, Size: abi.ListSize(g.Max),
+			Name: "list_" + name, Doc: "receivers of a group, in the order of sending", Align: 4,
+			Size:    abi.ListSize(g.Max),
 			Members: []string{"__u32 count;", fmt.Sprintf("__u32 rows[%d];", g.Max)},
 		})
 	d.Maps = append(d.Maps, mapData{
 		Name: abi.GroupPrefix + name,
 		Attrs: []string{
-			"__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS)", fmt.Sprintf("__uint(max_entries, %d)", g.Size), "__type(key, struct group_" + name + ")",
+			"__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS)", fmt.Sprintf("__uint(max_entries, %d)", g.Size),
+			"__type(key, struct group_" + name + ")",
 			"__uint(value_size, sizeof(__u32))", "__array(values, FR_LIST(struct list_" + name + "))",
 		},
 		Find: []string{"",
-			fmt.Sprintf("static __always_inline struct list_%s *list_of_%s(const struct group_%s *key)", name, name, name), "{",
+			fmt.Sprintf("static __always_inline struct list_%s *list_of_%s(const struct group_%s *key)", name, name,
+				name), "{",
 			fmt.Sprintf("\tvoid *list = bpf_map_lookup_elem(&grp_%s, key);", name),
 			"\t__u32 zero = 0;",
 			"",
@@ -35,11 +38,13 @@ func (r *renderer) group(g *ir.Group, d *fileData) {
 	}, mapData{
 		Name: abi.RowsPrefix + name,
 		Attrs: []string{
-			"__uint(type, BPF_MAP_TYPE_ARRAY)", fmt.Sprintf("__uint(max_entries, %d)", g.Receivers.Size), "__type(key, __u32)",
+			"__uint(type, BPF_MAP_TYPE_ARRAY)", fmt.Sprintf("__uint(max_entries, %d)", g.Receivers.Size),
+			"__type(key, __u32)",
 			"__type(value, struct receiver_" + name + ")",
 		},
 		Find: []string{"",
-			fmt.Sprintf("static __always_inline struct receiver_%s *receiver_of_%s(const struct list_%s *list, __u32 i)", name, name, name), "{",
+			fmt.Sprintf("static __always_inline struct receiver_%s *receiver_of_%s(const struct list_%s *list, __u32 "+
+				"i)", name, name, name), "{",
 			"\t__u32 row;",
 			"",
 			fmt.Sprintf("\tif (i >= %d)", g.Max),
@@ -64,7 +69,8 @@ func (r *renderer) oneToMany(d *fileData) {
 		name string
 		n    int
 	}{
-		{"RECEIVERS", p.Receivers}, {"CREDITS", p.Credits}, {"TRANSLATIONS", p.Translations}, {"RING", p.Ring}, {"FRONT", r.frontSize},
+		{"RECEIVERS", p.Receivers}, {"CREDITS", p.Credits}, {"TRANSLATIONS", p.Translations}, {"RING", p.Ring},
+		{"FRONT", r.frontSize},
 	} {
 		if n.n > 0 {
 			r.more = true

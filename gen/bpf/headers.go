@@ -9,8 +9,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// Headers are packed structures, so that places in the packet have names: ld16(&udp->length). They are only accessed through
-// helpers (ld16, be16, st16, …): clang would read a member of a packed structure byte by byte.
+// Headers are packed structures, so that places in the packet have names: ld16(&udp->length). They are only accessed
+// through helpers (ld16, be16, st16, …): clang would read a member of a packed structure byte by byte.
 
 // header is a structure for a part of a packet.
 type header struct {

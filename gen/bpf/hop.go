@@ -41,7 +41,8 @@ func (n lookedUp) accessor(f *function) string {
 	return n.hop() + "."
 }
 
-// hopName numbers the route lookups of a program. The lookup that is checked and the one that is sent through are the same.
+// hopName numbers the route lookups of a program. The lookup that is checked and the one that is
+// sent through are the same.
 func (p *program) hopName(h *ir.HopRef) string {
 	f := p.function() // to compare what is looked up, not to write it
 	key := fmt.Sprint(h.Family)
@@ -70,7 +71,8 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	hop := f.hop(s.Hop)
 	length := f.expr(s.Length)
 	if !f.known.plain {
-		if head := f.headers(ir.NextRewrite(rest)); head != "" { // the kernel segments a super-packet: each segment has to fit
+		// the kernel segments a super-packet: each segment has to fit
+		if head := f.headers(ir.NextRewrite(rest)); head != "" {
 			length = fmt.Sprintf("(skb->gso_size ? skb->gso_size + %s : %s)", head, length)
 		}
 	}
@@ -93,7 +95,8 @@ func (f *function) checkHop(s *ir.CheckHop, rest []ir.Stmt) {
 	f.unless(s.Pos, fmt.Sprintf("%s > %smtu", length, hop), s.TooBig)
 }
 
-// unusable returns the function that says why a packet can't leave through a hop; one is enough for a program, or for a fan-out.
+// unusable returns the function that says why a packet can't leave through a hop; one is enough for a
+// program, or for a fan-out.
 func (p *program) unusable(s *ir.CheckHop, turn bool) string {
 	key := fmt.Sprint(s.Reasons, turn)
 	if name := p.ladders[key]; name != "" {
@@ -106,7 +109,8 @@ func (p *program) unusable(s *ir.CheckHop, turn bool) string {
 		fmt.Sprintf("static __always_inline __u32 %s(__u32 state)", name), "{", "\tswitch (state) {",
 	}
 	names := [ir.HopStates]string{
-		ir.HopLocal: "LOCAL", ir.HopUnreachable: "UNREACHABLE", ir.HopBlackhole: "BLACKHOLE", ir.HopProhibit: "PROHIBIT",
+		ir.HopLocal: "LOCAL", ir.HopUnreachable: "UNREACHABLE", ir.HopBlackhole: "BLACKHOLE",
+		ir.HopProhibit: "PROHIBIT",
 	}
 	if turn {
 		names[ir.HopNeighbour] = "NEIGHBOUR"
@@ -116,7 +120,8 @@ func (p *program) unusable(s *ir.CheckHop, turn bool) string {
 			text = append(text, "\tcase FR_HOP_"+word+":", "\t\treturn "+p.reasonName(s.Reasons[state])+";")
 		}
 	}
-	p.writes = append(p.writes, append(text, "\tdefault:", "\t\treturn "+p.reasonName(s.Reasons[ir.HopNone])+";", "\t}", "}"))
+	p.writes = append(p.writes, append(text, "\tdefault:", "\t\treturn "+p.reasonName(s.Reasons[ir.HopNone])+";",
+		"\t}", "}"))
 	return name
 }
 
@@ -174,8 +179,8 @@ func (f *function) route(s *ir.CheckHop, length string) {
 	f.unless(s.Pos, fmt.Sprintf("fr_route(skb, &%s, %s, &%s)", fib, length, n.hop()), s.TooBig)
 }
 
-// redirect renders the end of a packet that is sent; direct is the condition for a hop whose link-layer addresses are known, or
-// "" where the link-layer header is always the kernel's business.
+// redirect renders the end of a packet that is sent; direct is the condition for a hop whose link-layer addresses are
+// known, or "" where the link-layer header is always the kernel's business.
 func (f *function) redirect(h *ir.HopRef, direct string) {
 	hop := f.hop(h)
 	switch {

@@ -50,16 +50,20 @@ var strangers = []strange{
 	{name: "to loopback", family: 4, dst: "127.0.0.1", reason: "martian_destination"},
 	{name: "to nobody", family: 4, dst: "0.0.0.0", reason: "martian_destination"},
 	{name: "to a group", family: 4, dst: "224.0.0.251", reason: "multicast", other: "heard"},
-	{name: "to a group, in its frame", family: 4, dst: "224.0.0.251", link: "\x01\x00\x5e\x00\x00\xfb", reason: "link_multicast", other: "heard"},
-	{name: "to everybody", family: 4, dst: "255.255.255.255", link: "\xff\xff\xff\xff\xff\xff", reason: "link_broadcast", other: "heard"},
-	{name: "to a group, for another host", family: 4, dst: "224.0.0.251", link: "\x02\x00\x00\x00\x77\x77", reason: "other_host"},
+	{name: "to a group, in its frame", family: 4, dst: "224.0.0.251", link: "\x01\x00\x5e\x00\x00\xfb",
+		reason: "link_multicast", other: "heard"},
+	{name: "to everybody", family: 4, dst: "255.255.255.255", link: "\xff\xff\xff\xff\xff\xff",
+		reason: "link_broadcast", other: "heard"},
+	{name: "to a group, for another host", family: 4, dst: "224.0.0.251", link: "\x02\x00\x00\x00\x77\x77",
+		reason: "other_host"},
 	{name: "from loopback", family: 6, src: "::1", reason: "martian_source"},
 	{name: "from a multicast group", family: 6, src: "ff02::1", reason: "martian_source"},
 	{name: "from nobody", family: 6, src: "::", reason: "martian_source"},
 	{name: "to loopback", family: 6, dst: "::1", reason: "martian_destination"},
 	{name: "to nobody", family: 6, dst: "::", reason: "martian_destination"},
 	{name: "to a group", family: 6, dst: "ff02::fb", reason: "multicast", other: "heard"},
-	{name: "to a group, in its frame", family: 6, dst: "ff02::fb", link: "\x33\x33\x00\x00\x00\xfb", reason: "link_multicast", other: "heard"},
+	{name: "to a group, in its frame", family: 6, dst: "ff02::fb", link: "\x33\x33\x00\x00\x00\xfb",
+		reason: "link_multicast", other: "heard"},
 }
 
 // frame builds the frame, which comes from the client.
@@ -75,7 +79,8 @@ func (s *strange) frame(t *testing.T, line *testnet.Line, family int, port uint1
 	if s.dst != "" {
 		dst = netip.MustParseAddr(s.dst)
 	}
-	f, err := turnlab.UDPFrame(line.ClientDev.MAC, link, netip.AddrPortFrom(src, 40001), netip.AddrPortFrom(dst, port), payload)
+	f, err := turnlab.UDPFrame(line.ClientDev.MAC, link, netip.AddrPortFrom(src, 40001), netip.AddrPortFrom(dst, port),
+		payload)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,8 +90,8 @@ func (s *strange) frame(t *testing.T, line *testnet.Line, family int, port uint1
 	return f
 }
 
-// Frames that the stack wouldn't take go up and nowhere else, on a real device: the program counts them under their reason, none leaves, the
-// stack gets those that are for it as they came, and the model says the same.
+// Frames that the stack wouldn't take go up and nowhere else, on a real device: the program counts them under their
+// reason, none leaves, the stack gets those that are for it as they came, and the model says the same.
 func TestStrangeFrames(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "testdata/taken.cue")
@@ -147,7 +152,10 @@ func startStrange(t *testing.T, u *unit, line *testnet.Line, name string, clsact
 		if err := relay.Table("ways").Put([]any{port}, []any{peer}); err != nil {
 			t.Fatal(err)
 		}
-		hop := sim.Hop{Ifindex: uint32(line.RelayOut.Index), MTU: 1500, State: ir.HopDirect, Dst: [6]byte(line.PeerDev.MAC), Src: [6]byte(line.RelayOut.MAC)}
+		hop := sim.Hop{
+			Ifindex: uint32(line.RelayOut.Index), MTU: 1500, State: ir.HopDirect, Dst: [6]byte(line.PeerDev.MAC),
+			Src: [6]byte(line.RelayOut.MAC),
+		}
 		to, key := peer.As16(), make([]byte, u.plan.Tables[0].Key.Size)
 		binary.LittleEndian.PutUint16(key, port)
 		if !b.model.Table("ways").Put(key, append(hop.Bytes(), to[:]...)) {
@@ -184,7 +192,9 @@ func (b *strangeBed) try(t *testing.T, s strange, family int) {
 	}
 	awaitReason(t, s.name, b.program, before, reason)
 	arrived := func() bool {
-		return slices.ContainsFunc(b.capture.Frames(), func(f testnet.Frame) bool { return !f.Outgoing && strings.HasSuffix(string(f.Data), string(payload)) })
+		return slices.ContainsFunc(b.capture.Frames(), func(f testnet.Frame) bool {
+			return !f.Outgoing && strings.HasSuffix(string(f.Data), string(payload))
+		})
 	}
 	switch {
 	case reason == "sent":
@@ -200,7 +210,9 @@ func (b *strangeBed) try(t *testing.T, s strange, family int) {
 			t.Errorf("the stack's socket got %q from %v, %v", got[:n], from, err)
 		}
 	case s.sum:
-		if err := testnet.Until(2*time.Second, "the stack drops it", func() bool { return b.headerErrors(t) == errorsBefore+1 }); err != nil {
+		if err := testnet.Until(2*time.Second, "the stack drops it", func() bool {
+			return b.headerErrors(t) == errorsBefore+1
+		}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -229,7 +241,10 @@ func (b *strangeBed) try(t *testing.T, s strange, family int) {
 func (b *strangeBed) headerErrors(t *testing.T) (n int) {
 	t.Helper()
 	var text []byte
-	if err := b.line.Relay.Do(func() (err error) { text, err = os.ReadFile("/proc/thread-self/net/snmp"); return err }); err != nil {
+	if err := b.line.Relay.Do(func() (err error) {
+		text, err = os.ReadFile("/proc/thread-self/net/snmp")
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	var lines [][]string

@@ -25,9 +25,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime"
 )
 
-var isolationPackets = flag.Int("isolation-packets", 3_000_000, "packets that TestIsolation looks at, over all kinds of rows")
+var isolationPackets = flag.Int("isolation-packets", 3_000_000,
+	"packets that TestIsolation looks at, over all kinds of rows")
 
-// Each row holds its owner's number wherever it can, and packets carry all of it away: one that has two numbers was made of two rows.
+// Each row holds its owner's number wherever it can, and packets carry all of it away: one that has two
+// numbers was made of two rows.
 const isolation = `
 name: "isolation"
 headers: tag: fields: [
@@ -85,7 +87,10 @@ const owners = 2
 func (o owner) addr() netip.Addr { return netip.AddrFrom4([4]byte{203, 0, 113, byte(o)}) }
 
 func (o owner) route() runtime.Hop {
-	return runtime.Hop{State: runtime.HopDirect, Ifindex: 1, MTU: 1500, Dst: [6]byte{2, 0, 0, 0, 0, byte(o)}, Src: [6]byte{2, 0, 0, 0, 1, byte(o)}}
+	return runtime.Hop{
+		State: runtime.HopDirect, Ifindex: 1, MTU: 1500, Dst: [6]byte{2, 0, 0, 0, 0, byte(o)},
+		Src: [6]byte{2, 0, 0, 0, 1, byte(o)},
+	}
 }
 
 // value is a row's value.
@@ -115,7 +120,8 @@ func mixed(frame []byte, sent bool) bool {
 			return true
 		}
 	}
-	return sent && (uint64(frame[5]) != want || uint64(frame[11]) != want || uint64(frame[29]) != want || uint64(frame[33]) != want)
+	return sent && (uint64(frame[5]) != want || uint64(frame[11]) != want || uint64(frame[29]) != want ||
+		uint64(frame[33]) != want)
 }
 
 // disturbance is what goes on while packets are looked at.
@@ -179,9 +185,11 @@ func disturbances() []disturbance {
 	}
 }
 
-// isolated loads the relay, with delays where it reads rows, and lets packets through while rows change hands. It returns how many
-// packets were looked at, of how many rows were found, and how many were mixed: it ends at the first one where stop says so.
-func isolated(t *testing.T, d disturbance, packets int, stop bool, plant func(*bpf.Source)) (looked, found, mixtures int) {
+// isolated loads the relay, with delays where it reads rows, and lets packets through while rows change hands. It
+// returns how many packets were looked at, of how many rows were found, and how many were mixed: it ends at the
+// first one where stop says so.
+func isolated(t *testing.T, d disturbance, packets int, stop bool, plant func(*bpf.Source)) (looked, found,
+	mixtures int) {
 	t.Helper()
 	u := compileText(t, "isolation.cue", []byte(isolation), func(s *bpf.Source) {
 		const none = "#define FR_INJECT_DELAY()\n"
@@ -189,18 +197,20 @@ func isolated(t *testing.T, d disturbance, packets int, stop bool, plant func(*b
 			t.Fatal("fastrelay.h has no place for a delay")
 		}
 		s.Header = strings.Replace(s.Header, none,
-			"#define FR_INJECT_DELAY() do { int d; for (d = 0; d < 200; d++) asm volatile(\"\" ::: \"memory\"); } while (0)\n", 1)
+			"#define FR_INJECT_DELAY() do { int d; for (d = 0; d < 200; d++) asm volatile(\"\" ::: \"memory\"); } "+
+				"while (0)\n", 1)
 		if plant != nil {
 			plant(s)
 		}
 	})
 	var version atomic.Uint32
 	desc := glue.Desc(u.plan)
-	r, err := runtime.Load(&desc, u.object, runtime.Options{Lease: time.Minute, Routes: func(_, to netip.Addr) runtime.Hop {
-		h := owner(to.As4()[3]).route()
-		h.Dst[4] = byte(version.Add(1)) // each time another one, so that rows follow
-		return h
-	}})
+	r, err := runtime.Load(&desc, u.object, runtime.Options{Lease: time.Minute,
+		Routes: func(_, to netip.Addr) runtime.Hop {
+			h := owner(to.As4()[3]).route()
+			h.Dst[4] = byte(version.Add(1)) // each time another one, so that rows follow
+			return h
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}

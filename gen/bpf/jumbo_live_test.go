@@ -25,9 +25,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// Packets of more than a page, and packets whose bytes are spread over pages (non-linear buffers), are what BPF_PROG_TEST_RUN
-// shows only in part: there no checksum is pending, and no device is behind. Here they go through the TURN relay on devices with
-// jumbo frames, and each is compared with what the model makes of the same packet.
+// Packets of more than a page, and packets whose bytes are spread over pages (non-linear buffers), are what
+// BPF_PROG_TEST_RUN shows only in part: there no checksum is pending, and no device is behind. Here they go through the
+// TURN relay on devices with jumbo frames, and each is compared with what the model makes of the same packet.
 
 const (
 	jumboMTU  = 9000 // of the way out
@@ -80,8 +80,9 @@ func (s sender) resemble(data []byte) error {
 	return nil
 }
 
-// sendWays are the ways to send a datagram, and what the kernel makes of them (__ip_append_data in net/ipv4/ip_output.c): whether
-// the packet's bytes are in pages behind its head, and whether its checksum is pending on a device with offload.
+// sendWays are the ways to send a datagram, and what the kernel makes of them (__ip_append_data in
+// net/ipv4/ip_output.c): whether the packet's bytes are in pages behind its head, and whether its checksum is pending
+// on a device with offload.
 var sendWays = []struct {
 	name    string
 	send    func(s sender, data []byte) error
@@ -91,8 +92,11 @@ var sendWays = []struct {
 	// Kernels differ in where long packets of packet sockets lie.
 	{"a packet socket", sender.inject, nil, false},
 	{likePending, sender.inject, nil, false},
-	{"one write", func(s sender, data []byte) error { return s.socket(data, 0) }, func(bool, int) bool { return false }, true},
-	// What is added to a datagram goes to pages, and its checksum is computed at once. The cut is inside the ChannelData header.
+	{"one write", func(s sender, data []byte) error {
+		return s.socket(data, 0)
+	}, func(bool, int) bool { return false }, true},
+	// What is added to a datagram goes to pages, and its checksum is computed at once. The cut is
+	// inside the ChannelData header.
 	{"two writes", func(s sender, data []byte) error {
 		if err := s.socket(data[:1], unix.MSG_MORE); err != nil {
 			return err
@@ -100,7 +104,9 @@ var sendWays = []struct {
 		return s.socket(data[1:], 0)
 	}, func(_ bool, size int) bool { return size > 1 }, false},
 	// Without offload the kernel has to read the bytes anyway, and copies them to the head.
-	{"zero-copy", func(s sender, data []byte) error { return s.socket(data, unix.MSG_ZEROCOPY) }, func(offload bool, _ int) bool { return offload }, true},
+	{"zero-copy", func(s sender, data []byte) error {
+		return s.socket(data, unix.MSG_ZEROCOPY)
+	}, func(offload bool, _ int) bool { return offload }, true},
 }
 
 func TestJumboFrames(t *testing.T) {
@@ -129,7 +135,10 @@ func jumboFrames(t *testing.T, u *unit, program string, offload [2]bool) {
 		dev     *testnet.Dev
 		mtu     int
 		offload bool
-	}{{from, jumboInto, offload[0]}, {in, jumboInto, offload[1]}, {out, jumboMTU, offload[1]}, {to, jumboMTU, offload[0]}} {
+	}{
+		{from, jumboInto, offload[0]}, {in, jumboInto, offload[1]}, {out, jumboMTU, offload[1]},
+		{to, jumboMTU, offload[0]},
+	} {
 		if err := d.dev.SetMTU(d.mtu); err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +147,9 @@ func jumboFrames(t *testing.T, u *unit, program string, offload [2]bool) {
 		}
 	}
 	for _, family := range []int{4, 6} {
-		for _, n := range []struct{ dev, of *testnet.Dev }{{line.RelayIn, line.ClientDev}, {line.RelayOut, line.PeerDev}} {
+		for _, n := range []struct {
+			dev, of *testnet.Dev
+		}{{line.RelayIn, line.ClientDev}, {line.RelayOut, line.PeerDev}} {
 			addr := line.ClientAddr.Of(family)
 			if n.of == line.PeerDev {
 				addr = line.PeerAddr.Of(family)
@@ -165,7 +176,8 @@ func jumboFrames(t *testing.T, u *unit, program string, offload [2]bool) {
 	}
 	j.arrivals = watchArrivals(t, to)
 
-	// A capture in front of the relay shows what comes in, but shares the buffers with it. So all are sent without it first.
+	// A capture in front of the relay shows what comes in, but shares the buffers with it. So all
+	// are sent without it first.
 	alone := make([]*testnet.Frame, len(packets))
 	for i, p := range packets {
 		alone[i] = j.send(t, p)
@@ -177,14 +189,16 @@ func jumboFrames(t *testing.T, u *unit, program string, offload [2]bool) {
 		if pending := sendWays[p.way].pending && offload[0]; came.Partial != pending {
 			t.Fatalf("%s: the checksum that came in is pending: %v: this test shows nothing", p, came.Partial)
 		}
-		if sendWays[p.way].name == likePending && len(p.data) >= 6 && (testnet.Frame{Data: came.Data, Partial: true}).Check() != nil {
+		if sendWays[p.way].name == likePending && len(p.data) >= 6 &&
+			(testnet.Frame{Data: came.Data, Partial: true}).Check() != nil {
 			t.Fatalf("%s: the checksum doesn't look like a pending one: this test shows nothing", p)
 		}
 		want, err := j.model.Run(program, sim.Packet{Data: came.Data, Partial: partialUDP(came)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if reason := map[bool]string{true: "sent", false: "too_big"}[p.fits]; want.Reason != reason || !p.fits && want.Modified {
+		if reason := map[bool]string{true: "sent", false: "too_big"}[p.fits]; want.Reason != reason || !p.fits &&
+			want.Modified {
 			t.Fatalf("%s: the model says %s, modified %v, but it is %s", p, want.Reason, want.Modified, reason)
 		}
 		if p.fits {
@@ -224,24 +238,30 @@ func (p jumboPacket) String() string {
 func (j *jumbo) open(t *testing.T, relay *runtime.Relay, families [2]int, n uint16) (packets []jumboPacket) {
 	t.Helper()
 	line := j.line
-	client, server := netip.AddrPortFrom(line.ClientAddr.Of(families[0]), 40000+n), netip.AddrPortFrom(line.RelayInAddr.Of(families[0]), 3478+n)
-	relayed, peer := netip.AddrPortFrom(line.RelayOutAddr.Of(families[1]), 50000+n), netip.AddrPortFrom(line.PeerAddr.Of(families[1]), 7000+n)
+	client, server := netip.AddrPortFrom(line.ClientAddr.Of(families[0]), 40000+n),
+		netip.AddrPortFrom(line.RelayInAddr.Of(families[0]), 3478+n)
+	relayed, peer := netip.AddrPortFrom(line.RelayOutAddr.Of(families[1]), 50000+n),
+		netip.AddrPortFrom(line.PeerAddr.Of(families[1]), 7000+n)
 	session, err := relay.Open("channel", client, server, turnlab.ChannelNumber, relayed, peer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { session.Close() })
 	hop := func(from, to *testnet.Dev) []byte {
-		return sim.Hop{Ifindex: uint32(from.Index), MTU: jumboMTU, State: ir.HopDirect, Dst: [6]byte(to.MAC), Src: [6]byte(from.MAC)}.Bytes()
+		return sim.Hop{Ifindex: uint32(from.Index), MTU: jumboMTU, State: ir.HopDirect, Dst: [6]byte(to.MAC),
+			Src: [6]byte(from.MAC)}.Bytes()
 	}
-	for table, row := range channelRows(client, server, relayed, peer, hop(line.RelayOut, line.PeerDev), hop(line.RelayIn, line.ClientDev)) {
+	for table, row := range channelRows(client, server, relayed, peer, hop(line.RelayOut, line.PeerDev),
+		hop(line.RelayIn, line.ClientDev)) {
 		if !j.model.Table(table).Put(row.key, row.value) {
 			t.Fatal("the model's table takes no row")
 		}
 	}
-	s, host, outFamily := sender{dev: line.ClientDev, to: line.RelayIn.MAC, src: client, dst: server}, line.Client, families[1]
+	s, host, outFamily := sender{dev: line.ClientDev, to: line.RelayIn.MAC, src: client, dst: server}, line.Client,
+		families[1]
 	if !j.toPeer {
-		s, host, outFamily = sender{dev: line.PeerDev, to: line.RelayOut.MAC, src: peer, dst: relayed}, line.Peer, families[0]
+		s, host, outFamily = sender{dev: line.PeerDev, to: line.RelayOut.MAC, src: peer, dst: relayed}, line.Peer,
+			families[0]
 		families[0], families[1] = families[1], families[0]
 	}
 	if s.fd, _, err = turnlab.BlockingSocket(host, s.src); err != nil {
@@ -326,7 +346,8 @@ func (j *jumbo) compare(t *testing.T, what string, want sim.Result, got testnet.
 		for at < min(len(g), len(w)) && g[at] == w[at] {
 			at++
 		}
-		t.Errorf("%s: %d bytes arrived, the model sends %d; they differ from byte %d on\ngot  %x\nwant %x", what, len(g), len(w), at, g[:min(len(g), 80)], w[:min(len(w), 80)])
+		t.Errorf("%s: %d bytes arrived, the model sends %d; they differ from byte %d on\ngot  %x\nwant %x", what,
+			len(g), len(w), at, g[:min(len(g), 80)], w[:min(len(w), 80)])
 	}
 }
 
@@ -420,7 +441,9 @@ func watchPaged(t *testing.T, dev *testnet.Dev) func(*testing.T) uint64 {
 	}
 	t.Cleanup(func() { prog.Close() })
 	err = dev.Host.Do(func() error {
-		l, err := link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: prog, Attach: ebpf.AttachTCXIngress, Anchor: link.Head()})
+		l, err := link.AttachTCX(link.TCXOptions{
+			Interface: dev.Index, Program: prog, Attach: ebpf.AttachTCXIngress, Anchor: link.Head(),
+		})
 		if err == nil {
 			t.Cleanup(func() { l.Close() })
 		}

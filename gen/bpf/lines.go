@@ -7,8 +7,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// While a file is put together, a line that belongs to a line of the spec ends in a mark. attribute takes the marks off, and breaks
-// lines that are too long.
+// While a file is put together, a line that belongs to a line of the spec ends in a mark. attribute takes the marks
+// off, and breaks lines that are too long.
 
 const mark = "\x00"
 

@@ -22,9 +22,10 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// Packets of real sockets on real devices have pending checksums, which no BPF_PROG_TEST_RUN can show. Here they go through the
-// TURN relay with transmit checksum offload on and off on either side: where it is off, the kernel completes the checksum
-// itself, at the place that it remembers. That place is what a relay that moves headers gets wrong.
+// Packets of real sockets on real devices have pending checksums, which no BPF_PROG_TEST_RUN can show. Here they go
+// through the TURN relay with transmit checksum offload on and off on either side: where it is off, the kernel
+// completes the checksum itself, at the place that it remembers. That place is what a relay that
+// moves headers gets wrong.
 
 // turn is the loaded TURN relay.
 type turn struct {
@@ -55,8 +56,10 @@ func put(t *testing.T, m *ebpf.Map, key, value any) {
 // open opens the lease and a channel.
 func (r *turn) open(t *testing.T, client, server, relayed, peer netip.AddrPort, toPeer, toClient []byte) {
 	t.Helper()
-	put(t, r.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), make([]byte, 24)...))
-	put(t, r.Maps["fr_slots"], uint32(channelSlot), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), 1, 0, 0, 0, 0, 0, 0, 0))
+	put(t, r.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
+		make([]byte, 24)...))
+	put(t, r.Maps["fr_slots"], uint32(channelSlot), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), 1, 0,
+		0, 0, 0, 0, 0, 0))
 	for table, row := range channelRows(client, server, relayed, peer, toPeer, toClient) {
 		put(t, r.Maps["tbl_"+table], row.key, row.value)
 	}
@@ -72,8 +75,10 @@ func channelRows(client, server, relayed, peer netip.AddrPort, toPeer, toClient 
 	number, slot := []byte{0x01, 0x40, 0, 0}, []byte{channelSlot, 0, 0, 0, 1, 0, 0, 0}
 	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 	return map[string]row{
-		"by_channel": {join(endpoint(client), endpoint(server), number), join(endpoint(relayed), endpoint(peer), toPeer, slot)},
-		"by_peer":    {join(endpoint(peer), endpoint(relayed)), join(endpoint(client), endpoint(server), number, toClient, slot, make([]byte, 4))},
+		"by_channel": {join(endpoint(client), endpoint(server), number),
+			join(endpoint(relayed), endpoint(peer), toPeer, slot)},
+		"by_peer": {join(endpoint(peer), endpoint(relayed)),
+			join(endpoint(client), endpoint(server), number, toClient, slot, make([]byte, 4))},
 	}
 }
 
@@ -104,7 +109,9 @@ func (r *turn) counts(t *testing.T, program string) map[string]uint64 {
 func (r *turn) attach(t *testing.T, program string, dev *testnet.Dev) {
 	t.Helper()
 	err := dev.Host.Do(func() error {
-		l, err := link.AttachTCX(link.TCXOptions{Interface: dev.Index, Program: r.Programs["prog_"+program], Attach: ebpf.AttachTCXIngress})
+		l, err := link.AttachTCX(link.TCXOptions{
+			Interface: dev.Index, Program: r.Programs["prog_"+program], Attach: ebpf.AttachTCXIngress,
+		})
 		if err == nil {
 			t.Cleanup(func() { l.Close() })
 		}
@@ -135,7 +142,8 @@ func TestPendingChecksums(t *testing.T) {
 	for _, families := range [][2]int{{4, 4}, {6, 6}, {4, 6}, {6, 4}} {
 		for _, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {
 			for state, name := range map[abi.HopState]string{ir.HopDirect: "direct", ir.HopNeighbour: "neighbour"} {
-				t.Run(fmt.Sprintf("IPv%d to IPv%d, sender %v, relay %v, %s", families[0], families[1], offload[0], offload[1], name), func(t *testing.T) {
+				t.Run(fmt.Sprintf("IPv%d to IPv%d, sender %v, relay %v, %s", families[0], families[1], offload[0],
+					offload[1], name), func(t *testing.T) {
 					pendingChecksums(t, u, families, offload, state)
 				})
 			}
@@ -148,7 +156,9 @@ func pendingChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, s
 	if err != nil {
 		t.Fatal(err)
 	}
-	for dev, on := range map[*testnet.Dev]bool{line.ClientDev: offload[0], line.PeerDev: offload[0], line.RelayIn: offload[1], line.RelayOut: offload[1]} {
+	for dev, on := range map[*testnet.Dev]bool{
+		line.ClientDev: offload[0], line.PeerDev: offload[0], line.RelayIn: offload[1], line.RelayOut: offload[1],
+	} {
 		if err := dev.SetTxChecksum(on); err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +168,8 @@ func pendingChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, s
 	relayed := netip.AddrPortFrom(line.RelayOutAddr.Of(families[1]), 50000)
 	peer := netip.AddrPortFrom(line.PeerAddr.Of(families[1]), 7000)
 	relay := &turn{u.load(t), u.plan}
-	relay.open(t, client, server, relayed, peer, hop(state, line.RelayOut, line.PeerDev), hop(state, line.RelayIn, line.ClientDev))
+	relay.open(t, client, server, relayed, peer, hop(state, line.RelayOut, line.PeerDev),
+		hop(state, line.RelayIn, line.ClientDev))
 	relay.attach(t, "to_peer", line.RelayIn)
 	relay.attach(t, "to_client", line.RelayOut)
 	atClient, atPeer := listen(t, line.Client, client), listen(t, line.Peer, peer)
@@ -179,7 +190,8 @@ func pendingChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, s
 		}
 		channelData := append([]byte{0x40, 0x01, byte(size >> 8), byte(size)}, payload...)
 		for padding := range 4 {
-			exchange(t, atClient, server, append(bytes.Clone(channelData), 0xEE, 0xDD, 0xCC)[:len(channelData)+padding], atPeer, relayed, payload)
+			exchange(t, atClient, server, append(bytes.Clone(channelData), 0xEE, 0xDD, 0xCC)[:len(channelData)+padding],
+				atPeer, relayed, payload)
 			sent++
 		}
 		exchange(t, atPeer, relayed, payload, atClient, server, channelData)
@@ -191,7 +203,9 @@ func pendingChecksums(t *testing.T, u *unit, families [2]int, offload [2]bool, s
 	}
 	for name, c := range seen {
 		want := map[string]int{"client": len(sizes), "peer": sent}[name]
-		if err := testnet.Until(2*time.Second, fmt.Sprintf("%d packets at the %s", want, name), func() bool { return len(arrived(c)) >= want }); err != nil {
+		if err := testnet.Until(2*time.Second, fmt.Sprintf("%d packets at the %s", want, name), func() bool {
+			return len(arrived(c)) >= want
+		}); err != nil {
 			t.Error(err)
 		}
 		for _, f := range arrived(c) {
@@ -216,7 +230,8 @@ func arrived(c *testnet.Capture) (out []testnet.Frame) {
 }
 
 // exchange sends a datagram and expects what the relay makes of it.
-func exchange(t *testing.T, from *net.UDPConn, to netip.AddrPort, datagram []byte, at *net.UDPConn, source netip.AddrPort, want []byte) {
+func exchange(t *testing.T, from *net.UDPConn, to netip.AddrPort, datagram []byte, at *net.UDPConn,
+	source netip.AddrPort, want []byte) {
 	t.Helper()
 	if _, err := from.WriteToUDPAddrPort(datagram, to); err != nil {
 		t.Fatal(err)

@@ -11,19 +11,22 @@ import (
 	"github.com/fastrelay/fastrelay-gen/templates"
 )
 
-// Names. In C a variable, a row and a member are called what the spec calls them, wherever that can be: a name that means something to
-// the compiler, or to the helpers, gets a prefix, and one that is taken in a function gets a number.
+// Names. In C a variable, a row and a member are called what the spec calls them, wherever that can be: a name that
+// means something to the compiler, or to the helpers, gets a prefix, and one that is taken in a function gets a number.
 
-var keywords = strings.Fields(`asm auto break case char const continue default do double else enum extern float for goto if inline int
+var keywords = strings.Fields(
+	`asm auto break case char const continue default do double else enum extern float for goto if inline int
 	long register restrict return short signed sizeof static struct switch typedef typeof union unsigned void volatile while
 	bool true false linux unix bpf i386 offsetof`)
 
 // locals are names that functions use for what every relay has.
-var locals = strings.Fields(`skb data data_end lease now len csum err direct key val found list front same fan size clock event
+var locals = strings.Fields(
+	`skb data data_end lease now len csum err direct key val found list front same fan size clock event
 	element form how i params translation quiet`)
 
 // ours are the beginnings of names that have a meaning at file scope.
-var ours = regexp.MustCompile(`^(bpf|fr|prog|tbl|key|val|grp|rcv|group|receiver|list|event|set|find|copy|reason|hdr|hop|fib|v|m|skb|new|saved)_|^(kind|rest|full|copies|event|credit|level|spent|admitted)\d+$`)
+var ours = regexp.MustCompile(
+	`^(bpf|fr|prog|tbl|key|val|grp|rcv|group|receiver|list|event|set|find|copy|reason|hdr|hop|fib|v|m|skb|new|saved)_|^(kind|rest|full|copies|event|credit|level|spent|admitted)\d+$`)
 
 // atFileScope matches what the helpers define: macros, functions, and pointers to the kernel's.
 var atFileScope = regexp.MustCompile(`(?m)^#define (\w+)|^\w[\w *]*?\b(\w+)\(|^static [^(]*\(\*(\w+)\)`)
@@ -66,7 +69,8 @@ func (n names) own(want string) string {
 // take reserves an identifier like the one that is wanted.
 func (n names) take(want string) string {
 	want = ident(want)
-	if want == "" || meant()[want] || slices.Contains(locals, want) || ours.MatchString(want) || want[0] >= '0' && want[0] <= '9' {
+	if want == "" || meant()[want] || slices.Contains(locals, want) || ours.MatchString(want) || want[0] >= '0' &&
+		want[0] <= '9' {
 		want = "v_" + want
 	}
 	return n.own(want)

@@ -15,13 +15,16 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// A header of variable length goes from behind a UDP header whose checksum a device has yet to complete: what follows moves by none to three bytes.
+// A header of variable length goes from behind a UDP header whose checksum a device has yet to complete: what follows
+// moves by none to three bytes.
 func TestPopVariable(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../golden/pop-variable/spec.cue")
 	for _, family := range []int{4, 6} {
 		for _, offload := range [][2]bool{{true, true}, {true, false}, {false, true}, {false, false}} {
-			t.Run(fmt.Sprintf("IPv%d, sender %v, relay %v", family, offload[0], offload[1]), func(t *testing.T) { popVariable(t, u, family, offload) })
+			t.Run(fmt.Sprintf("IPv%d, sender %v, relay %v", family, offload[0], offload[1]), func(t *testing.T) {
+				popVariable(t, u, family, offload)
+			})
 		}
 	}
 }
@@ -36,10 +39,13 @@ func popVariable(t *testing.T, u *unit, family int, offload [2]bool) {
 			t.Fatal(err)
 		}
 	}
-	client, server := netip.AddrPortFrom(line.ClientAddr.Of(family), 40001), netip.AddrPortFrom(line.RelayInAddr.Of(family), 443)
-	relayed, peer := netip.AddrPortFrom(line.RelayOutAddr.Of(family), 5000), netip.AddrPortFrom(line.PeerAddr.Of(family), 6000)
+	client, server := netip.AddrPortFrom(line.ClientAddr.Of(family), 40001),
+		netip.AddrPortFrom(line.RelayInAddr.Of(family), 443)
+	relayed, peer := netip.AddrPortFrom(line.RelayOutAddr.Of(family), 5000),
+		netip.AddrPortFrom(line.PeerAddr.Of(family), 6000)
 	relay := &turn{u.load(t), u.plan}
-	put(t, relay.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), make([]byte, 24)...))
+	put(t, relay.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
+		make([]byte, 24)...))
 	for _, table := range u.plan.Tables {
 		if table.Name == "peers" {
 			row := values{"local": relayed, "remote": peer, "hop_remote": hop(1, line.RelayOut, line.PeerDev)}
@@ -70,7 +76,9 @@ func popVariable(t *testing.T, u *unit, family int, offload [2]bool) {
 	if got := relay.counts(t, "strip")["sent"]; got != uint64(sent) {
 		t.Errorf("%d packets were sent by the relay, want %d: %v", got, sent, relay.counts(t, "strip"))
 	}
-	if err := testnet.Until(2*time.Second, "all of them at the peer", func() bool { return len(arrived(seen)) >= sent }); err != nil {
+	if err := testnet.Until(2*time.Second, "all of them at the peer", func() bool {
+		return len(arrived(seen)) >= sent
+	}); err != nil {
 		t.Error(err)
 	}
 	for _, f := range arrived(seen) {

@@ -141,7 +141,8 @@ func (r *renderer) program(p *ir.Program) programData {
 	return d
 }
 
-// enumerators puts enumerators into as few lines as they fit; the first is base, and each is one more than the one in front of it.
+// enumerators puts enumerators into as few lines as they fit; the first is base, and each is one more
+// than the one in front of it.
 func enumerators(names []string, base int) (lines []string) {
 	line := ""
 	for i, name := range names {
@@ -165,8 +166,10 @@ func enumerators(names []string, base int) (lines []string) {
 func (p *program) function() *function {
 	return &function{
 		renderer: p.renderer, prog: p, indent: 1, known: known{bytes: map[*ir.Var]int{}}, quoted: map[diag.Pos]bool{},
-		names: names{}, varNames: map[*ir.Var]string{}, declared: map[*ir.Var]bool{}, own: map[*ir.Var]bool{}, rowsOwn: map[*ir.Row]bool{}, rowsDeclared: map[*ir.Row]bool{},
-		headerNames: map[pointer]string{}, given: map[*ir.Var]bool{}, routed: map[lookedUp]bool{}, rowNames: map[*ir.Row]string{}, ptrNames: map[*ir.Var]string{}, savedNames: map[*ir.Var]string{},
+		names: names{}, varNames: map[*ir.Var]string{}, declared: map[*ir.Var]bool{}, own: map[*ir.Var]bool{},
+		rowsOwn: map[*ir.Row]bool{}, rowsDeclared: map[*ir.Row]bool{},
+		headerNames: map[pointer]string{}, given: map[*ir.Var]bool{}, routed: map[lookedUp]bool{},
+		rowNames: map[*ir.Row]string{}, ptrNames: map[*ir.Var]string{}, savedNames: map[*ir.Var]string{},
 	}
 }
 
@@ -256,7 +259,8 @@ func (f *function) gap() {
 	}
 }
 
-// quote writes a comment with the line of the spec that the next statements come from, where it is another one than before.
+// quote writes a comment with the line of the spec that the next statements come from, where it
+// is another one than before.
 func (f *function) quote(pos diag.Pos) {
 	at := diag.Pos{File: pos.File, Line: pos.Line}
 	if !pos.IsValid() || f.opt.Quote == nil || f.quoted[at] {
@@ -288,7 +292,8 @@ func (f *function) unless(pos diag.Pos, cond string, reason int) {
 	f.stopIf(pos, cond, nil, f.up(reason))
 }
 
-// stopIf renders the end of a packet's way, or of a receiver's turn, under a condition; undo is what has to be given back.
+// stopIf renders the end of a packet's way, or of a receiver's turn, under a condition; undo is
+// what has to be given back.
 func (f *function) stopIf(pos diag.Pos, cond string, undo []string, stop string) {
 	if len(undo) == 0 {
 		f.stmt(pos, "if (%s)", cond)
@@ -343,7 +348,8 @@ func (f *function) structures() (out []string) {
 	}
 	for _, h := range f.hopsUsed {
 		if f.routed[h] {
-			out = append(out, fmt.Sprintf("\tstruct fr_hop %s;", h.hop()), fmt.Sprintf("\tstruct bpf_fib_lookup %s;", h.fib()))
+			out = append(out, fmt.Sprintf("\tstruct fr_hop %s;", h.hop()),
+				fmt.Sprintf("\tstruct bpf_fib_lookup %s;", h.fib()))
 		}
 	}
 	return out
@@ -419,7 +425,8 @@ func (f *function) pointerAt(v *ir.Var, limit uint64, pos diag.Pos) {
 	f.pointsTo(v, f.scope...)
 }
 
-// cover adds the checks that the verifier needs for the loads of what stands in a statement, where it can't follow the plan.
+// cover adds the checks that the verifier needs for the loads of what stands in a statement, where
+// it can't follow the plan.
 func (f *function) cover(pos diag.Pos, nodes ...ir.Node) {
 	for _, n := range nodes {
 		for e := range ir.Exprs(n) {

@@ -2,7 +2,8 @@ package bpf
 
 import "github.com/fastrelay/fastrelay-gen/gen/ir"
 
-// A variable that nothing reads (a field that the spec only steps over) is left out. This pass finds those that are read.
+// A variable that nothing reads (a field that the spec only steps over) is left out. This pass
+// finds those that are read.
 
 type readers struct {
 	vars   map[*ir.Var]bool

@@ -7,8 +7,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// How room is made between the front and the payload: by fr_resize in templates/fastrelay.h, which has all cases. Here it is
-// only said which one it is.
+// How room is made between the front and the payload: by fr_resize in templates/fastrelay.h, which has all cases. Here
+// it is only said which one it is.
 
 // shift is by how many bytes the front grows through means other than adjust_room and moving the payload.
 func (w *writer) shift() (n int) {
@@ -60,7 +60,8 @@ func (w *writer) shifted() string {
 	return text
 }
 
-// anyPending is the condition under which a checksum of a header that stays where it is while the payload moves is pending.
+// anyPending is the condition under which a checksum of a header that stays where it is while the
+// payload moves is pending.
 func (w *writer) anyPending() string {
 	var names []string
 	for _, s := range w.sums {
@@ -114,8 +115,10 @@ func (w *writer) room() {
 		how[last] = "(" + how[last] + ")"
 	}
 	w.line("")
-	w.stmt(rw.Pos, "int err = fr_resize(skb, %s, %s, %s, %s);", w.offset(rw.OldFront), w.offset(rw.NewFront), w.expr(rw.Payload), strings.Join(how, " | "))
-	w.fails("unlikely(err)", fmt.Sprintf("return fr_failed(skb, len, err, %s, %s);", w.reasonOf(w.fwd.Fault), w.reasonOf(w.fwd.NoRoom)))
+	w.stmt(rw.Pos, "int err = fr_resize(skb, %s, %s, %s, %s);", w.offset(rw.OldFront), w.offset(rw.NewFront),
+		w.expr(rw.Payload), strings.Join(how, " | "))
+	w.fails("unlikely(err)", fmt.Sprintf("return fr_failed(skb, len, err, %s, %s);", w.reasonOf(w.fwd.Fault),
+		w.reasonOf(w.fwd.NoRoom)))
 	w.changed, w.moves = true, true
 }
 

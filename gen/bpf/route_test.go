@@ -23,14 +23,18 @@ func TestRoutes(t *testing.T) {
 			t.Fatal(err)
 		}
 		relay := &turn{u.load(t), u.plan}
-		put(t, relay.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), make([]byte, 24)...))
+		put(t, relay.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
+			make([]byte, 24)...))
 		relay.attach(t, "back", line.RelayIn)
-		client, server := netip.AddrPortFrom(line.ClientAddr.Of(family), 40001), netip.AddrPortFrom(line.RelayInAddr.Of(family), 7)
+		client, server := netip.AddrPortFrom(line.ClientAddr.Of(family), 40001),
+			netip.AddrPortFrom(line.RelayInAddr.Of(family), 7)
 		conn := listen(t, line.Client, client)
 		before := relay.counts(t, "back")
 		expect := func(what, reason string) {
 			t.Helper()
-			err := testnet.Until(2*time.Second, "one more packet counted as "+reason, func() bool { return relay.counts(t, "back")[reason] == before[reason]+1 })
+			err := testnet.Until(2*time.Second, "one more packet counted as "+reason, func() bool {
+				return relay.counts(t, "back")[reason] == before[reason]+1
+			})
 			if err != nil {
 				t.Errorf("IPv%d, %s: %v: %v", family, what, err, relay.counts(t, "back"))
 			}
@@ -64,7 +68,8 @@ func TestRoutes(t *testing.T) {
 
 		route := func(words ...string) {
 			t.Helper()
-			if err := line.Relay.Run("ip", append([]string{map[int]string{4: "-4", 6: "-6"}[family], "route"}, words...)...); err != nil {
+			if err := line.Relay.Run("ip", append([]string{map[int]string{4: "-4", 6: "-6"}[family], "route"},
+				words...)...); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -75,7 +80,8 @@ func TestRoutes(t *testing.T) {
 			expect("a route that is "+kind, kind)
 			route("del", kind, client.Addr().String()+bits)
 		}
-		route("add", client.Addr().String()+bits, "dev", "eth0", "mtu", "lock", "1280") // one that isn't locked doesn't count for what is forwarded
+		// one that isn't locked doesn't count for what is forwarded
+		route("add", client.Addr().String()+bits, "dev", "eth0", "mtu", "lock", "1280")
 		write(1200)
 		expect("a datagram that fits the route", "sent")
 		write(1300)

@@ -115,7 +115,8 @@ func (f *function) declares(blocks ...[]ir.Stmt) {
 	}
 }
 
-// set is what stands in front of a variable's value where it is set: with its declaration, where this is the first time.
+// set is what stands in front of a variable's value where it is set: with its declaration,
+// where this is the first time.
 func (f *function) set(v *ir.Var) string {
 	if f.declared[v] {
 		return f.variable(v)

@@ -8,8 +8,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/gen/ir"
 )
 
-// Checksums are computed in 64 bits without carries, from what is added and what is subtracted, and folded once. Values that
-// stay are left out.
+// Checksums are computed in 64 bits without carries, from what is added and what is subtracted, and folded once. Values
+// that stay are left out.
 
 // sum is a checksum that is being computed.
 type sum struct {
@@ -184,7 +184,8 @@ func (w *writer) checksum(s *sum) {
 	w.line("")
 	w.line("/* %s */", comment(s.Name))
 	if s.Fresh {
-		w.line("__be16 %s = %s(FR_ZERO + %s);", value, s.function(), w.add(w.summands(slices.Concat(s.NewTerms, s.NewPseudo))))
+		w.line("__be16 %s = %s(FR_ZERO + %s);", value, s.function(),
+			w.add(w.summands(slices.Concat(s.NewTerms, s.NewPseudo))))
 		return
 	}
 	w.stmt(s.Pos, "__be16 %s = ld16(%s);", s.name("old_checksum"), w.place(s.Old))
@@ -197,7 +198,8 @@ func (w *writer) checksum(s *sum) {
 		w.line("__u64 %s = %s;", s.name("old_pseudo"), w.add(wasPseudo))
 		w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(nowPseudo))
 		w.partial()
-		pending := fmt.Sprintf("fr_is_partial(%s, %s, %s, fr_fold(%s))", w.asked, w.offset(s.Old), s.name("old_checksum"), s.name("old_pseudo"))
+		pending := fmt.Sprintf("fr_is_partial(%s, %s, %s, fr_fold(%s))", w.asked, w.offset(s.Old),
+			s.name("old_checksum"), s.name("old_pseudo"))
 		if w.rw.Resize == ir.InPlace && !w.known.plain {
 			segmented := fmt.Sprintf("fr_is_segmented(skb, %s, %s)", w.asked, w.offset(s.Old))
 			if s.Absent { // nobody makes up a checksum of a tunnel that has none
@@ -214,7 +216,9 @@ func (w *writer) checksum(s *sum) {
 			w.line("/* bpf_l4_csum_replace takes even offsets only */")
 			w.failIf(fmt.Sprintf("unlikely(%s) && !fr_facts", s.name("partial")))
 		}
-		wasPseudo, nowPseudo = []summand{{scalar{size: 4}, false, s.name("old_pseudo")}}, []summand{{scalar{size: 4}, false, s.name("new_pseudo")}}
+		wasPseudo, nowPseudo = []summand{{scalar{size: 4}, false, s.name("old_pseudo")}}, []summand{
+			{scalar{size: 4}, false, s.name("new_pseudo")},
+		}
 	} else if s.Swap == nil {
 		wasPseudo, nowPseudo = cancel(wasPseudo, nowPseudo)
 	}
@@ -280,13 +284,14 @@ func (w *writer) partial() {
 	w.line("__u32 %s = fr_partial(skb);", w.asked)
 }
 
-// stored is what goes into a checksum's field. Where the kernel says that it is pending, that is the new pseudo-header's sum; where
-// it doesn't say, the kernel finishes it.
+// stored is what goes into a checksum's field. Where the kernel says that it is pending, that is the new
+// pseudo-header's sum; where it doesn't say, the kernel finishes it.
 func (s *sum) stored() string {
 	if !s.Offloaded || s.Fresh {
 		return s.name("")
 	}
-	return fmt.Sprintf("fr_sum_field(%s, %s, %s, %s - %s)", s.name("partial"), s.name("old_checksum"), s.name(""), s.name("new_pseudo"), s.name("old_pseudo"))
+	return fmt.Sprintf("fr_sum_field(%s, %s, %s, %s - %s)", s.name("partial"), s.name("old_checksum"), s.name(""),
+		s.name("new_pseudo"), s.name("old_pseudo"))
 }
 
 // finish has the kernel complete a checksum that seems to be pending.
@@ -296,7 +301,8 @@ func (w *writer) finish(s *sum) {
 		flags = "BPF_F_MARK_MANGLED_0"
 	}
 	w.failIf(fmt.Sprintf("fr_finish(skb, %s, %s, %s, %s, %s - %s, %s)",
-		w.offset(s.New), s.name("partial"), s.name("old_checksum"), s.name(""), s.name("new_pseudo"), s.name("old_pseudo"), flags))
+		w.offset(s.New), s.name("partial"), s.name("old_checksum"), s.name(""), s.name("new_pseudo"),
+		s.name("old_pseudo"), flags))
 	w.moves = true
 }
 

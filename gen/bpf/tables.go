@@ -9,7 +9,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/runtime/abi"
 )
 
-// Layouts come from the plan, byte by byte: structures are packed, padding is a member, and an assertion compares sizes.
+// Layouts come from the plan, byte by byte: structures are packed, padding is a member, and an
+// assertion compares sizes.
 
 // setting declares a setting with its default.
 func (r *renderer) setting(s *ir.Setting) settingData {
@@ -58,7 +59,8 @@ func (r *renderer) table(t *ir.Table, d *fileData) {
 	if t.Kind == "lpm" {
 		m.Attrs = append(m.Attrs, "__uint(map_flags, BPF_F_NO_PREALLOC)")
 	}
-	m.Attrs = append(m.Attrs, fmt.Sprintf("__uint(max_entries, %d)", t.Size), "__type(key, "+keyType+")", "__type(value, struct val_"+name+")")
+	m.Attrs = append(m.Attrs, fmt.Sprintf("__uint(max_entries, %d)", t.Size), "__type(key, "+keyType+")",
+		"__type(value, struct val_"+name+")")
 	if isLookedUp(r.plan, t) {
 		m.Find = r.find(t, "const "+keyType+" *key")
 	}
@@ -71,7 +73,8 @@ func isLookedUp(p *ir.Plan, t *ir.Table) bool {
 	})
 }
 
-// copied reports whether a row is read as a copy. The kernel frees the rows of a trie only when no program can be reading them.
+// copied reports whether a row is read as a copy. The kernel frees the rows of a trie only when no
+// program can be reading them.
 func copied(t *ir.Table) bool { return t.Kind != "lpm" }
 
 // find is the function that looks a row up.
@@ -81,7 +84,8 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 		return []string{"", fmt.Sprintf("static __always_inline %sfind_%s(%s)", result, name, params), "{"}
 	}
 	if !copied(t) {
-		return append(head("struct val_"+name+" *", key), fmt.Sprintf("\treturn bpf_map_lookup_elem(&tbl_%s, key);", name), "}")
+		return append(head("struct val_"+name+" *", key), fmt.Sprintf("\treturn bpf_map_lookup_elem(&tbl_%s, key);",
+			name), "}")
 	}
 	word := "FR_CHANGES"
 	if t.Kind == "array" {
@@ -101,7 +105,8 @@ func (r *renderer) find(t *ir.Table, key string) []string {
 		}
 	}
 	out = append(out, "\treturn all;", "}")
-	lookup := fmt.Sprintf("fr_find(&tbl_%s, key, lease, place, (void **)row, copy_%s, %s, %s)", name, name, word, learned)
+	lookup := fmt.Sprintf("fr_find(&tbl_%s, key, lease, place, (void **)row, copy_%s, %s, %s)", name, name, word,
+		learned)
 	params := fmt.Sprintf("%s, const struct fr_lease *lease, __u32 place, struct val_%s **row", key, name)
 	if t.Session == nil {
 		return append(append(out, head("enum fr_found ", params)...), "\treturn "+lookup+";", "}")
@@ -138,9 +143,9 @@ func learnedTables(p *ir.Plan) map[*ir.Table]int {
 	return out
 }
 
-// copies gives the rows that programs read as copies their places in fr_rows, and returns its size. What is looked up on one of two
-// ways takes the room of what is looked up on the other. A program at egress may run while one at ingress sends copies, and has
-// room of its own.
+// copies gives the rows that programs read as copies their places in fr_rows, and returns its size. What is looked up
+// on one of two ways takes the room of what is looked up on the other. A program at egress may run while one at ingress
+// sends copies, and has room of its own.
 func copies(p *ir.Plan) (places map[*ir.Row]int, size int) {
 	places = map[*ir.Row]int{}
 	var block func(stmts []ir.Stmt, at int) int

@@ -18,14 +18,16 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/test/testnet"
 )
 
-// Bytes behind the IP datagram stay where they are: short frames are padded on their way in, and what is as large as the way out takes would
-// not arrive with anything behind it.
+// Bytes behind the IP datagram stay where they are: short frames are padded on their way in, and what is as large as
+// the way out takes would not arrive with anything behind it.
 func TestBytesBehindTheDatagram(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../golden/trailing/spec.cue")
 	for _, family := range []int{4, 6} {
 		for _, program := range []string{"route", "spread"} {
-			t.Run(fmt.Sprintf("IPv%d, %s", family, program), func(t *testing.T) { behindTheDatagram(t, u, family, program) })
+			t.Run(fmt.Sprintf("IPv%d, %s", family, program), func(t *testing.T) {
+				behindTheDatagram(t, u, family, program)
+			})
 		}
 	}
 }
@@ -43,13 +45,15 @@ func behindTheDatagram(t *testing.T, u *unit, family int, program string) {
 	client, relayed := line.ClientAddr.Of(family), netip.AddrPortFrom(line.RelayOutAddr.Of(family), 9)
 	peer := netip.AddrPortFrom(line.PeerAddr.Of(family), 7000)
 	relay := &fan{turn{u.load(t), u.plan}}
-	put(t, relay.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64), make([]byte, 24)...))
+	put(t, relay.Maps["fr_lease"], uint32(0), append(binary.LittleEndian.AppendUint64(nil, math.MaxUint64),
+		make([]byte, 24)...))
 	to, out := peer, hop(1, line.RelayOut, line.PeerDev)
 	dst := peer.Addr().As16()
 	put(t, relay.Maps["tbl_ways"], dst[:], append(append(bytes.Clone(out), dst[:]...), make([]byte, 4)...))
 	if program == "spread" {
 		to = netip.AddrPortFrom(line.RelayInAddr.Of(family), 9)
-		relay.openGroup(t, "listeners", values{"server": to}, values{"local": relayed, "remote": peer, "hop_remote": out})
+		relay.openGroup(t, "listeners", values{"server": to},
+			values{"local": relayed, "remote": peer, "hop_remote": out})
 	}
 	relay.attach(t, program, line.RelayIn)
 	at := listen(t, line.Peer, peer)
@@ -64,7 +68,9 @@ func behindTheDatagram(t *testing.T, u *unit, family int, program string) {
 	defer seen.Stop()
 
 	head := map[int]int{4: 28, 6: 48}[family]
-	cases := []struct{ payload, behind int }{{0, 60}, {1, 17}, {2, 1}, {101, 4}, {1500 - head, 40}, {1499 - head, 1}, {5, 0}}
+	cases := []struct {
+		payload, behind int
+	}{{0, 60}, {1, 17}, {2, 1}, {101, 4}, {1500 - head, 40}, {1499 - head, 1}, {5, 0}}
 	for n, c := range cases {
 		payload := bytes.Repeat([]byte{byte(n + 1)}, c.payload)
 		frame := append(datagram(t, line, client, to, payload), bytes.Repeat([]byte{0xEE}, c.behind)...)
@@ -84,7 +90,9 @@ func behindTheDatagram(t *testing.T, u *unit, family int, program string) {
 			}
 		}
 	}
-	if err := testnet.Until(2*time.Second, "all of them at the peer", func() bool { return len(arrived(seen)) >= len(cases) }); err != nil {
+	if err := testnet.Until(2*time.Second, "all of them at the peer", func() bool {
+		return len(arrived(seen)) >= len(cases)
+	}); err != nil {
 		t.Error(err)
 	}
 	for _, f := range arrived(seen) {
@@ -108,16 +116,23 @@ func datagram(t *testing.T, line *testnet.Line, from netip.Addr, to netip.AddrPo
 	var ip interface {
 		gopacket.SerializableLayer
 		gopacket.NetworkLayer
-	} = &layers.IPv4{Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: from.AsSlice(), DstIP: to.Addr().AsSlice(), Flags: layers.IPv4DontFragment}
+	} = &layers.IPv4{
+		Version: 4, TTL: 64, Protocol: layers.IPProtocolUDP, SrcIP: from.AsSlice(), DstIP: to.Addr().AsSlice(),
+		Flags: layers.IPv4DontFragment,
+	}
 	if from.Is6() {
 		eth.EthernetType = layers.EthernetTypeIPv6
-		ip = &layers.IPv6{Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolUDP, SrcIP: from.AsSlice(), DstIP: to.Addr().AsSlice()}
+		ip = &layers.IPv6{
+			Version: 6, HopLimit: 64, NextHeader: layers.IPProtocolUDP, SrcIP: from.AsSlice(),
+			DstIP: to.Addr().AsSlice(),
+		}
 	}
 	if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
 		t.Fatal(err)
 	}
 	buf := gopacket.NewSerializeBuffer()
-	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, udp, gopacket.Payload(payload)); err != nil {
+	if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth,
+		ip, udp, gopacket.Payload(payload)); err != nil {
 		t.Fatal(err)
 	}
 	return buf.Bytes()

@@ -20,9 +20,9 @@ import (
 	"github.com/fastrelay/fastrelay-gen/sim"
 )
 
-// A tag in a packet's metadata is what BPF_PROG_TEST_RUN can't show. Here frames with tags come in on a real device, whose
-// kernel moves the outer tag into the metadata, and go through the kernel and the model: the same reason, and what is sent has
-// the same bytes behind the link layer and no tag.
+// A tag in a packet's metadata is what BPF_PROG_TEST_RUN can't show. Here frames with tags come in on a real device,
+// whose kernel moves the outer tag into the metadata, and go through the kernel and the model: the same reason, and
+// what is sent has the same bytes behind the link layer and no tag.
 func TestTagsOnDevices(t *testing.T) {
 	needs.Root(t)
 	u := compile(t, "../../golden/vlan/spec.cue")
@@ -47,7 +47,10 @@ func TestTagsOnDevices(t *testing.T) {
 		key, to := make([]byte, keySize), peer.As16()
 		binary.LittleEndian.PutUint16(key, 7)
 		copy(key[2:], to[:])
-		hop := sim.Hop{Ifindex: uint32(line.RelayOut.Index), MTU: 1500, State: ir.HopDirect, Dst: [6]byte(line.PeerDev.MAC), Src: [6]byte(line.RelayOut.MAC)}
+		hop := sim.Hop{
+			Ifindex: uint32(line.RelayOut.Index), MTU: 1500, State: ir.HopDirect, Dst: [6]byte(line.PeerDev.MAC),
+			Src: [6]byte(line.RelayOut.MAC),
+		}
 		value := append(hop.Bytes(), to[:]...)
 		if !model.Table("tenants").Put(key, append(value, make([]byte, valueSize-len(value))...)) {
 			t.Fatal("the model's table takes no row")
@@ -59,10 +62,14 @@ func TestTagsOnDevices(t *testing.T) {
 	}
 	sent := 0
 	for _, family := range []int{4, 6} {
-		for _, tags := range [][]uint32{{}, {0x81000007}, {0x88A80007}, {0x8100E007}, {0x81000008}, {0x81000000}, {0x88A80007, 0x81000007}, {0x81000007, 0x81000007}, {0x81000007, 0x81000007, 0x81000007}} {
+		for _, tags := range [][]uint32{
+			{}, {0x81000007}, {0x88A80007}, {0x8100E007}, {0x81000008}, {0x81000000}, {0x88A80007, 0x81000007},
+			{0x81000007, 0x81000007}, {0x81000007, 0x81000007, 0x81000007},
+		} {
 			t.Run(fmt.Sprintf("IPv%d, tags %x", family, tags), func(t *testing.T) {
 				from := netip.AddrPortFrom(line.ClientAddr.Of(family), 40001)
-				plain, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, from, netip.AddrPortFrom(line.PeerAddr.Of(family), 443), turnlab.Payload(101))
+				plain, err := turnlab.UDPFrame(line.ClientDev.MAC, line.RelayIn.MAC, from,
+					netip.AddrPortFrom(line.PeerAddr.Of(family), 443), turnlab.Payload(101))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -97,7 +104,8 @@ func TestTagsOnDevices(t *testing.T) {
 				sent++
 				if err := testnet.Until(2*time.Second, "the packet arrives as the model says", func() bool {
 					return slices.ContainsFunc(capture.Frames(), func(f testnet.Frame) bool {
-						return !f.Outgoing && f.VLAN == nil && want.Packet.VLAN == nil && len(f.Data) > 14 && bytes.Equal(f.Data[12:], want.Packet.Data[12:]) && f.Check() == nil
+						return !f.Outgoing && f.VLAN == nil && want.Packet.VLAN == nil && len(f.Data) > 14 &&
+							bytes.Equal(f.Data[12:], want.Packet.Data[12:]) && f.Check() == nil
 					})
 				}); err != nil {
 					t.Errorf("%v\nwant %x %+v", err, want.Packet.Data, want.Packet.VLAN)

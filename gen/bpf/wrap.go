@@ -2,9 +2,9 @@ package bpf
 
 import "strings"
 
-// Lines of generated C have at most so many columns, a tab counting as 8. The renderer writes each statement on one line; this pass
-// breaks those that are too long, as the kernel's style has it: behind an operator or a comma, what follows aligned with the
-// parenthesis that it is in.
+// Lines of generated C have at most so many columns, a tab counting as 8. The renderer writes each statement on one
+// line; this pass breaks those that are too long, as the kernel's style has it: behind an operator or a comma, what
+// follows aligned with the parenthesis that it is in.
 
 const maxColumns = 100
 
@@ -53,7 +53,8 @@ func wrap(line string) []string {
 	return append(out, indent+body)
 }
 
-// nameAt is where the name begins in the head of a function that has no room beside its type for the first parameter; 0 elsewhere.
+// nameAt is where the name begins in the head of a function that has no room beside its type for the
+// first parameter; 0 elsewhere.
 func nameAt(line string) int {
 	head, rest, ok := strings.Cut(line, "(")
 	if !ok || !strings.HasPrefix(line, "static ") || strings.HasSuffix(line, ";") {
@@ -103,8 +104,9 @@ type open struct {
 	column int
 }
 
-// split finds the place where a line is broken, and what stands in front of what follows: of the places that leave a part which
-// fits, one inside as few parentheses as there can be, and of these the last one. base is the indentation of the statement.
+// split finds the place where a line is broken, and what stands in front of what follows: of the places that leave a
+// part which fits, one inside as few parentheses as there can be, and of these the last one. base is the
+// indentation of the statement.
 func split(base int, indent, body string) (at int, next string) {
 	var stack []open
 	best, bestCost := 0, 1<<30
@@ -144,8 +146,8 @@ func split(base int, indent, body string) (at int, next string) {
 	return best, strings.Repeat("\t", to/8) + strings.Repeat(" ", to%8)
 }
 
-// breaks reports whether a line may be broken behind the character at i, the last one of an operator or a comma: where what follows
-// begins, and what speaks against it; 0: it may not.
+// breaks reports whether a line may be broken behind the character at i, the last one of an operator or a comma: where
+// what follows begins, and what speaks against it; 0: it may not.
 func breaks(body string, i int) (next, cost int) {
 	if i+1 >= len(body) || body[i+1] != ' ' {
 		return 0, 0
@@ -155,7 +157,8 @@ func breaks(body string, i int) (next, cost int) {
 		operator string
 		cost     int
 	}{
-		{",", 2}, {" =", 6}, {" &&", 1}, {" ||", 1}, {" ?", 3}, {" :", 1}, {" +", 2}, {" -", 2}, {" |", 2}, {" ==", 5}, {" <", 5}, {" >", 5},
+		{",", 2}, {" =", 6}, {" &&", 1}, {" ||", 1}, {" ?", 3}, {" :", 1}, {" +", 2}, {" -", 2}, {" |", 2}, {" ==", 5},
+		{" <", 5}, {" >", 5},
 		{" <=", 5}, {" >=", 5}, {" !=", 5}, {" &", 5}, {" <<", 5}, {" >>", 5}, {" *", 0}, {" |=", 6}, {"{", 4},
 	} {
 		if b.cost > 0 && strings.HasSuffix(head, b.operator) {

@@ -30,7 +30,8 @@ func TestWrap(t *testing.T) {
 			}
 		}
 		want, got := strings.Fields(line), strings.Fields(strings.Join(parts, " "))
-		if !strings.Contains(line, "/*") && !strings.HasPrefix(line, " *") && strings.Join(want, "") != strings.Join(got, "") {
+		if !strings.Contains(line, "/*") && !strings.HasPrefix(line, " *") && strings.Join(want,
+			"") != strings.Join(got, "") {
 			t.Errorf("%q became %q", line, parts)
 		}
 	}

@@ -56,7 +56,9 @@ func (f *function) assemble(head string) []string {
 	if !f.writes {
 		out = append(out, f.structures()...)
 	}
-	out = append(out, f.headerPointers(packetCame, func(p *ir.HeaderPart) bool { return fixed(p) || f.writes || f.given[p.At.Base] })...)
+	out = append(out, f.headerPointers(packetCame, func(p *ir.HeaderPart) bool {
+		return fixed(p) || f.writes || f.given[p.At.Base]
+	})...)
 	if !f.savedDone {
 		out = append(out, f.headerPointers(packetSaved, func(*ir.HeaderPart) bool { return true })...)
 	}
@@ -136,12 +138,13 @@ func (f *function) pass(w *function) (params, args []string) {
 // writer is a write function.
 type writer struct {
 	*function
-	fwd     *ir.Forward // nil where it makes a copy
-	copy    *ir.Copy
-	rw      *ir.Rewrite
-	fx      *effects
-	linked  bool              // link-layer addresses are written
-	inPlace bool              // values have no names: they are read where they are used, since what they are read from stays
+	fwd    *ir.Forward // nil where it makes a copy
+	copy   *ir.Copy
+	rw     *ir.Rewrite
+	fx     *effects
+	linked bool // link-layer addresses are written
+	// values have no names: they are read where they are used, since what they are read from stays
+	inPlace bool
 	newAt   int               // where the pointers to headers that leave are declared
 	beside  map[string]string // names of what is written beside the packet: its priority and its mark
 	cells   []cell
@@ -280,7 +283,8 @@ func (w *writer) metadata() {
 	}
 }
 
-// failIf renders what becomes of the packet where a helper fails: it goes up while nothing has changed. A copy isn't made.
+// failIf renders what becomes of the packet where a helper fails: it goes up while nothing has
+// changed. A copy isn't made.
 func (w *writer) failIf(cond string) {
 	var stop string
 	switch {
@@ -438,8 +442,8 @@ func (w *writer) term(s scalar, pos diag.Pos) string {
 	return name
 }
 
-// once puts values that are needed only once where they are needed: they are read from the packet that came, which doesn't change
-// in between.
+// once puts values that are needed only once where they are needed: they are read from the packet that came, which
+// doesn't change in between.
 func (w *writer) once() {
 	for _, name := range slices.Sorted(maps.Keys(w.terms)) {
 		word := regexp.MustCompile(`\b` + name + `\b`)
@@ -576,7 +580,8 @@ func (w *writer) put(c cell) {
 		return
 	}
 	w.more = true
-	w.stmt(c.pos, "fr_put_varint(%s, (void *)(long)skb->data_end, %s, %s);", w.newPlace(c.off), c.code, w.variable(c.width))
+	w.stmt(c.pos, "fr_put_varint(%s, (void *)(long)skb->data_end, %s, %s);", w.newPlace(c.off), c.code,
+		w.variable(c.width))
 }
 
 // newPlace is a place in the packet that leaves.

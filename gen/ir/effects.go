@@ -64,9 +64,10 @@ type Emit struct {
 // Overdraft nothing is refused: where Cost isn't admitted, spent grows by as much as if it were (not at a rate of 0,
 // and not where that would wrap).
 type Admit struct {
-	Row       *Row
-	Member    *Member // Kind Credit or Bucket
-	Level     Expr    // below Plan.Levels: which credit, where the member has several, and which counter of refused packets; nil: 0
+	Row    *Row
+	Member *Member // Kind Credit or Bucket
+	// below Plan.Levels: which credit, where the member has several, and which counter of refused packets; nil: 0
+	Level     Expr
 	Cost      Expr
 	Floor     Expr   `text:"above"` // nil: 0
 	Count     *Count // what else counts a refused packet; nil: nothing

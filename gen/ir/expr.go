@@ -66,8 +66,8 @@ const (
 	LinkProto                  // skb->protocol, as a host-order EtherType
 	LinkType                   // skb->pkt_type: whom the frame is addressed to, one of the To… constants
 	LeaseValid                 // the relay's lease has not lapsed
-	// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it covers,
-	// times 65536, plus that of its field; 0 where none is, or the kernel doesn't say.
+	// Partial says where a checksum is left to a device (CHECKSUM_PARTIAL): the offset of the first byte that it
+	// covers, times 65536, plus that of its field; 0 where none is, or the kernel doesn't say.
 	Partial
 	// Encapsulated holds where the segments of a GSO packet begin with a tunnel's headers, which the kernel repeats in
 	// front of each (SKB_GSO_ENCAP_ALL). Where the kernel doesn't say, it doesn't hold.

@@ -39,8 +39,8 @@ type Event struct {
 // FindElement searches a list of elements, each with an identifier and a length in front (such as RFC 8285), for the
 // first one with an identifier. The list is [At, At+Size); an element that doesn't fit into it ends the search, as do
 // MaxElements of them, padding included. Found is a Bool, Len the bytes of the element's content, Value the first 8 of
-// them as a big endian integer, followed by zeros where there are fewer; both are 0 where it isn't found. The packet has the
-// list's bytes.
+// them as a big endian integer, followed by zeros where there are fewer; both are 0 where it isn't found. The packet
+// has the list's bytes.
 type FindElement struct {
 	Found, Len, Value *Var
 	At                Off
@@ -72,8 +72,9 @@ type ElementForm struct {
 	IDBits  int
 	LenBits int
 	Bias    int
-	Pad     int // the identifier of a single byte of padding (its length, if any in that byte, is not looked at); -1: none
-	Stop    int // the identifier that ends the list; -1: none
+	// the identifier of a single byte of padding (its length, if any in that byte, is not looked at); -1: none
+	Pad  int
+	Stop int // the identifier that ends the list; -1: none
 }
 
 // FanOut sends a copy of the packet to each receiver of a group, in the list's order, and ends the packet's way: it
@@ -88,14 +89,15 @@ type FanOut struct {
 	Miss    int // reason of kind Punted: no such group
 	Row     *Row
 	Each    []Stmt
-	Front   Off  // [0, Front) has all bytes that Each reads or writes
-	End     Expr // the bytes from here on are cut off in front of the first turn (which knows of them by FrameLen only); nil: none
-	Drop    bool
-	Reason  int // Passed or Dropped
-	NoRoom  int // reason of kind Punted: the kernel can't make the packet's headers its own, in front of the first copy
-	Fault   int // the packet can't be restored
-	Usage   []*Row
-	Pos     diag.Pos
+	Front   Off // [0, Front) has all bytes that Each reads or writes
+	// the bytes from here on are cut off in front of the first turn (which knows of them by FrameLen only); nil: none
+	End    Expr
+	Drop   bool
+	Reason int // Passed or Dropped
+	NoRoom int // reason of kind Punted: the kernel can't make the packet's headers its own, in front of the first copy
+	Fault  int // the packet can't be restored
+	Usage  []*Row
+	Pos    diag.Pos
 }
 
 func (s *FanOut) at() diag.Pos { return s.Pos }

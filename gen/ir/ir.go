@@ -39,10 +39,11 @@ type Plan struct {
 	Usages   int // usage counters in a slot: the largest number of rows that a session has
 	Shared   int // entries of the array of counters that kernel and user space share; 0 where there are none
 
-	Levels       int // of priority, 0 being the most urgent; 0 where the spec has no priority
-	Groups       []*Group
-	Events       []*Event
-	Receivers    int // entries of the array of receivers' usage: 1 and the Rows of all groups; 0 where there are no groups
+	Levels int // of priority, 0 being the most urgent; 0 where the spec has no priority
+	Groups []*Group
+	Events []*Event
+	// entries of the array of receivers' usage: 1 and the Rows of all groups; 0 where there are no groups
+	Receivers    int
 	Credits      int // entries of the array of credits; entry 0 is never used; 0 where there are none
 	Translations int // rows of the table of translations; 0 where there are none
 	Ring         int // bytes of the ring buffer of events, a power of two; 0 where there are no events

@@ -19,8 +19,8 @@ const (
 	MoveHeaders
 	// MovePayload: the front stays, the payload moves, the tail is cut or grown.
 	MovePayload
-	// MoveEither: MovePayload where a checksum of a header in front of Rewrite.Unmoved is pending, else MoveHeaders. See
-	// docs/architecture.md: the kernel's csum_start doesn't follow a moved header.
+	// MoveEither: MovePayload where a checksum of a header in front of Rewrite.Unmoved is pending, else MoveHeaders.
+	// See docs/architecture.md: the kernel's csum_start doesn't follow a moved header.
 	MoveEither
 )
 
@@ -29,20 +29,21 @@ const (
 //	came:   [ front ............ OldFront ) [ payload: Payload bytes ) [ tail: the rest of the frame )
 //	leaves: [ new front ........ NewFront ) [ payload )
 //
-// All values are computed from the packet that came, before the first write. Cells cover the whole new front from byte 0,
-// except checksums, where Resize is MoveHeaders or MoveEither. With InPlace and MovePayload the bytes of the front stay where
-// they are, and Cells name only what changes or is new. Where Family changes the network header (Resize is then MoveHeaders or
-// MoveEither), bpf_skb_change_proto has made or closed 20 bytes already, and PopInner 4; what room remains to be made may be none.
-// Without Trim, the tail stays (InPlace only).
+// All values are computed from the packet that came, before the first write. Cells cover the whole new front from byte
+// 0, except checksums, where Resize is MoveHeaders or MoveEither. With InPlace and MovePayload the bytes of the front
+// stay where they are, and Cells name only what changes or is new. Where Family changes the network header (Resize is
+// then MoveHeaders or MoveEither), bpf_skb_change_proto has made or closed 20 bytes already, and PopInner 4; what room
+// remains to be made may be none. Without Trim, the tail stays (InPlace only).
 //
-// Where the packet is sent (Forward.Hop) and the program begins with a link-layer header, the bytes 0 to 11 are the hop's
-// link-layer addresses, destination first, and no cell covers them; HopNeighbour leaves them to the kernel.
+// Where the packet is sent (Forward.Hop) and the program begins with a link-layer header, the bytes 0 to 11 are the
+// hop's link-layer addresses, destination first, and no cell covers them; HopNeighbour leaves them to the kernel.
 type Rewrite struct {
-	Resize   Resize
-	Family   int  // 0, or the family that the network header changes to (4, 6): bpf_skb_change_proto first
-	PopTag   bool // the VLAN tag in the metadata goes away (bpf_skb_vlan_pop)
-	PopInner bool // the outermost VLAN tag stands in the frame, after the link-layer addresses, and goes away (bpf_skb_vlan_pop)
-	L2       int  // bytes of the link-layer headers in the frame that leaves: where the network header begins
+	Resize Resize
+	Family int  // 0, or the family that the network header changes to (4, 6): bpf_skb_change_proto first
+	PopTag bool // the VLAN tag in the metadata goes away (bpf_skb_vlan_pop)
+	// the outermost VLAN tag stands in the frame, after the link-layer addresses, and goes away (bpf_skb_vlan_pop)
+	PopInner bool
+	L2       int // bytes of the link-layer headers in the frame that leaves: where the network header begins
 	OldFront Off
 	NewFront Off // Base is OldFront.Base or nil
 	Unmoved  Off // unless InPlace: after the last header that came in front of all that is taken out or put in
@@ -85,10 +86,11 @@ type Store struct {
 	Off    Off
 	Size   int
 	Little bool
-	Width  *Var // the value is written as a QUIC variable-length integer of so many bytes (1, 2, 4, 8), which it fits; Size is 8
-	Value  Expr
-	Note   string // the fields in it, for a comment: "version ihl dscp ecn"
-	Pos    diag.Pos
+	// the value is written as a QUIC variable-length integer of so many bytes (1, 2, 4, 8), which it fits; Size is 8
+	Width *Var
+	Value Expr
+	Note  string // the fields in it, for a comment: "version ihl dscp ecn"
+	Pos   diag.Pos
 }
 
 // Sum is an internet checksum (RFC 1071) that has to follow a rewrite.
@@ -102,23 +104,26 @@ type Store struct {
 // only the pseudo-header's sum, not complemented: new = old + NewPseudo - OldPseudo. Where the kernel doesn't say which
 // one is, one may be that holds this sum.
 type Sum struct {
-	Name      string // "udp.checksum"
-	Old       Off    // the field in the packet that came; Fresh: not used
-	New       Off    // the field in the packet that leaves
-	Fresh     bool   // the header is new: new = ~(New + NewPseudo)
-	Absent    bool   // an old value of 0 means "no checksum" and stays
-	Optional  bool
-	Offloaded bool // may be pending. Where the kernel doesn't say, and one at an odd offset seems to be, the packet passes to the stack (Forward.NoRoom)
+	Name     string // "udp.checksum"
+	Old      Off    // the field in the packet that came; Fresh: not used
+	New      Off    // the field in the packet that leaves
+	Fresh    bool   // the header is new: new = ~(New + NewPseudo)
+	Absent   bool   // an old value of 0 means "no checksum" and stays
+	Optional bool
+	// may be pending. Where the kernel doesn't say, and one at an odd offset seems to be, the packet passes to
+	// the stack (Forward.NoRoom)
+	Offloaded bool
 	OldTerms  []Term
 	NewTerms  []Term
 	OldPseudo []Term
 	NewPseudo []Term
 	Tail      bool // the covered bytes went on after the payload up to TailEnd; those are cut off
 	TailEnd   Off
-	TailOdd   Expr // Tail: holds where the payload's end is at an odd position of the covered bytes that came; nil: it is even
-	TailMax   int  // at most so many bytes of tail
-	Swap      Expr // nil: never
-	Pos       diag.Pos
+	// Tail: holds where the payload's end is at an odd position of the covered bytes that came; nil: it is even
+	TailOdd Expr
+	TailMax int  // at most so many bytes of tail
+	Swap    Expr // nil: never
+	Pos     diag.Pos
 }
 
 // Terms are all terms of a checksum.

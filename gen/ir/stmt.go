@@ -18,8 +18,8 @@ type NeedBytes struct {
 func (s *NeedBytes) at() diag.Pos     { return s.Pos }
 func (s *NeedBytes) parts(v *visitor) { v.bounds(s.End) }
 
-// HeaderPart is a header in a packet, or of one with fields of variable length a run of fields at fixed distances. It decides nothing:
-// back ends show its names in place of offsets.
+// HeaderPart is a header in a packet, or of one with fields of variable length a run of fields at fixed distances. It
+// decides nothing: back ends show its names in place of offsets.
 type HeaderPart struct {
 	Header string // "ipv4"
 	At     Off
@@ -151,8 +151,9 @@ func (s *Learn) parts(v *visitor) {
 
 // CheckHop continues only if a packet can leave through Hop: its state and its MTU allow it.
 type CheckHop struct {
-	Hop    *HopRef
-	Length Expr // of the outgoing network-layer packet, in bytes (for a GSO packet: of one segment is the kernel's matter)
+	Hop *HopRef
+	// of the outgoing network-layer packet, in bytes (for a GSO packet: of one segment is the kernel's matter)
+	Length Expr
 	// Reasons by state, indexed by the HopXxx constants; TooBig for a packet over the MTU.
 	Reasons [HopStates]int
 	TooBig  int
@@ -211,12 +212,13 @@ type Forward struct {
 	Effects
 	Rewrite *Rewrite // nil: nothing changes
 	Hop     *HopRef
-	End     Expr   // the bytes of the packet that came from here on are cut off; nil: none (a Rewrite with Trim cuts off more)
-	Usage   []*Row // rows of sessions whose usage counters count the packet
-	Reason  int    // Sent or Passed
-	Fault   int    // reason where the kernel fails after the first change; -1 where nothing can fail
-	NoRoom  int    // reason (Punted) where the kernel fails before the first change; -1 likewise
-	Pos     diag.Pos
+	// the bytes of the packet that came from here on are cut off; nil: none (a Rewrite with Trim cuts off more)
+	End    Expr
+	Usage  []*Row // rows of sessions whose usage counters count the packet
+	Reason int    // Sent or Passed
+	Fault  int    // reason where the kernel fails after the first change; -1 where nothing can fail
+	NoRoom int    // reason (Punted) where the kernel fails before the first change; -1 likewise
+	Pos    diag.Pos
 }
 
 func (s *Forward) at() diag.Pos { return s.Pos }

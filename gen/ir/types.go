@@ -85,10 +85,12 @@ var kinds = [Kinds]kind{
 		show: func(b []byte) string { return strconv.FormatBool(b[0] != 0) },
 	},
 	Bytes: {
-		word: "bytes", align: 2, in: anywhere, abi: abi.KindBytes, bytes: true, parse: literal.Bytes, show: hex.EncodeToString,
+		word: "bytes", align: 2, in: anywhere, abi: abi.KindBytes, bytes: true, parse: literal.Bytes,
+		show: hex.EncodeToString,
 	},
 	Mac: {
-		word: "mac", what: "a link-layer address", such: "02:00:00:00:00:01", size: 6, align: 2, in: anywhere | InSetting,
+		word: "mac", what: "a link-layer address", such: "02:00:00:00:00:01", size: 6, align: 2,
+		in:  anywhere | InSetting,
 		abi: abi.KindMAC, bytes: true, golang: "net.HardwareAddr",
 		parse: func(s string, _ int) ([]byte, error) { m, err := literal.Mac(s); return m, err },
 		show:  func(b []byte) string { return net.HardwareAddr(b).String() },
@@ -99,13 +101,15 @@ var kinds = [Kinds]kind{
 		parse: parseAddr, show: func(b []byte) string { return addr(b).String() },
 	},
 	Endpoint: {
-		word: "endpoint", what: "an endpoint (address and port)", such: "192.0.2.1:3478", size: abi.EndpointSize, align: 2,
-		in: anywhere, abi: abi.KindEndpoint, bytes: true, c: "struct fr_endpoint", golang: "netip.AddrPort",
+		word: "endpoint", what: "an endpoint (address and port)", such: "192.0.2.1:3478", size: abi.EndpointSize,
+		align: 2,
+		in:    anywhere, abi: abi.KindEndpoint, bytes: true, c: "struct fr_endpoint", golang: "netip.AddrPort",
 		parse: parseEndpoint, show: showEndpoint,
 	},
 	Prefix: {
 		word: "prefix", what: "a prefix", such: "192.0.2.0/24", size: abi.PrefixSize, align: 4, in: InPrefixes,
-		abi: abi.KindPrefix, bytes: true, c: "struct fr_prefix", golang: "netip.Prefix", parse: parsePrefix, show: showPrefix,
+		abi: abi.KindPrefix, bytes: true, c: "struct fr_prefix", golang: "netip.Prefix", parse: parsePrefix,
+		show: showPrefix,
 	},
 	NextHop: {
 		word: "next_hop", what: "a next hop", such: "192.0.2.1", size: abi.NextHopSize, align: 4, in: InValue,
@@ -117,7 +121,8 @@ var kinds = [Kinds]kind{
 		show: func(b []byte) string { return addr(b[abi.NextHopAddr:]).String() },
 	},
 	Hop: {
-		what: "a hop", size: abi.HopSize, align: 4, abi: abi.KindHop, bytes: true, c: "struct fr_hop", show: hex.EncodeToString,
+		what: "a hop", size: abi.HopSize, align: 4, abi: abi.KindHop, bytes: true, c: "struct fr_hop",
+		show: hex.EncodeToString,
 	},
 	Ctr: {
 		word: "counter", what: "a counter", size: 4, in: InValue,

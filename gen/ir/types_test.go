@@ -50,7 +50,8 @@ func TestKinds(t *testing.T) {
 			t.Errorf("%s: %q is %x, %v", name, typ.Example(), b, err)
 		}
 	}
-	if typ, perLevel, ok := WordType("buckets", 4); !ok || !perLevel || typ != (Type{Kind: Bucket, Bits: 4, Size: 4}) || typ.Word() != "buckets" || typ.Go() != "[]*runtime.Bucket" {
+	if typ, perLevel, ok := WordType("buckets", 4); !ok || !perLevel || typ != (Type{Kind: Bucket, Bits: 4, Size: 4}) ||
+		typ.Word() != "buckets" || typ.Go() != "[]*runtime.Bucket" {
 		t.Errorf("buckets: %+v", typ)
 	}
 	for _, wrong := range []string{"", "u", "u0", "u65", "u08", "u+8", "bytes", "bytes0", "bytes65", "hop", "uint8"} {

@@ -16,17 +16,22 @@ import (
 // All types of statements and expressions: TestWalk finds what is missing here.
 var (
 	stmtTypes = []Stmt{
-		&NeedBytes{}, &Let{}, &Guard{}, &If{}, &ReadVarint{}, &Lookup{}, &Count{}, &Learn{}, &CheckHop{}, &Up{}, &Drop{}, &Forward{},
+		&NeedBytes{}, &Let{}, &Guard{}, &If{}, &ReadVarint{}, &Lookup{}, &Count{}, &Learn{}, &CheckHop{}, &Up{},
+		&Drop{}, &Forward{},
 		&Translate{}, &FindElement{}, &FanOut{}, &Copy{}, &Skip{},
 	}
 	exprTypes = []Expr{
-		&Const{}, &BytesConst{}, &Load{}, &LoadBytes{}, &VarRef{}, &Meta{}, &SettingRef{}, &RowHas{}, &RowMember{}, &CounterValue{},
-		&Bin{}, &Not{}, &BytesEq{}, &InPrefix{}, &IsV4{}, &Unicast{}, &Multicast{}, &ByteAt{}, &SumOK{}, &Pick{}, &VarintWord{},
+		&Const{}, &BytesConst{}, &Load{}, &LoadBytes{}, &VarRef{}, &Meta{}, &SettingRef{}, &RowHas{}, &RowMember{},
+		&CounterValue{},
+		&Bin{}, &Not{}, &BytesEq{}, &InPrefix{}, &IsV4{}, &Unicast{}, &Multicast{}, &ByteAt{}, &SumOK{}, &Pick{},
+		&VarintWord{},
 	}
 )
 
 // declared are types whose values a node refers to, and doesn't consist of.
-var declared = []any{Setting{}, Member{}, Table{}, Session{}, Counter{}, Row{}, Group{}, Event{}, Struct{}, HeaderPart{}}
+var declared = []any{
+	Setting{}, Member{}, Table{}, Session{}, Counter{}, Row{}, Group{}, Event{}, Struct{}, HeaderPart{},
+}
 
 // TestWalk fills every field of each type, at any depth, with a part of its own, and wants the walk to come to all of
 // them, once. A field that a new construct has can't be forgotten, and neither can a type.
@@ -184,7 +189,10 @@ func withParts(t *testing.T) (names []string) {
 // TestWalkStops makes sure that a caller may break out of every walk.
 func TestWalkStops(t *testing.T) {
 	x := func() Expr { return &Bin{X: &Load{Off: Off{Base: &Var{}}, Bits: 8}, Y: &VarRef{Var: &Var{}}} }
-	s := &If{Cond: x(), Then: []Stmt{&Let{Var: &Var{}, Value: x()}, &FanOut{Each: []Stmt{&Skip{}, &Skip{}}}}, Else: []Stmt{&Skip{}}}
+	s := &If{
+		Cond: x(), Then: []Stmt{&Let{Var: &Var{}, Value: x()}, &FanOut{Each: []Stmt{&Skip{}, &Skip{}}}},
+		Else: []Stmt{&Skip{}},
+	}
 	for n := range 6 {
 		seen := 0
 		for range Stmts([]Stmt{s}) {

@@ -1,5 +1,6 @@
-// Package build is the pipeline from a spec to files: load, compile, rehearse in the model, render, call clang. Its result is a map of file names to
-// content; [Write] is the only place that writes, and [Check] compares without writing.
+// Package build is the pipeline from a spec to files: load, compile, rehearse in the model, render, call clang. Its
+// result is a map of file names to content; [Write] is the only place that writes, and [Check]
+// compares without writing.
 package build
 
 import (
@@ -34,9 +35,11 @@ const (
 
 // Options of a build.
 type Options struct {
-	Dir     string // where to write; empty: a folder beside the spec with the package's name
-	Package string // of the generated Go; empty: the folder's name if Dir is given and a package may have it, else the spec's name and "relay"
-	Reuse   bool   // where the folder has what a build would write, take its object, and run neither clang nor the model
+	Dir string // where to write; empty: a folder beside the spec with the package's name
+	// of the generated Go; empty: the folder's name if Dir is given and a package may have it, else
+	// the spec's name and "relay"
+	Package string
+	Reuse   bool // where the folder has what a build would write, take its object, and run neither clang nor the model
 }
 
 // Result is what a build makes, before anything is written.
@@ -80,8 +83,8 @@ func Plan(ctx context.Context, path string) (*Result, *diag.List, error) {
 	return r, list, nil
 }
 
-// Spec runs the whole pipeline on the spec in a file, and writes nothing. Mistakes in the spec are in the list; the error is
-// of the machine or of the options.
+// Spec runs the whole pipeline on the spec in a file, and writes nothing. Mistakes in the spec are in the list; the
+// error is of the machine or of the options.
 func Spec(ctx context.Context, path string, opt Options) (*Result, *diag.List, error) {
 	r, list, err := Plan(ctx, path)
 	if err != nil || list.Len() > 0 {
@@ -137,9 +140,9 @@ func (r *Result) render() error {
 	return err
 }
 
-// reuse reports whether the folder has what this build would write, and takes the object from there. That is so where the manifest
-// says that the object was made of the same C by the same clang, and every file is what it lists. Without a clang on this machine,
-// the one that made the object will do.
+// reuse reports whether the folder has what this build would write, and takes the object from there. That is so where
+// the manifest says that the object was made of the same C by the same clang, and every file is what it lists. Without
+// a clang on this machine, the one that made the object will do.
 func (r *Result) reuse(ctx context.Context) bool {
 	old, err := readManifest(r.Dir)
 	if err != nil || old.spec != r.SpecHash || old.source != r.source {
@@ -160,7 +163,8 @@ func (r *Result) reuse(ctx context.Context) bool {
 
 // compile runs clang on the C.
 func (r *Result) compile(ctx context.Context) error {
-	object, version, err := clang.Compile(ctx, string(r.Files[SourceName]), string(r.Files[HelpersName]), clang.Options{Lines: r.Lines})
+	object, version, err := clang.Compile(ctx, string(r.Files[SourceName]), string(r.Files[HelpersName]),
+		clang.Options{Lines: r.Lines})
 	if err != nil {
 		return r.Explain(err)
 	}
@@ -194,13 +198,15 @@ func (r *Result) place(opt Options) error {
 		r.Dir = filepath.Join(filepath.Dir(r.File), r.Package)
 	}
 	if !isPackageName(r.Package) {
-		return &diag.Diagnostic{Code: codePackage, Message: fmt.Sprintf("%q can't be the name of a Go package", r.Package),
-			Hint: "a package name has lower-case letters and digits, and is no word of Go's own"}
+		return &diag.Diagnostic{Code: codePackage,
+			Message: fmt.Sprintf("%q can't be the name of a Go package", r.Package),
+			Hint:    "a package name has lower-case letters and digits, and is no word of Go's own"}
 	}
 	return nil
 }
 
-// Refusal is clang's or the kernel's refusal of what was generated: a fault of this tool, or of a kernel that is too old.
+// Refusal is clang's or the kernel's refusal of what was generated: a fault of this tool, or of
+// a kernel that is too old.
 type Refusal struct {
 	Result *Result
 	Err    error // has a *clang.Error or an *ebpf.VerifierError in it

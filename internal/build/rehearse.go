@@ -20,8 +20,8 @@ const (
 	rehearsalTime    = 150 * time.Millisecond
 )
 
-// Rehearse has the back end render a plan, and the model run it on random packets, and reports where it contradicts itself: such
-// a plan is never written.
+// Rehearse has the back end render a plan, and the model run it on random packets, and reports where it contradicts
+// itself: such a plan is never written.
 func Rehearse(ctx context.Context, s *spec.Spec, plan *ir.Plan) (*diag.List, error) {
 	list := &diag.List{}
 	if len(plan.Programs) == 0 {
@@ -54,8 +54,10 @@ func Rehearse(ctx context.Context, s *spec.Spec, plan *ir.Plan) (*diag.List, err
 func report(list *diag.List, pos diag.Pos, err error, packet []byte) {
 	d := list.Add(codeContradiction, pos, "the plan for this is wrong, and nothing is written: %v", err)
 	if packet == nil {
-		d.WithHint("this is a fault of fastrelay-gen, not of your spec: please report it with the spec and what `fastrelay-gen version` prints")
+		d.WithHint("this is a fault of fastrelay-gen, not of your spec: please report it with the spec and what " +
+			"`fastrelay-gen version` prints")
 		return
 	}
-	d.WithHint("this is a fault of fastrelay-gen, not of your spec: please report it with the spec, what `fastrelay-gen version` prints, and the packet %s", hex.EncodeToString(packet))
+	d.WithHint("this is a fault of fastrelay-gen, not of your spec: please report it with the spec, what "+
+		"`fastrelay-gen version` prints, and the packet %s", hex.EncodeToString(packet))
 }

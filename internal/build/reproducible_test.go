@@ -78,7 +78,8 @@ func reproducible(t *testing.T, file string) {
 		env       []string
 	}{
 		{"turn", "spec.cue", os.Geteuid(), nil},
-		{"a much longer path/with spaces/and/folders", "./spec.cue", nobody, []string{"TZ=Asia/Kathmandu", "LANG=tr_TR.UTF-8", "LC_ALL=C", "USER=nobody", "SOURCE_DATE_EPOCH=86400"}},
+		{"a much longer path/with spaces/and/folders", "./spec.cue", nobody,
+			[]string{"TZ=Asia/Kathmandu", "LANG=tr_TR.UTF-8", "LC_ALL=C", "USER=nobody", "SOURCE_DATE_EPOCH=86400"}},
 		{"turn2", "", nobody, []string{"TZ=America/Lima"}}, // the spec by its whole path
 	}
 	for _, p := range places { // one after the other: time passes
@@ -101,7 +102,8 @@ func reproducible(t *testing.T, file string) {
 		}
 		cmd := exec.Command(filepath.Join(base, "build"))
 		cmd.Dir = dir
-		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, builder + "=" + spec}, p.env...)
+		cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "TMPDIR=" + home, builder + "=" + spec},
+			p.env...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(p.uid), Gid: uint32(p.uid)}}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v\n%s", p.dir, err, out)

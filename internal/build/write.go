@@ -21,9 +21,10 @@ type Written struct {
 	Changed bool     // something was written or removed
 }
 
-// Write puts the files of r into its folder, and leaves those alone that are there already. They are written beside their place
-// first and then renamed, the manifest last, so that a reader never sees half a file, and a failure leaves what was there. Files
-// of an earlier build that are no longer part of this one go away, unless somebody has changed them.
+// Write puts the files of r into its folder, and leaves those alone that are there already. They are written beside
+// their place first and then renamed, the manifest last, so that a reader never sees half a file, and a failure leaves
+// what was there. Files of an earlier build that are no longer part of this one go away, unless
+// somebody has changed them.
 func Write(r *Result) (*Written, error) {
 	old, err := readManifest(r.Dir)
 	if err != nil {
@@ -122,7 +123,10 @@ func foreign(r *Result, old *manifest) error {
 		}
 		_, listed := old.files[name]
 		if !listed && !generated(content) && !bytes.Equal(content, r.Files[name]) {
-			return (&diag.Diagnostic{Code: codeForeign, Message: fmt.Sprintf("%s is in the way: no build of fastrelay-gen has written it", path)}).
+			return (&diag.Diagnostic{
+				Code:    codeForeign,
+				Message: fmt.Sprintf("%s is in the way: no build of fastrelay-gen has written it", path),
+			}).
 				WithHint("choose another folder with -o, or move the file away")
 		}
 	}

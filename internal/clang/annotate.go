@@ -8,11 +8,11 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// clang reads a copy of a program in which #line directives say which lines come from the spec. It keeps that in the object's BTF,
-// so that the verifier's log names the spec's lines.
+// clang reads a copy of a program in which #line directives say which lines come from the spec. It keeps that in the
+// object's BTF, so that the verifier's log names the spec's lines.
 
-// annotate returns the copy. lines has the position of each line of source; a line without one belongs to source itself. A statement
-// of several lines takes one line of the copy, since a directive may not stand in the middle of it.
+// annotate returns the copy. lines has the position of each line of source; a line without one belongs to source
+// itself. A statement of several lines takes one line of the copy, since a directive may not stand in the middle of it.
 func annotate(source string, lines []diag.Pos) string {
 	var out []string
 	file, next := "", 0 // what clang takes the next line for
@@ -57,7 +57,8 @@ func bare(line string) string {
 
 // ends reports whether a statement, or the head of a block, ends with a line.
 func ends(line string) bool {
-	return strings.HasSuffix(bare(line), ";") || strings.HasSuffix(bare(line), "{") || strings.HasSuffix(bare(line), "}")
+	return strings.HasSuffix(bare(line), ";") || strings.HasSuffix(bare(line), "{") ||
+		strings.HasSuffix(bare(line), "}")
 }
 
 // fileName is how a file is called in #line: its last element, of harmless characters.

@@ -10,7 +10,10 @@ import (
 // clang's copy has each statement on one line, attributed to the spec or to the file that stands in the package.
 func TestAnnotate(t *testing.T) {
 	pos := func(n int) diag.Pos { return diag.Pos{File: "dir/spec.cue", Line: n} }
-	source := []string{"/* head */", "int f(int x)", "{", "\t/* note */", "\tif (x ==", "\t    1)", "\t\treturn 2;", "\tx++;", "\treturn x;", "}"}
+	source := []string{
+		"/* head */", "int f(int x)", "{", "\t/* note */", "\tif (x ==", "\t    1)", "\t\treturn 2;", "\tx++;",
+		"\treturn x;", "}",
+	}
 	lines := make([]diag.Pos, len(source))
 	lines[3], lines[4], lines[5], lines[6], lines[8] = pos(7), pos(7), pos(7), pos(7), pos(8)
 	got := annotate(strings.Join(source, "\n")+"\n", lines)

@@ -18,7 +18,8 @@ import (
 	"github.com/fastrelay/fastrelay-gen/internal/diag"
 )
 
-// Preferred and oldest versions of clang. Objects are reproducible for one version only. The README and docs/guide.md name the oldest one.
+// Preferred and oldest versions of clang. Objects are reproducible for one version only. The README and
+// docs/guide.md name the oldest one.
 const (
 	preferred = 19
 	oldest    = 14
@@ -56,7 +57,8 @@ func (e *NotFoundError) Error() string {
 	if len(e.Problems) == 0 {
 		return fmt.Sprintf("no clang was found, and version %d or newer is needed", oldest)
 	}
-	return fmt.Sprintf("no clang here will do: %s; version %d or newer is needed", strings.Join(e.Problems, "; "), oldest)
+	return fmt.Sprintf("no clang here will do: %s; version %d or newer is needed", strings.Join(e.Problems, "; "),
+		oldest)
 }
 
 func (e *NotFoundError) Unwrap() error { return ErrNotFound }
@@ -68,8 +70,8 @@ func (e *NotFoundError) Diagnostic() *diag.Diagnostic {
 
 var versionPattern = regexp.MustCompile(`clang version (\d+)\.(\d+)\.(\d+)`)
 
-// Find looks for clang-19, then for other versions from the newest to the oldest that will do, then for plain clang. Where none will
-// do, the error is a *NotFoundError.
+// Find looks for clang-19, then for other versions from the newest to the oldest that will do, then for plain clang.
+// Where none will do, the error is a *NotFoundError.
 func Find(ctx context.Context) (*Tool, error) {
 	names := []string{fmt.Sprint("clang-", preferred)}
 	for n := newest; n >= oldest; n-- {
@@ -113,7 +115,9 @@ func probe(ctx context.Context, path string) (*Tool, error) {
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		home = real
 	}
-	for _, name := range []string{fmt.Sprint("llvm-strip-", t.Major), filepath.Join(filepath.Dir(home), "llvm-strip"), "llvm-strip"} {
+	for _, name := range []string{
+		fmt.Sprint("llvm-strip-", t.Major), filepath.Join(filepath.Dir(home), "llvm-strip"), "llvm-strip",
+	} {
 		if t.Strip, err = exec.LookPath(name); err == nil {
 			return t, nil
 		}
@@ -123,10 +127,11 @@ func probe(ctx context.Context, path string) (*Tool, error) {
 
 // Options choose among objects.
 type Options struct {
-	Tool  *Tool      // nil: what Find finds
-	CPU   string     // instruction set, "v2" or "v3"; "": v3, which Linux knows from 5.1 on
-	Warn  bool       // treat warnings as errors, for tests
-	Lines []diag.Pos // the position in the spec of each line of the source, for the object's line information; nil: none
+	Tool *Tool  // nil: what Find finds
+	CPU  string // instruction set, "v2" or "v3"; "": v3, which Linux knows from 5.1 on
+	Warn bool   // treat warnings as errors, for tests
+	// the position in the spec of each line of the source, for the object's line information; nil: none
+	Lines []diag.Pos
 }
 
 // Error is clang's refusal of generated C.
@@ -184,7 +189,8 @@ func inputs(source, header string, opt Options) (files map[string]string, args [
 	}
 	args = []string{
 		"-O2", "-g", "--target=bpfel", "-mcpu=" + cpu, "-std=gnu11", "-nostdinc", "-fno-strict-aliasing", "-fno-ident",
-		"-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-address-of-packed-member", "-Wno-tautological-compare",
+		"-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-address-of-packed-member",
+		"-Wno-tautological-compare",
 		// Any folder by another name, and that name taken off: files are called what they are called in #line.
 		"-fdebug-compilation-dir=/fastrelay", "-ffile-prefix-map=/fastrelay=", "-fno-color-diagnostics",
 		"-c", compiled, "-o", objectName,

@@ -75,15 +75,22 @@ func TestVerifier(t *testing.T) {
 	if d == nil {
 		t.Fatalf("%v is not explained", err)
 	}
-	if d.Code != "FR0902" || d.Pos.Line != source.Lines[n].Line || filepath.Base(d.Pos.File) != filepath.Base(source.Lines[n].File) {
+	if d.Code != "FR0902" || d.Pos.Line != source.Lines[n].Line ||
+		filepath.Base(d.Pos.File) != filepath.Base(source.Lines[n].File) {
 		t.Errorf("the message is %s at %v, want FR0902 at %v", d.Code, d.Pos, source.Lines[n])
 	}
-	for _, want := range []string{`rejects program "gate": invalid access to packet, off=600 size=4`, "4 bytes at offset 600 are read or written, but only 42 bytes were checked"} {
+	for _, want := range []string{
+		`rejects program "gate": invalid access to packet, off=600 size=4`,
+		"4 bytes at offset 600 are read or written, but only 42 bytes were checked",
+	} {
 		if !strings.Contains(d.Message+"\n"+d.Hint, want) {
 			t.Errorf("%q is missing in\n%s\n%s", want, d.Message, d.Hint)
 		}
 	}
-	for name, want := range map[string]string{"log.txt": "invalid access to packet", "relay.bpf.c": "be32(data + 600)", "fastrelay.h": "fr_up", "relay.o": "ELF", "plan.txt": "a plan"} {
+	for name, want := range map[string]string{
+		"log.txt": "invalid access to packet", "relay.bpf.c": "be32(data + 600)", "fastrelay.h": "fr_up",
+		"relay.o": "ELF", "plan.txt": "a plan",
+	} {
 		text, err := os.ReadFile(filepath.Join(parent, "fastrelay-failure", name))
 		if err != nil || !bytes.Contains(text, []byte(want)) {
 			t.Errorf("%s doesn't have %q (%v)", name, want, err)
@@ -123,12 +130,22 @@ func TestNoClang(t *testing.T) {
 	t.Setenv("PATH", dir)
 	for _, c := range []struct{ script, want string }{
 		{"", "no clang was found, and version 14 or newer is needed"},
-		{"echo Debian clang version 11.0.1-2", "no clang here will do: DIR/clang is version 11.0.1; version 14 or newer is needed"},
-		{"echo clang version 15.0.1", "no clang here will do: DIR/clang has no llvm-strip beside it (it comes with llvm-15); version 14 or newer is needed"},
-		{"echo gcc", "no clang here will do: DIR/clang --version says no version of clang; version 14 or newer is needed"},
+		{
+			"echo Debian clang version 11.0.1-2", "no clang here will do: DIR/clang is version 11.0.1; version 14 or " +
+				"newer is needed",
+		},
+		{
+			"echo clang version 15.0.1", "no clang here will do: DIR/clang has no llvm-strip beside it (it comes " +
+				"with llvm-15); version 14 or newer is needed",
+		},
+		{
+			"echo gcc", "no clang here will do: DIR/clang --version says no version of clang; version 14 or newer is " +
+				"needed",
+		},
 	} {
 		if c.script != "" {
-			if err := os.WriteFile(filepath.Join(dir, "clang"), []byte("#!/bin/sh\n"+c.script+"\n"), 0o755); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, "clang"), []byte("#!/bin/sh\n"+c.script+"\n"),
+				0o755); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -138,7 +155,8 @@ func TestNoClang(t *testing.T) {
 			t.Fatalf("the error is %v", err)
 		}
 		d := missing.Diagnostic()
-		if want := strings.ReplaceAll(c.want, "DIR", dir); d.Message != want || d.Code != "FR0903" || !strings.Contains(d.Hint, "clang-19 llvm-19") {
+		if want := strings.ReplaceAll(c.want, "DIR", dir); d.Message != want || d.Code != "FR0903" ||
+			!strings.Contains(d.Hint, "clang-19 llvm-19") {
 			t.Errorf("%s: %s (%s), want %s", d.Code, d.Message, d.Hint, want)
 		}
 	}
@@ -148,7 +166,10 @@ func TestNoClang(t *testing.T) {
 func TestOldClang(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
-	for name, text := range map[string]string{"clang-14": "echo clang version 14.0.6", "clang-19": "echo clang version 13.0.1", "clang": "echo gcc", "llvm-strip-14": ""} {
+	for name, text := range map[string]string{
+		"clang-14": "echo clang version 14.0.6", "clang-19": "echo clang version 13.0.1", "clang": "echo gcc",
+		"llvm-strip-14": "",
+	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -25,6 +25,7 @@ var (
 			"\n"+
 			"Until it is fixed, changing the part of the spec that the message points to may help: fewer\n"+
 			"alternatives in a stack, smaller bounds of variable fields, fewer rules in one program.",
-		"$ uname -r                         # older than the spec's needs: kernel\n5.4.0\n$ fastrelay-gen run spec.cue --attach to_peer=eth0",
+		"$ uname -r                         # older than the spec's needs: kernel\n5.4.0\n$ fastrelay-gen run "+
+			"spec.cue --attach to_peer=eth0",
 		"$ fastrelay-gen doctor             # says what this kernel has")
 )

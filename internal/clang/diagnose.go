@@ -59,7 +59,8 @@ func (u *Unit) near(line int) diag.Pos {
 
 var clangPattern = regexp.MustCompile(`(?m)^([^\s:]+):(\d+):(\d+): (?:fatal )?error: (.*)$`)
 
-// Clang explains clang's refusal of the generated C (an *Error). All that a report needs is written to a new folder in parent.
+// Clang explains clang's refusal of the generated C (an *Error). All that a report needs is written
+// to a new folder in parent.
 func (u *Unit) Clang(err *Error, parent string) *diag.Diagnostic {
 	text, pos := err.Err.Error(), diag.Pos{}
 	if m := clangPattern.FindStringSubmatch(err.Log); m != nil {
@@ -67,13 +68,15 @@ func (u *Unit) Clang(err *Error, parent string) *diag.Diagnostic {
 		line, _ := strconv.Atoi(m[2])
 		pos = u.find(m[1], line)
 	}
-	d := &diag.Diagnostic{Code: codeClang, Pos: pos, Message: fmt.Sprintf("clang %s refuses the generated C: %s", err.Version, text)}
+	d := &diag.Diagnostic{
+		Code: codeClang, Pos: pos, Message: fmt.Sprintf("clang %s refuses the generated C: %s", err.Version, text),
+	}
 	d.Hint = u.keep(parent, err.Log)
 	return d
 }
 
-// Verifier explains the kernel's refusal of an object, where err has an *ebpf.VerifierError in it; else it returns nil. All
-// that a report needs is written to a new folder in parent.
+// Verifier explains the kernel's refusal of an object, where err has an *ebpf.VerifierError in it; else it returns nil.
+// All that a report needs is written to a new folder in parent.
 func (u *Unit) Verifier(err error, parent string) *diag.Diagnostic {
 	var refused *ebpf.VerifierError
 	if !errors.As(err, &refused) {
@@ -83,7 +86,8 @@ func (u *Unit) Verifier(err error, parent string) *diag.Diagnostic {
 	log := strings.Join(refused.Log, "\n")
 	why := reason(refused.Log)
 	d := &diag.Diagnostic{Code: codeVerifier, Pos: u.locate(program, refused.Log)}
-	d.Message = fmt.Sprintf("the kernel's verifier rejects program %q: %s", strings.TrimPrefix(program, abi.ProgramPrefix), why)
+	d.Message = fmt.Sprintf("the kernel's verifier rejects program %q: %s",
+		strings.TrimPrefix(program, abi.ProgramPrefix), why)
 	var hint []string
 	if words := inWords(why); words != "" {
 		hint = append(hint, "in words: "+words)
@@ -104,11 +108,12 @@ func programIn(err error) string {
 
 var (
 	insnPattern = regexp.MustCompile(`^(\d+): (?:\([0-9a-f]{2}\)|R\d)`)
-	noise       = regexp.MustCompile(`^(;|\d+: |from \d+|processed |verification time|stack depth|mark_precise|regs=|R\d+(_w)?=|last_idx|parent |\s*frame\d|caller:|callee:|returning from|to caller|max_states|-- )`)
+	noise       = regexp.MustCompile(
+		`^(;|\d+: |from \d+|processed |verification time|stack depth|mark_precise|regs=|R\d+(_w)?=|last_idx|parent |\s*frame\d|caller:|callee:|returning from|to caller|max_states|-- )`)
 )
 
-// reason finds the sentence that says why the verifier stopped: a line that begins with "Reason:" where the kernel writes one,
-// else the first line behind the last instruction that is not a part of its walk.
+// reason finds the sentence that says why the verifier stopped: a line that begins with "Reason:" where the kernel
+// writes one, else the first line behind the last instruction that is not a part of its walk.
 func reason(log []string) string {
 	why := ""
 	for i := len(log) - 1; i >= 0; i-- {
@@ -129,9 +134,9 @@ func reason(log []string) string {
 	return why
 }
 
-// locate finds the line of the spec that the verifier stopped at: that of the last instruction which it looked at, or, where
-// that is in a helper, of the last one in front of it that has one. Its log names instructions by number; older kernels print no
-// file and line, so the object's own line information decides.
+// locate finds the line of the spec that the verifier stopped at: that of the last instruction which it looked at, or,
+// where that is in a helper, of the last one in front of it that has one. Its log names instructions by number; older
+// kernels print no file and line, so the object's own line information decides.
 func (u *Unit) locate(program string, log []string) diag.Pos {
 	lines := u.lineInfo(program)
 	for i := len(log) - 1; i >= 0; i-- {
@@ -175,15 +180,18 @@ var sentences = []struct {
 	pattern *regexp.Regexp
 	words   func(m []string) string
 }{
-	{regexp.MustCompile(`invalid access to packet, off=(-?\d+) size=(\d+), R\d+\(.*off=(-?\d+),r=(\d+)\)`), func(m []string) string {
-		return fmt.Sprintf("%s bytes at offset %s are read or written, but only %s bytes were checked on this path", m[2], m[1], m[4])
-	}},
+	{regexp.MustCompile(`invalid access to packet, off=(-?\d+) size=(\d+), R\d+\(.*off=(-?\d+),r=(\d+)\)`),
+		func(m []string) string {
+			return fmt.Sprintf("%s bytes at offset %s are read or written, but only %s bytes were checked on this path",
+				m[2], m[1], m[4])
+		}},
 	{regexp.MustCompile(`invalid mem access '(map_value_or_null|map_value_or_null_or_null)'`), func([]string) string {
 		return "a row is used that may not be there"
 	}},
-	{regexp.MustCompile(`program is too large|too many (instructions|states)|sequence of \d+ jumps is too complex`), func([]string) string {
-		return "the program has more ways through it than the verifier follows"
-	}},
+	{regexp.MustCompile(`program is too large|too many (instructions|states)|sequence of \d+ jumps is too complex`),
+		func([]string) string {
+			return "the program has more ways through it than the verifier follows"
+		}},
 	{regexp.MustCompile(`misaligned stack access`), func([]string) string {
 		return "a value on the stack is not at a multiple of its size"
 	}},
@@ -193,9 +201,10 @@ var sentences = []struct {
 	{regexp.MustCompile(`unbounded (min value|memory access)|math between pkt pointer`), func([]string) string {
 		return "an offset into the packet varies, and the verifier doesn't know by how much"
 	}},
-	{regexp.MustCompile(`(?:unknown|invalid) func (\S+)|program of this type cannot use helper (\S+)`), func(m []string) string {
-		return "this kernel has no helper " + m[1] + m[2]
-	}},
+	{regexp.MustCompile(`(?:unknown|invalid) func (\S+)|program of this type cannot use helper (\S+)`),
+		func(m []string) string {
+			return "this kernel has no helper " + m[1] + m[2]
+		}},
 	{regexp.MustCompile(`combined stack size`), func([]string) string {
 		return "the program needs more than the 512 bytes of stack that there are"
 	}},
@@ -219,7 +228,8 @@ func (u *Unit) keep(parent, log string) string {
 	dir, err := newFolder(parent)
 	if err == nil {
 		for name, text := range map[string][]byte{
-			"log.txt": []byte(log), sourceName: []byte(u.Source), headerName: []byte(u.Header), objectName: u.Object, "plan.txt": []byte(u.Plan),
+			"log.txt": []byte(log), sourceName: []byte(u.Source), headerName: []byte(u.Header), objectName: u.Object,
+			"plan.txt": []byte(u.Plan),
 		} {
 			if len(text) > 0 && err == nil {
 				err = os.WriteFile(filepath.Join(dir, name), text, 0o644)

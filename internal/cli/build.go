@@ -162,7 +162,9 @@ func verified(r *build.Result) (map[string]*build.Verified, error) {
 
 // parts says what a relay consists of; groups and events only where there are any.
 func parts(p *ir.Plan) string {
-	out := []string{plural(len(p.Programs), "program"), plural(len(p.Tables), "table"), plural(len(p.Sessions), "session")}
+	out := []string{
+		plural(len(p.Programs), "program"), plural(len(p.Tables), "table"), plural(len(p.Sessions), "session"),
+	}
 	if n := len(p.Groups); n > 0 {
 		out = append(out, plural(n, "group"))
 	}
@@ -201,7 +203,8 @@ func (a *app) summary(s *summary) {
 		fmt.Fprintf(a.out, "removed %s, of an earlier build\n", filepath.Join(s.Dir, name))
 	}
 	for _, name := range s.Kept {
-		fmt.Fprintf(a.out, "kept %s: it is of an earlier build, and has been changed since\n", filepath.Join(s.Dir, name))
+		fmt.Fprintf(a.out, "kept %s: it is of an earlier build, and has been changed since\n",
+			filepath.Join(s.Dir, name))
 	}
 	if s.Current {
 		fmt.Fprintf(a.out, "%s is up to date   %.1f s\n", s.Dir, s.Seconds)
@@ -235,7 +238,8 @@ func (a *app) check(r *build.Result, opt buildOptions) error {
 		return nil
 	case opt.format == "json":
 	case d.OnlyClang:
-		fmt.Fprintf(a.err, "%s: only the clang version differs: the object was made by %s, this machine has %s\n", r.Dir,
+		fmt.Fprintf(a.err, "%s: only the clang version differs: the object was made by %s, this machine has %s\n",
+			r.Dir,
 			d.Compilers[0], d.Compilers[1])
 	default:
 		for _, group := range []struct {

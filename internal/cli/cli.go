@@ -159,7 +159,8 @@ func exactly(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) < len(names):
-			return usage("%s is missing", names[len(args)]).hint("usage: %s", cmd.UseLine()).see(cmd.CommandPath() + " --help")
+			return usage("%s is missing", names[len(args)]).hint("usage: %s", cmd.UseLine()).
+				see(cmd.CommandPath() + " --help")
 		case len(args) > len(names):
 			return usage("extra argument %q", args[len(names)]).hint("usage: %s", cmd.UseLine()).
 				see(cmd.CommandPath() + " --help")

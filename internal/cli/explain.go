@@ -146,7 +146,8 @@ func (a *app) explainSpec(ctx context.Context, file string) error {
 	}
 	fmt.Fprintf(a.out, "\nmore: fastrelay-gen explain %s --header %s\n", file, example)
 	if len(r.Spec.Programs) > 0 {
-		fmt.Fprintf(a.out, "      fastrelay-gen explain %s --program %s --rule 1\n", file, r.Spec.Programs[0].Name.Value)
+		fmt.Fprintf(a.out, "      fastrelay-gen explain %s --program %s --rule 1\n", file,
+			r.Spec.Programs[0].Name.Value)
 	}
 	return nil
 }

@@ -29,7 +29,8 @@ type lines struct{ first, last int }
 
 func (l lines) has(line int) bool { return l.first <= line && line <= l.last }
 
-// explainProgram shows what became of a program, or of one of its rules: the spec's text, the plan, the C, the instructions.
+// explainProgram shows what became of a program, or of one of its rules: the spec's text, the
+// plan, the C, the instructions.
 func (a *app) explainProgram(ctx context.Context, file string, opt explainOptions) error {
 	r, err := a.compile(ctx, file, build.Options{})
 	if err != nil {
@@ -104,14 +105,17 @@ func findRule(p *spec.Program, path string) (diag.Pos, error) {
 			return rule.Pos, err
 		}
 	}
-	return diag.Pos{}, &diag.Diagnostic{Code: codeUnknown, Message: fmt.Sprintf("rule %s of program %q has no fan_out", outer, p.Name.Value)}
+	return diag.Pos{}, &diag.Diagnostic{
+		Code: codeUnknown, Message: fmt.Sprintf("rule %s of program %q has no fan_out", outer, p.Name.Value),
+	}
 }
 
 // nthRule returns the rule of a number, as written; an empty one with an error.
 func nthRule(where string, rules []*spec.Rule, number string) (*spec.Rule, error) {
 	n, err := strconv.Atoi(number)
 	if err != nil {
-		return &spec.Rule{}, usage("%q isn't the number of a rule", number).hint("for example --rule 2, or --rule 2.1 for the first one of its fan_out")
+		return &spec.Rule{}, usage("%q isn't the number of a rule", number).
+			hint("for example --rule 2, or --rule 2.1 for the first one of its fan_out")
 	}
 	if n < 1 || n > len(rules) {
 		return &spec.Rule{}, &diag.Diagnostic{Code: codeUnknown, Message: fmt.Sprintf("%s has no rule %d", where, n),
@@ -137,7 +141,8 @@ func extent(text []byte, pos diag.Pos) lines {
 		return out
 	}
 	ast.Walk(f, func(n ast.Node) bool {
-		if _, whole := n.(*ast.File); !whole && n.Pos().IsValid() && n.Pos().Line() == pos.Line && n.Pos().Column() == pos.Column {
+		if _, whole := n.(*ast.File); !whole && n.Pos().IsValid() && n.Pos().Line() == pos.Line &&
+			n.Pos().Column() == pos.Column {
 			out.last = max(out.last, n.End().Line())
 		}
 		return true
@@ -163,8 +168,8 @@ func within(body []ir.Stmt, file string, l lines) []ir.Stmt {
 // functionHead matches the first line of a function.
 var functionHead = regexp.MustCompile(`^\w.*\(.*[,)]$`)
 
-// sourceOf returns the C that comes from the lines of the spec, with the head of each function that has some of it. Gaps are shown as
-// one line. places has the position in the spec of each line of the C.
+// sourceOf returns the C that comes from the lines of the spec, with the head of each function that has some of it.
+// Gaps are shown as one line. places has the position in the spec of each line of the C.
 func sourceOf(c string, places []diag.Pos, file string, l lines) string {
 	var b strings.Builder
 	gap, open, head := false, false, ""
@@ -211,7 +216,8 @@ func (a *app) instructions(r *build.Result, program string, l lines, part bool) 
 			if part {
 				inside = filepath.Base(source.FileName()) == file && l.has(int(source.LineNumber()))
 			}
-			if place := fmt.Sprintf("; %s:%d\n", filepath.Base(source.FileName()), source.LineNumber()); inside && place != last {
+			if place := fmt.Sprintf("; %s:%d\n", filepath.Base(source.FileName()), source.LineNumber()); inside &&
+				place != last {
 				fmt.Fprint(a.out, place)
 				last = place
 			}

@@ -355,7 +355,8 @@ func counters(relay *runtime.Relay) (string, error) {
 					lines = append(lines, fmt.Sprintf("%s %s: %s %v\n", d.Name, join(row.Key), m.name, row.Value[i]))
 				} else if r := refusalOf(m.name, row.Value[i]); r != nil {
 					text := r.text(relay.Desc().Levels)
-					lines = append(lines, fmt.Sprintf("%s %s: %s %v%s\n", d.Name, join(row.Key), m.name, row.Value[i], text))
+					lines = append(lines, fmt.Sprintf("%s %s: %s %v%s\n", d.Name, join(row.Key), m.name,
+						row.Value[i], text))
 				}
 			}
 		}

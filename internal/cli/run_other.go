@@ -21,6 +21,7 @@ func kernelTests() error { return needsLinux("test --kernel") }
 func needsLinux(command string) error {
 	return &diag.Diagnostic{
 		Code: codeRun, Message: command + " needs Linux: relays run in its kernel, and this is " + runtime.GOOS,
-		Hint: "build, vet, test (in the model), explain and dump work here; copy the generated package to a Linux machine",
+		Hint: "build, vet, test (in the model), explain and dump work here; copy the generated package to a Linux " +
+			"machine",
 	}
 }

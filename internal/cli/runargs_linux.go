@@ -174,7 +174,8 @@ func (in *runInput) row(desc *abi.Desc, text string) error {
 	for _, t := range desc.Tables {
 		if t.Session != "" {
 			if t.Name == table {
-				return usage("the rows of %q belong to the session %q", table, t.Session).hint("open one with --session")
+				return usage("the rows of %q belong to the session %q", table, t.Session).
+					hint("open one with --session")
 			}
 			continue
 		}

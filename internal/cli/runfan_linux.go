@@ -165,8 +165,9 @@ func receiverTallies(receivers []*receiver, levels int) ([]tally, error) {
 		for _, r := range v.refusals {
 			label += r.text(levels)
 		}
-		out = append(out, tally{program: v.name, kind: kindReceiver, reason: kindReceiver, doc: label, packets: u.Packets,
-			bytes: u.Bytes})
+		out = append(out, tally{program: v.name, kind: kindReceiver, reason: kindReceiver, doc: label,
+			packets: u.Packets,
+			bytes:   u.Bytes})
 	}
 	return out, nil
 }

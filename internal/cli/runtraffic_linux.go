@@ -44,10 +44,12 @@ type trafficTest struct {
 func checkTrafficFlags(opt runOptions) error {
 	switch {
 	case !opt.traffic && opt.rate != defaultRate:
-		return usage("--rate is for --traffic").hint("--traffic sends packets; without it, packets come from the interfaces")
+		return usage("--rate is for --traffic").
+			hint("--traffic sends packets; without it, packets come from the interfaces")
 	case !opt.traffic && len(opt.attach) == 0:
 		return usage("no program is attached to an interface").hint("--attach PROGRAM=INTERFACE").
-			hint("or --traffic, for a network of its own and the packets of the spec's tests").see("fastrelay-gen run --help")
+			hint("or --traffic, for a network of its own and the packets of the spec's tests").
+			see("fastrelay-gen run --help")
 	case opt.traffic && len(opt.attach) > 0:
 		return usage("--traffic makes a network of its own, and --attach names an interface of this machine").
 			hint("give one of the two")
@@ -277,7 +279,9 @@ func zeroText(t ir.Type) string {
 func (t *traffic) programs() []*ir.Program {
 	var all []*ir.Program
 	for _, p := range t.plan.Programs {
-		if slices.ContainsFunc(t.tests, func(test *trafficTest) bool { return test.leftOut == "" && test.Program == p }) {
+		if slices.ContainsFunc(t.tests, func(test *trafficTest) bool {
+			return test.leftOut == "" && test.Program == p
+		}) {
 			all = append(all, p)
 		}
 	}

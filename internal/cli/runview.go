@@ -166,7 +166,8 @@ func (v *view) redraw(w io.Writer, text string, height int) error {
 	lines := strings.SplitAfter(strings.TrimSuffix(text, "\n"), "\n")
 	if height > 2 && len(lines) > height-2 {
 		shown := height - 3
-		lines = append(lines[:shown:shown], fmt.Sprintf("… %s more; a higher terminal, --format json and the end of the run show all",
+		lines = append(lines[:shown:shown], fmt.Sprintf("… %s more; a higher terminal, --format json and the end of "+
+			"the run show all",
 			plural(len(lines)-shown, "line")))
 	}
 	var b strings.Builder

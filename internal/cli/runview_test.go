@@ -32,7 +32,8 @@ to_client            0        0.0              0  no packet yet
 	if diff := cmp.Diff(want, table(rates)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
-	want = "to_peer: 118,206 packets/s 118.2 Mbit/s, 1,236,408 sent, 31 up no_by_channel; to_client: 0 packets/s 0.0 Mbit/s, no packet yet\n"
+	want = "to_peer: 118,206 packets/s 118.2 Mbit/s, 1,236,408 sent, 31 up no_by_channel; to_client: 0 packets/s 0.0 " +
+		"Mbit/s, no packet yet\n"
 	if diff := cmp.Diff(want, line(rates)); diff != "" {
 		t.Errorf("line (-want +got):\n%s", diff)
 	}
@@ -68,11 +69,15 @@ to_client            0        0.0              0  not attached to eth0: the inte
 func TestTableOfCopies(t *testing.T) {
 	at := func(seconds uint64) []tally {
 		return []tally{
-			{program: "spread", kind: "pass", reason: "pass", doc: "passed to the stack, as the spec says", packets: 1_000 * seconds, bytes: 125_000 * seconds},
-			{program: "spread", kind: "copy", reason: "copy", doc: "a copy was sent", packets: 1_900 * seconds, bytes: 237_500 * seconds},
-			{program: "spread", kind: "declined", reason: "refused_credit", doc: "no credit left", packets: 100 * seconds, bytes: 12_500 * seconds},
+			{program: "spread", kind: "pass", reason: "pass", doc: "passed to the stack, as the spec says",
+				packets: 1_000 * seconds, bytes: 125_000 * seconds},
+			{program: "spread", kind: "copy", reason: "copy", doc: "a copy was sent", packets: 1_900 * seconds,
+				bytes: 237_500 * seconds},
+			{program: "spread", kind: "declined", reason: "refused_credit", doc: "no credit left",
+				packets: 100 * seconds, bytes: 12_500 * seconds},
 			{program: "spread", kind: "declined", reason: "no_neighbour"},
-			{program: "listeners 1", kind: kindReceiver, packets: 1_900 * seconds, bytes: 237_500 * seconds, doc: "copies to 203.0.113.2:6000"},
+			{program: "listeners 1", kind: kindReceiver, packets: 1_900 * seconds, bytes: 237_500 * seconds,
+				doc: "copies to 203.0.113.2:6000"},
 			{program: "listeners 2", kind: kindReceiver, doc: "copies to 203.0.113.3:6000"},
 			{program: "events", kind: kindLost, reason: "sent", doc: "lost: sent", packets: 50 * seconds},
 			{program: "events", kind: kindLost, reason: "joined", doc: "lost: joined"},
@@ -93,7 +98,8 @@ events                50        0.0            100  lost: sent
 	if diff := cmp.Diff(want, table(rates)); diff != "" {
 		t.Errorf("table (-want +got):\n%s", diff)
 	}
-	want = "spread: 1,000 packets/s 1.0 Mbit/s, 1,900 copies/s, 2,000 pass, 3,800 copy, 200 declined refused_credit; events: 100 lost sent\n"
+	want = "spread: 1,000 packets/s 1.0 Mbit/s, 1,900 copies/s, 2,000 pass, 3,800 copy, 200 declined refused_credit; " +
+		"events: 100 lost sent\n"
 	if diff := cmp.Diff(want, line(rates)); diff != "" {
 		t.Errorf("line (-want +got):\n%s", diff)
 	}
@@ -131,7 +137,8 @@ func TestRedraw(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if want := "1\n2\n3\n\x1b[3A\x1b[Ja\nb\nc\n… 2 lines more; a higher terminal, --format json and the end of the run show all\n"; out.String() != want {
+	if want := "1\n2\n3\n\x1b[3A\x1b[Ja\nb\nc\n… 2 lines more; a higher terminal, --format json and the end of the " +
+		"run show all\n"; out.String() != want {
 		t.Errorf("%q, not %q", out.String(), want)
 	}
 	var forty []tally
@@ -143,7 +150,8 @@ func TestRedraw(t *testing.T) {
 	if err := v.redraw(&out, table(v.look(time.Unix(0, 0), forty)), 24); err != nil {
 		t.Fatal(err)
 	}
-	if got := out.String(); strings.Count(got, "\n") != 22 || !strings.Contains(got, "listeners 20") || !strings.HasSuffix(got, "show all\n") || !strings.Contains(got, "… 20 lines more") {
+	if got := out.String(); strings.Count(got, "\n") != 22 || !strings.Contains(got, "listeners 20") ||
+		!strings.HasSuffix(got, "show all\n") || !strings.Contains(got, "… 20 lines more") {
 		t.Errorf("40 receivers on 24 lines:\n%s", got)
 	}
 }

@@ -129,7 +129,8 @@ func (a *app) testFile(ctx context.Context, file string, pattern *regexp.Regexp,
 	}
 	for _, run := range runs {
 		for _, o := range run.outcomes {
-			*results = append(*results, testResult{file, o.Name, o.Program, o.Pos.Line, run.in, statusWords[o.Status], o.Why,
+			*results = append(*results, testResult{file, o.Name, o.Program, o.Pos.Line, run.in, statusWords[o.Status],
+				o.Why,
 				o.Differences})
 		}
 	}
@@ -183,8 +184,9 @@ func (a *app) outcomes(file string, s *spec.Spec, runs []testRun, opt testOption
 	if failed {
 		word = "FAIL"
 	}
-	line := fmt.Sprintf("%s %s  %s in %s", word, filepath.ToSlash(file), plural(len(s.Tests), "test"), strings.Join(places,
-		" and "))
+	line := fmt.Sprintf("%s %s  %s in %s", word, filepath.ToSlash(file), plural(len(s.Tests), "test"),
+		strings.Join(places,
+			" and "))
 	if len(hidden) > 0 {
 		line += "; " + strings.Join(hidden, ", ")
 		if !opt.verbose {

@@ -68,7 +68,8 @@ func (a *app) version(ctx context.Context, format string) error {
 	if format == "json" {
 		return a.json(v)
 	}
-	fmt.Fprintf(a.out, "fastrelay-gen  %s (language %d, runtime contract %d, %s)\nclang          %s\nkernel         %s\n",
+	fmt.Fprintf(a.out, "fastrelay-gen  %s (language %d, runtime contract %d, %s)\nclang          %s\n"+
+		"kernel         %s\n",
 		v.Module, v.Language, v.Runtime, v.Go, v.Clang, v.Kernel)
 	return nil
 }

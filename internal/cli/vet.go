@@ -63,8 +63,9 @@ Exit status: 0 without mistakes, even with warnings; 1 with mistakes or, with --
 					if n := len(list.All()); n > 0 {
 						warnings = ", " + plural(n, "warning")
 					}
-					fine = append(fine, fmt.Sprintf("%s: no mistakes%s (%s, %s)", file, warnings, parts(p), plural(len(s.Tests),
-						"test")))
+					fine = append(fine, fmt.Sprintf("%s: no mistakes%s (%s, %s)", file, warnings, parts(p),
+						plural(len(s.Tests),
+							"test")))
 				}
 				mistakes.Append(list)
 			}

@@ -231,8 +231,9 @@ func (l *List) MarshalJSON() ([]byte, error) {
 	at := func(p Pos) jsonPlace { return jsonPlace{p.File, p.Line, p.Column, p.Len} }
 	out := []jsonDiagnostic{}
 	for _, d := range l.All() {
-		j := jsonDiagnostic{Severity: d.Severity(), Code: d.Code, Message: d.Message, jsonPlace: at(d.Pos), Label: d.Label,
-			Hint: d.Hint}
+		j := jsonDiagnostic{Severity: d.Severity(), Code: d.Code, Message: d.Message, jsonPlace: at(d.Pos),
+			Label: d.Label,
+			Hint:  d.Hint}
 		for _, r := range d.Related {
 			j.Related = append(j.Related, jsonRelated{at(r.Pos), r.Text})
 		}

@@ -28,7 +28,8 @@ func cases() map[string]*List {
 	return map[string]*List{
 		"one": one(func(l *List) {
 			l.Add(testCode, at(5, 51, 19), "no field %q in header %q", "chanel", "channel_data").
-				WithLabel("did you mean %q?", "channel_data.number").WithRelated(at(2, 10, 12), "the header is declared here")
+				WithLabel("did you mean %q?", "channel_data.number").
+				WithRelated(at(2, 10, 12), "the header is declared here")
 		}),
 		"sorted": one(func(l *List) {
 			l.Add(testCode, at(5, 51, 19), "second").WithHint("do this\nor that")

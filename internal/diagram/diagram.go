@@ -249,7 +249,8 @@ func describe(f *spec.Field) string {
 		parts = append(parts, counts(c))
 	}
 	if c := f.Checksum; c != nil {
-		parts = append(parts, "internet checksum over "+covers[c.Covers]+pick(len(c.Pseudo) > 0, " and a pseudo-header", ""))
+		parts = append(parts, "internet checksum over "+covers[c.Covers]+pick(len(c.Pseudo) > 0, " and a pseudo-header",
+			""))
 	}
 	for _, e := range f.Elements {
 		parts = append(parts, elements(e))

@@ -41,7 +41,9 @@ length: length of what follows in bytes; up to 3 bytes may follow
 }
 
 func TestFieldOverRows(t *testing.T) {
-	check(t, &spec.Header{Fields: []*spec.Field{bits("kind", 16), {Name: name("source"), Kind: spec.FieldBytes, Bytes: 6}}}, `
+	check(t, &spec.Header{
+		Fields: []*spec.Field{bits("kind", 16), {Name: name("source"), Kind: spec.FieldBytes, Bytes: 6}},
+	}, `
 +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+
 |             kind              |                               |
 +-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+-+                               +
@@ -54,7 +56,10 @@ func TestSmallAndVariableFields(t *testing.T) {
 	check(t, &spec.Header{Closed: true, Fields: []*spec.Field{
 		bits("form", 1), bits("size", 7),
 		{Name: name("id"), Kind: spec.FieldVarint},
-		{Name: name("key"), Kind: spec.FieldSized, Max: 20, Size: &spec.Expr{Op: spec.OpName, Path: []spec.Name{name("size")}}},
+		{
+			Name: name("key"), Kind: spec.FieldSized, Max: 20,
+			Size: &spec.Expr{Op: spec.OpName, Path: []spec.Name{name("size")}},
+		},
 	}}, `
 +-+-+-+-+-+-+-+-+
 |F|    size     |

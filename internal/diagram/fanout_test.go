@@ -44,7 +44,9 @@ programs: forward: {
 `
 
 func TestFanOut(t *testing.T) {
-	for then, end := range map[string]string{`"pass"`: "  V  goes on as it came\n", `{drop: "consumed"}`: "  V  dropped (consumed)\n"} {
+	for then, end := range map[string]string{
+		`"pass"`: "  V  goes on as it came\n", `{drop: "consumed"}`: "  V  dropped (consumed)\n",
+	} {
 		s, diags := spec.Load("spec.cue", []byte(strings.Replace(relay, "%s", then, 1)))
 		if err := diags.Err(); err != nil {
 			t.Fatal(err)
@@ -74,7 +76,8 @@ func TestFanOut(t *testing.T) {
 			t.Errorf("the picture differs (-want +got):\n%s", diff)
 		}
 		_, notes, _ := strings.Cut(Header(s.Headers[0]), "list: ")
-		elements := "elements of an identifier of 4 bits, a length of 4 plus 1 and as many bytes, 0 for padding, 15 at the end, when level < 3; " +
+		elements := "elements of an identifier of 4 bits, a length of 4 plus 1 and as many bytes, 0 for padding, 15 " +
+			"at the end, when level < 3; " +
 			"elements of an identifier of 8 bits, a length of 8 and as many bytes, 0 for padding\n"
 		if notes != elements {
 			t.Errorf("the header's notes: %q, want %q", notes, elements)

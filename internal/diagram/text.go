@@ -10,7 +10,8 @@ import (
 var exprOps = map[spec.ExprOp]string{
 	spec.OpMul: "*", spec.OpDiv: "/", spec.OpRem: "%", spec.OpShl: "<<", spec.OpShr: ">>", spec.OpAnd: "&",
 	spec.OpAndNot: "&^", spec.OpAdd: "+", spec.OpSub: "-", spec.OpOr: "|", spec.OpXor: "^", spec.OpEq: "==",
-	spec.OpNe: "!=", spec.OpLt: "<", spec.OpLe: "<=", spec.OpGt: ">", spec.OpGe: ">=", spec.OpLand: "&&", spec.OpLor: "||",
+	spec.OpNe: "!=", spec.OpLt: "<", spec.OpLe: "<=", spec.OpGt: ">", spec.OpGe: ">=", spec.OpLand: "&&",
+	spec.OpLor: "||",
 }
 
 var unaryOps = map[spec.ExprOp]string{spec.OpNot: "!", spec.OpInv: "^", spec.OpNeg: "-"}

@@ -1,5 +1,5 @@
-// Package disasm writes BPF instructions the way the kernel's verifier does, so that a listing and a verifier's log read alike:
-// `r1 = *(u32 *)(r6 + 176)`, `if r7 <= r1 goto 918`.
+// Package disasm writes BPF instructions the way the kernel's verifier does, so that a listing and a verifier's log
+// read alike: `r1 = *(u32 *)(r6 + 176)`, `if r7 <= r1 goto 918`.
 package disasm
 
 import (
@@ -47,14 +47,16 @@ func text(ins asm.Instruction, next int) string {
 		if op.Mode() == asm.MemSXMode {
 			sign = "s"
 		}
-		return fmt.Sprintf("%s = %s", register(ins.Dst, op.Size() != asm.DWord), memory(sign, op.Size(), ins.Src, ins.Offset))
+		return fmt.Sprintf("%s = %s", register(ins.Dst, op.Size() != asm.DWord),
+			memory(sign, op.Size(), ins.Src, ins.Offset))
 	case asm.StClass:
 		return fmt.Sprintf("%s = %d", memory("u", op.Size(), ins.Dst, ins.Offset), ins.Constant)
 	case asm.StXClass:
 		if op.Mode() == asm.AtomicMode {
 			return atomic(ins)
 		}
-		return fmt.Sprintf("%s = %s", memory("u", op.Size(), ins.Dst, ins.Offset), register(ins.Src, op.Size() != asm.DWord))
+		return fmt.Sprintf("%s = %s", memory("u", op.Size(), ins.Dst, ins.Offset),
+			register(ins.Src, op.Size() != asm.DWord))
 	}
 	return fmt.Sprintf("%v", ins)
 }
@@ -81,7 +83,8 @@ func signed(n int64) string {
 }
 
 var aluOps = map[asm.ALUOp]string{
-	asm.Add: "+=", asm.Sub: "-=", asm.Mul: "*=", asm.Div: "/=", asm.SDiv: "s/=", asm.Or: "|=", asm.And: "&=", asm.LSh: "<<=",
+	asm.Add: "+=", asm.Sub: "-=", asm.Mul: "*=", asm.Div: "/=", asm.SDiv: "s/=", asm.Or: "|=", asm.And: "&=",
+	asm.LSh: "<<=",
 	asm.RSh: ">>=", asm.Mod: "%=", asm.SMod: "s%=", asm.Xor: "^=", asm.Mov: "=", asm.ArSh: "s>>=",
 	asm.MovSX8: "= (s8)", asm.MovSX16: "= (s16)", asm.MovSX32: "= (s32)",
 }
@@ -132,7 +135,8 @@ func jump(ins asm.Instruction, next int) string {
 		}
 		return fmt.Sprintf("goto %d", next+int(ins.Offset))
 	}
-	return fmt.Sprintf("if %s %s %s goto %d", register(ins.Dst, half), jumpOps[op.JumpOp()], operand(ins, half), next+int(ins.Offset))
+	return fmt.Sprintf("if %s %s %s goto %d", register(ins.Dst, half), jumpOps[op.JumpOp()], operand(ins, half),
+		next+int(ins.Offset))
 }
 
 // helper is the name that C knows a helper by: FnMapLookupElem is bpf_map_lookup_elem.
@@ -153,7 +157,8 @@ var atomicOps = map[asm.AtomicOp]string{
 }
 
 var fetchOps = map[asm.AtomicOp]string{
-	asm.FetchAdd: "fetch_add", asm.FetchAnd: "fetch_and", asm.FetchOr: "fetch_or", asm.FetchXor: "fetch_xor", asm.Xchg: "xchg",
+	asm.FetchAdd: "fetch_add", asm.FetchAnd: "fetch_and", asm.FetchOr: "fetch_or", asm.FetchXor: "fetch_xor",
+	asm.Xchg: "xchg",
 }
 
 func atomic(ins asm.Instruction) string {

@@ -174,7 +174,8 @@ func whole(a netip.Addr) *net.IPNet {
 
 // noIPv6 reports whether an error says that the kernel has no IPv6.
 func noIPv6(a netip.Addr, err error) bool {
-	return a.Is6() && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
+	return a.Is6() && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) ||
+		errors.Is(err, unix.EACCES))
 }
 
 // Do runs f on a thread that is in the relay's namespace.

@@ -1,5 +1,5 @@
-// Package literal parses values as people write them in specs, in tests of specs and on the command line: one place, so that what
-// is an address in one of them is one in all.
+// Package literal parses values as people write them in specs, in tests of specs and on the command line: one place, so
+// that what is an address in one of them is one in all.
 package literal
 
 import (

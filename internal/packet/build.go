@@ -123,7 +123,8 @@ func (hs *Headers) fillSums(f *Frame, opt Options, keep func(span int, field *sp
 func (hs *Headers) partial(frame []byte, spans []*Span) (int, *Place) {
 	for i, sp := range slices.Backward(spans) {
 		for _, p := range sp.Places {
-			if c := p.Field.Checksum; c != nil && c.Offloaded && p.There && !((&scope{hs, frame, spans[:i+1]}).mayBeAbsent(c) && p.Get(frame).Int == 0) {
+			if c := p.Field.Checksum; c != nil && c.Offloaded && p.There &&
+				!((&scope{hs, frame, spans[:i+1]}).mayBeAbsent(c) && p.Get(frame).Int == 0) {
 				return i, &p
 			}
 		}
@@ -317,11 +318,13 @@ func (b *builder) lengths() error {
 			n := map[string]int{"header": sp.End - sp.Start, "payload": inner - sp.End, "all": inner - sp.Start}[k.What]
 			unit := max(k.Unit, 1)
 			if n%unit != 0 {
-				return fmt.Errorf("%s.%s: %d bytes are no multiple of its unit, %d", sp.Name(), p.Field.Name.Value, n, unit)
+				return fmt.Errorf("%s.%s: %d bytes are no multiple of its unit, %d", sp.Name(), p.Field.Name.Value,
+					n, unit)
 			}
 			v := int64(n/unit) + k.Bias
 			if v < 0 || p.Bits < 63 && v>>p.Bits != 0 {
-				return fmt.Errorf("%s.%s: a length of %d doesn't fit into its %d bits", sp.Name(), p.Field.Name.Value, v, p.Bits)
+				return fmt.Errorf("%s.%s: a length of %d doesn't fit into its %d bits", sp.Name(), p.Field.Name.Value,
+					v, p.Bits)
 			}
 			p.Put(b.data, Uint(uint64(v)))
 		}

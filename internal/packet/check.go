@@ -106,7 +106,9 @@ func (hs *Headers) Diff(got, want []byte, headers []*spec.Header) []Problem {
 				named[i] = true
 			}
 			if g, w := p.Get(got), p.Get(want); !g.equal(w) {
-				problems = append(problems, Problem{sp.Name() + "." + p.Field.Name.Value, "got " + g.text(p.Field) + ", want " + w.text(p.Field)})
+				problems = append(problems, Problem{
+					sp.Name() + "." + p.Field.Name.Value, "got " + g.text(p.Field) + ", want " + w.text(p.Field),
+				})
 			}
 		}
 	}
@@ -117,7 +119,9 @@ func (hs *Headers) Diff(got, want []byte, headers []*spec.Header) []Problem {
 			end++
 		}
 		if end > i {
-			problems = append(problems, Problem{fmt.Sprintf("byte %d", i), "got " + quote(got[i:end]) + ", want " + quote(want[i:end])})
+			problems = append(problems, Problem{
+				fmt.Sprintf("byte %d", i), "got " + quote(got[i:end]) + ", want " + quote(want[i:end]),
+			})
 			i = end
 		}
 	}

@@ -55,11 +55,15 @@ func protocols() *spec.Spec {
 	ttl.Role = name("hop_limit")
 	ipSum := uintField("checksum", 16)
 	ipSum.Checksum = &spec.Checksum{Covers: "header"}
-	options := &spec.Field{Name: name("options"), Kind: spec.FieldSized, Max: 40, Size: &spec.Expr{Op: spec.OpMul, Args: []*spec.Expr{
-		{Op: spec.OpSub, Args: []*spec.Expr{names("ihl"), integer(5)}}, integer(4),
-	}}}
+	options := &spec.Field{Name: name("options"), Kind: spec.FieldSized, Max: 40, Size: &spec.Expr{Op: spec.OpMul,
+		Args: []*spec.Expr{
+			{Op: spec.OpSub, Args: []*spec.Expr{names("ihl"), integer(5)}}, integer(4),
+		}}}
 	udpSum := uintField("checksum", 16)
-	udpSum.Checksum = &spec.Checksum{Covers: "all", Pseudo: []*spec.Expr{names("ip.src"), names("ip.dst"), integer(17), names("length")}, Absent: []spec.Name{name("ipv4")}, Optional: true, Offloaded: true}
+	udpSum.Checksum = &spec.Checksum{
+		Covers: "all", Pseudo: []*spec.Expr{names("ip.src"), names("ip.dst"), integer(17), names("length")},
+		Absent: []spec.Name{name("ipv4")}, Optional: true, Offloaded: true,
+	}
 	pnSize := uintField("pn_size", 2)
 	number := uintField("number", 16)
 	number.Is = &spec.Constraint{Op: spec.IsAnd, Args: []*spec.Constraint{
@@ -70,22 +74,35 @@ func protocols() *spec.Spec {
 	return &spec.Spec{
 		Alternatives: []*spec.Alternatives{{Name: name("ip"), Headers: []spec.Name{name("ipv4"), name("ipv6")}}},
 		Headers: []*spec.Header{
-			{Name: name("eth"), Fields: []*spec.Field{mac("dst", "link_destination"), mac("src", "link_source"), uintField("type", 16)}},
+			{
+				Name: name("eth"), Fields: []*spec.Field{
+					mac("dst", "link_destination"), mac("src", "link_source"), uintField("type", 16),
+				},
+			},
 			{Name: name("ipv4"), After: after("eth", "type", 0x800), Fields: []*spec.Field{
 				version, counts(uintField("ihl", 4), "header", 4, 0), uintField("dscp", 6), uintField("ecn", 2),
-				counts(uintField("length", 16), "all", 1, -1), uintField("id", 16), uintField("flags", 3), uintField("offset", 13),
+				counts(uintField("length", 16), "all", 1, -1), uintField("id", 16), uintField("flags", 3),
+				uintField("offset", 13),
 				ttl, uintField("protocol", 8), ipSum, ip("src"), ip("dst"), options,
 			}, Parts: []*spec.Part{{Name: name("hop_limit"), Alias: names("ttl")}}},
 			{Name: name("udp"), After: after("ipv4", "protocol", 17), Fields: []*spec.Field{
-				uintField("src_port", 16), uintField("dst_port", 16), counts(uintField("length", 16), "all", 1, 0), udpSum,
+				uintField("src_port", 16), uintField("dst_port", 16), counts(uintField("length", 16), "all", 1, 0),
+				udpSum,
 			}, Parts: []*spec.Part{
 				{Name: name("src"), Addr: names("ip.src"), Port: names("src_port")},
 				{Name: name("dst"), Addr: names("ip.dst"), Port: names("dst_port")},
 			}},
-			{Name: name("channel_data"), Fields: []*spec.Field{number, counts(uintField("length", 16), "payload", 1, 3)}},
+			{
+				Name: name("channel_data"), Fields: []*spec.Field{
+					number, counts(uintField("length", 16), "payload", 1, 3),
+				},
+			},
 			{Name: name("odd"), Trailer: 4, Fields: []*spec.Field{
 				uintField("a", 3), uintField("has_extra", 1), uintField("b", 2), pnSize,
-				{Name: name("pn"), Kind: spec.FieldSized, Max: 4, Size: &spec.Expr{Op: spec.OpAdd, Args: []*spec.Expr{names("pn_size"), integer(1)}}},
+				{
+					Name: name("pn"), Kind: spec.FieldSized, Max: 4,
+					Size: &spec.Expr{Op: spec.OpAdd, Args: []*spec.Expr{names("pn_size"), integer(1)}},
+				},
 				little,
 				{Name: name("id"), Kind: spec.FieldVarint},
 				{Name: name("extra"), Bits: 16, When: names("has_extra")},
@@ -129,15 +146,23 @@ func build(t *testing.T, ls ...*spec.Layer) []byte {
 func TestBuildAgainstGopacket(t *testing.T) {
 	for n := range 40 {
 		payload := bytes.Repeat([]byte{0xa5}, n)
-		got := build(t, layer("eth"), layer("ipv4", "src", "198.51.100.7", "dst", "192.0.2.1", "hop_limit", 57, "id", 9), layer("udp", "src_port", 40001, "dst_port", 3478), raw(string(payload)))
-		eth := &layers.Ethernet{SrcMAC: packet.DefaultSource[:], DstMAC: packet.DefaultDestination[:], EthernetType: layers.EthernetTypeIPv4}
-		ip := &layers.IPv4{Version: 4, IHL: 5, Id: 9, TTL: 57, Protocol: layers.IPProtocolUDP, SrcIP: []byte{198, 51, 100, 7}, DstIP: []byte{192, 0, 2, 1}}
+		got := build(t, layer("eth"), layer("ipv4", "src", "198.51.100.7", "dst", "192.0.2.1", "hop_limit", 57, "id",
+			9), layer("udp", "src_port", 40001, "dst_port", 3478), raw(string(payload)))
+		eth := &layers.Ethernet{
+			SrcMAC: packet.DefaultSource[:], DstMAC: packet.DefaultDestination[:],
+			EthernetType: layers.EthernetTypeIPv4,
+		}
+		ip := &layers.IPv4{
+			Version: 4, IHL: 5, Id: 9, TTL: 57, Protocol: layers.IPProtocolUDP, SrcIP: []byte{198, 51, 100, 7},
+			DstIP: []byte{192, 0, 2, 1},
+		}
 		udp := &layers.UDP{SrcPort: 40001, DstPort: 3478}
 		if err := udp.SetNetworkLayerForChecksum(ip); err != nil {
 			t.Fatal(err)
 		}
 		buf := gopacket.NewSerializeBuffer()
-		if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}, eth, ip, udp, gopacket.Payload(payload)); err != nil {
+		if err := gopacket.SerializeLayers(buf, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
+			eth, ip, udp, gopacket.Payload(payload)); err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(got, buf.Bytes()[:42+n]) { // gopacket pads to 60 bytes
@@ -148,7 +173,8 @@ func TestBuildAgainstGopacket(t *testing.T) {
 
 func TestEndpointSetsTheAddress(t *testing.T) {
 	a := build(t, layer("eth"), layer("ipv4"), layer("udp", "src", "1.2.3.4:5", "dst", "6.7.8.9:10"))
-	b := build(t, layer("eth"), layer("ipv4", "src", "1.2.3.4", "dst", "6.7.8.9"), layer("udp", "src_port", 5, "dst_port", 10))
+	b := build(t, layer("eth"), layer("ipv4", "src", "1.2.3.4", "dst", "6.7.8.9"),
+		layer("udp", "src_port", 5, "dst_port", 10))
 	if !bytes.Equal(a, b) {
 		t.Errorf("got  %x\nwant %x", a, b)
 	}
@@ -207,11 +233,14 @@ func TestMistakes(t *testing.T) {
 		{"header", `no header "etth" [FR0310]`, []*spec.Layer{layer("etth")}},
 		{"group", `no header "ip" [FR0310]`, []*spec.Layer{layer("ip")}},
 		{"field", `no field "scr_port" in header "udp" [FR0311]`, []*spec.Layer{layer("udp", "scr_port", 1)}},
-		{"too large", `udp.src_port: 65536 doesn't fit into its 16 bits [FR0312]`, []*spec.Layer{layer("udp", "src_port", 65536)}},
-		{"address", `ipv4.src: "2001:db8::1" is not an IPv4 address [FR0312]`, []*spec.Layer{layer("ipv4", "src", "2001:db8::1")}},
+		{"too large", `udp.src_port: 65536 doesn't fit into its 16 bits [FR0312]`,
+			[]*spec.Layer{layer("udp", "src_port", 65536)}},
+		{"address", `ipv4.src: "2001:db8::1" is not an IPv4 address [FR0312]`,
+			[]*spec.Layer{layer("ipv4", "src", "2001:db8::1")}},
 		{"link address", `is not a link-layer address`, []*spec.Layer{layer("eth", "src", "2:3")}},
 		{"endpoint", `src is an endpoint [FR0312]`, []*spec.Layer{layer("ipv4"), layer("udp", "src", "1.2.3.4")}},
-		{"absent", `odd.extra is given, but its condition doesn't hold [FR0313]`, []*spec.Layer{layer("odd", "extra", 1)}},
+		{"absent", `odd.extra is given, but its condition doesn't hold [FR0313]`,
+			[]*spec.Layer{layer("odd", "extra", 1)}},
 		{"unit", `22 bytes are no multiple of its unit, 4 [FR0313]`, []*spec.Layer{layer("ipv4", "options", "0101")}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -226,8 +255,12 @@ func TestMistakes(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	hs := packet.NewHeaders(protocols())
-	good := build(t, layer("eth"), layer("ipv4", "src", "198.51.100.7", "dst", "192.0.2.1"), layer("udp", "src_port", 40001, "dst_port", 3478), layer("channel_data", "number", 0x4001), raw("hello"))
-	expect := []*spec.Layer{layer("eth"), layer("ipv4", "ttl", 64), layer("udp", "src", "198.51.100.7:40001"), layer("channel_data", "number", 0x4001), raw("hello")}
+	good := build(t, layer("eth"), layer("ipv4", "src", "198.51.100.7", "dst", "192.0.2.1"),
+		layer("udp", "src_port", 40001, "dst_port", 3478), layer("channel_data", "number", 0x4001), raw("hello"))
+	expect := []*spec.Layer{
+		layer("eth"), layer("ipv4", "ttl", 64), layer("udp", "src", "198.51.100.7:40001"),
+		layer("channel_data", "number", 0x4001), raw("hello"),
+	}
 	for _, c := range []struct {
 		name string
 		edit func([]byte) []byte
@@ -238,7 +271,10 @@ func TestCheck(t *testing.T) {
 		{"checksum", func(f []byte) []byte { f[41]++; return f }, "udp.checksum: got 0x"},
 		{"no checksum", func(f []byte) []byte { f[40], f[41] = 0, 0; return f }, ""},
 		{"length", func(f []byte) []byte { f[39]++; return f }, "udp.length: got 18, want 17"},
-		{"constraint", func(f []byte) []byte { f[42] = 0x50; return f }, "channel_data.number: got 20481 (0x5001), which the header doesn't allow"},
+		{"constraint", func(f []byte) []byte {
+			f[42] = 0x50
+			return f
+		}, "channel_data.number: got 20481 (0x5001), which the header doesn't allow"},
 		{"payload", func(f []byte) []byte { f[46] = 'H'; return f }, `payload: got "Hello", want "hello"`},
 		{"endpoint", func(f []byte) []byte { f[26] = 1; return f }, "ipv4.src: got 1.51.100.7, want 198.51.100.7"},
 		{"cut", func(f []byte) []byte { return f[:30] }, "ipv4.dst: the packet ends inside of it"},
@@ -269,7 +305,9 @@ func TestDiffNamesFields(t *testing.T) {
 	for _, p := range hs.Diff(got, want, hs.Guess(want, hs.Header("eth"))) {
 		text = append(text, p.String())
 	}
-	if s := strings.Join(text, "; "); s != `ipv4.dscp: got 46, want 0; ipv4.ecn: got 1, want 0; ipv4.ttl: got 9, want 64; byte 44: got "L", want "l"` {
+	if s := strings.Join(text,
+		"; "); s !=
+		`ipv4.dscp: got 46, want 0; ipv4.ecn: got 1, want 0; ipv4.ttl: got 9, want 64; byte 44: got "L", want "l"` {
 		t.Error(s)
 	}
 }

@@ -106,7 +106,9 @@ func (s *Span) values(frame []byte) []Problem {
 			continue
 		}
 		if v := p.Get(frame); !allows(p.Field.Is, p.Field, v) {
-			problems = append(problems, Problem{s.Name() + "." + p.Field.Name.Value, "got " + v.text(p.Field) + ", which the header doesn't allow"})
+			problems = append(problems, Problem{
+				s.Name() + "." + p.Field.Name.Value, "got " + v.text(p.Field) + ", which the header doesn't allow",
+			})
 		}
 	}
 	return problems
@@ -123,7 +125,9 @@ func (s *Span) bound(frame []byte, limit int) []Problem {
 		}
 		v := p.Get(frame)
 		bad := func(want int64) {
-			problems = append(problems, Problem{s.Name() + "." + p.Field.Name.Value, fmt.Sprintf("got %d, want %d", v.Int, want)})
+			problems = append(problems, Problem{
+				s.Name() + "." + p.Field.Name.Value, fmt.Sprintf("got %d, want %d", v.Int, want),
+			})
 		}
 		unit := int64(max(k.Unit, 1))
 		n := (int64(v.Int) - k.Bias) * unit

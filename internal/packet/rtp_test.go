@@ -39,15 +39,25 @@ func TestListsAndConditions(t *testing.T) {
 		want   string // of the header; "": it can't be built
 	}{
 		{"plain", []*spec.TestValue{num("sequence", 7)}, "80000007 00000000 00000000"},
-		{"extension, its length given", []*spec.TestValue{num("extended", 1), num("profile", 0xbede), num("words", 1), text("extensions", "50 ff 00 00")},
+		{"extension, its length given", []*spec.TestValue{
+			num("extended", 1), num("profile", 0xbede), num("words", 1), text("extensions", "50 ff 00 00"),
+		},
 			"90000000 00000000 00000000 bede0001 50ff0000"},
-		{"extension, its length found", []*spec.TestValue{num("extended", 1), num("profile", 0x1000), text("extensions", "0102aabb 00000000")},
+		{"extension, its length found", []*spec.TestValue{
+			num("extended", 1), num("profile", 0x1000), text("extensions", "0102aabb 00000000"),
+		},
 			"90000000 00000000 00000000 10000002 0102aabb00000000"},
-		{"extension, too long for what is given", []*spec.TestValue{num("extended", 1), num("words", 1), text("extensions", "0102aabb 00000000")},
+		{"extension, too long for what is given", []*spec.TestValue{
+			num("extended", 1), num("words", 1), text("extensions", "0102aabb 00000000"),
+		},
 			"90000000 00000000 00000000 00000001 0102aabb00000000"},
-		{"extension of zeros", []*spec.TestValue{num("extended", 1), num("words", 1)}, "90000000 00000000 00000000 00000001 00000000"},
-		{"csrc list", []*spec.TestValue{text("csrc_list", "00000001 00000002"), num("ssrc", 3)}, "82000000 00000000 00000003 0000000100000002"},
-		{"csrc list and extension", []*spec.TestValue{num("csrcs", 1), text("csrc_list", "00000009"), num("extended", 1), text("extensions", "51020304")},
+		{"extension of zeros", []*spec.TestValue{num("extended", 1), num("words", 1)},
+			"90000000 00000000 00000000 00000001 00000000"},
+		{"csrc list", []*spec.TestValue{text("csrc_list", "00000001 00000002"), num("ssrc", 3)},
+			"82000000 00000000 00000003 0000000100000002"},
+		{"csrc list and extension", []*spec.TestValue{
+			num("csrcs", 1), text("csrc_list", "00000009"), num("extended", 1), text("extensions", "51020304"),
+		},
 			"91000000 00000000 00000000 00000009 00000001 51020304"},
 		{"extension without its bit", []*spec.TestValue{num("words", 1)}, ""},
 		{"no multiple of a word", []*spec.TestValue{num("extended", 1), text("extensions", "5102")}, ""},

@@ -59,7 +59,8 @@ func parseLiteral(l spec.Literal, f *spec.Field) (Value, error) {
 		width := f.Bits
 		if f.Kind == spec.FieldVarint {
 			width = 62
-			if b, err := hex.DecodeString(l.Text); l.Kind == spec.LitString && err == nil && len(b) > 0 && len(b) == 1<<(b[0]>>6) {
+			if b, err := hex.DecodeString(l.Text); l.Kind == spec.LitString && err == nil && len(b) > 0 &&
+				len(b) == 1<<(b[0]>>6) {
 				return Bytes(b), nil
 			}
 		}

@@ -174,7 +174,8 @@ func (w *writer) table(t *ir.Table) {
 
 func (w *writer) group(g *ir.Group) {
 	w.WriteByte('\n')
-	w.line(g.Pos, "group %s, %d receivers in each, %d in all from %d on, %d groups, %d rows", g.Name, g.Max, g.Rows, g.Base, g.Size, g.Receivers.Size)
+	w.line(g.Pos, "group %s, %d receivers in each, %d in all from %d on, %d groups, %d rows", g.Name, g.Max, g.Rows,
+		g.Base, g.Size, g.Receivers.Size)
 	w.nested(func() {
 		w.layout("key", g.Key)
 		w.layout("receiver", g.Receivers.Value)
@@ -251,7 +252,8 @@ func (w *writer) program(p *ir.Program) {
 func ReasonKind(k ir.ReasonKind) string { return reasonKinds[k] }
 
 var reasonKinds = map[ir.ReasonKind]string{
-	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Punted: "up", ir.Fault: "fault", ir.Copied: "copy", ir.Declined: "declined",
+	ir.Sent: "sent", ir.Passed: "pass", ir.Dropped: "drop", ir.Punted: "up", ir.Fault: "fault", ir.Copied: "copy",
+	ir.Declined: "declined",
 }
 
 // reason names a reason of p; -1 is "-".

@@ -19,23 +19,37 @@ func TestText(t *testing.T) {
 	client := &ir.Member{Name: "client", Type: ir.Type{Kind: ir.Endpoint, Size: 18}}
 	hop := &ir.Member{Name: "hop", Type: ir.Type{Kind: ir.Hop, Size: 20}, Off: 20, Hidden: true, To: client}
 	table := &ir.Table{Name: "peers", Kind: "hash", Size: 16, Key: ir.Struct{Members: []*ir.Member{client}, Size: 18},
-		Value: ir.Struct{Members: []*ir.Member{client, hop}, Size: 40}, Pos: diag.Pos{File: "spec.cue", Line: 3, Column: 9}}
+		Value: ir.Struct{Members: []*ir.Member{client, hop}, Size: 40},
+		Pos:   diag.Pos{File: "spec.cue", Line: 3, Column: 9}}
 	row := &ir.Row{Name: "p", Table: table}
 	size := &ir.Var{Name: "size", Type: ir.UintType(16), Max: 1500}
 	port := &ir.Load{Off: ir.Off{Const: 36}, Bits: 16, Field: "udp.dst_port"}
-	plan := &ir.Plan{Name: "small", Pos: diag.Pos{File: "spec.cue"}, Kernel: ir.Version{Major: 5, Minor: 10}, Tables: []*ir.Table{table},
+	plan := &ir.Plan{Name: "small", Pos: diag.Pos{File: "spec.cue"}, Kernel: ir.Version{Major: 5, Minor: 10},
+		Tables: []*ir.Table{table},
 		Programs: []*ir.Program{{
 			Name: "out", Hook: "tc/ingress", L2: true, Pull: 42, Paths: []string{"eth ipv4 udp"},
-			Reasons: []*ir.Reason{{Name: "sent", Kind: ir.Sent, Doc: "sent"}, {Name: "short", Kind: ir.Punted, Doc: "too short"}},
-			Vars:    []*ir.Var{size}, Rows: []*ir.Row{row},
+			Reasons: []*ir.Reason{
+				{Name: "sent", Kind: ir.Sent, Doc: "sent"}, {Name: "short", Kind: ir.Punted, Doc: "too short"},
+			},
+			Vars: []*ir.Var{size}, Rows: []*ir.Row{row},
 			Body: []ir.Stmt{
-				&ir.NeedBytes{End: ir.Off{Const: 42}, Reason: 1, Pos: diag.Pos{File: "std/eth.cue", Line: 7, Column: 1}},
-				&ir.Let{Var: size, Value: &ir.Bin{Op: ir.Add, X: &ir.Const{V: 8, T: ir.UintType(16)}, Y: &ir.Bin{Op: ir.And, X: port, Y: &ir.Const{V: 4095, T: ir.UintType(16)}}}},
+				&ir.NeedBytes{
+					End: ir.Off{Const: 42}, Reason: 1, Pos: diag.Pos{File: "std/eth.cue", Line: 7, Column: 1},
+				},
+				&ir.Let{
+					Var: size, Value: &ir.Bin{
+						Op: ir.Add, X: &ir.Const{V: 8, T: ir.UintType(16)},
+						Y: &ir.Bin{Op: ir.And, X: port, Y: &ir.Const{V: 4095, T: ir.UintType(16)}},
+					},
+				},
 				&ir.Lookup{Row: row, Key: []ir.MemberValue{{Member: client, Part: ir.PartPort, Value: port}}, Miss: 1},
-				&ir.Forward{Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, NoRoom: -1, Fault: -1, Rewrite: &ir.Rewrite{
-					L2: 14, OldFront: ir.Off{Const: 42}, NewFront: ir.Off{Const: 42},
-					Stores: []ir.Store{{Off: ir.Off{Const: 36}, Size: 2, Value: &ir.VarRef{Var: size}, Note: "dst_port"}},
-				}, Pos: diag.Pos{File: "spec.cue", Line: 9, Column: 4}},
+				&ir.Forward{Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, NoRoom: -1, Fault: -1,
+					Rewrite: &ir.Rewrite{
+						L2: 14, OldFront: ir.Off{Const: 42}, NewFront: ir.Off{Const: 42},
+						Stores: []ir.Store{
+							{Off: ir.Off{Const: 36}, Size: 2, Value: &ir.VarRef{Var: size}, Note: "dst_port"},
+						},
+					}, Pos: diag.Pos{File: "spec.cue", Line: 9, Column: 4}},
 			},
 		}},
 	}
@@ -80,41 +94,72 @@ func TestFanOutText(t *testing.T) {
 	to := &ir.Member{Name: "to", Type: ir.AddrType, Off: 12}
 	hop := &ir.Member{Name: "hop_to", Type: ir.Type{Kind: ir.Hop, Size: 20}, Off: 28, Hidden: true, To: to}
 	key := &ir.Member{Name: "number", Type: ir.UintType(32)}
-	table := &ir.Table{Name: "subscribers", Kind: "receivers", Size: 24, Value: ir.Struct{Members: []*ir.Member{credit, next, names, to, hop}, Size: 48}}
-	group := &ir.Group{Name: "subscribers", Key: ir.Struct{Members: []*ir.Member{key}, Size: 4}, Receivers: table, Max: 8, Rows: 16, Size: 4, Base: 1}
+	table := &ir.Table{
+		Name: "subscribers", Kind: "receivers", Size: 24, Value: ir.Struct{
+			Members: []*ir.Member{credit, next, names, to, hop}, Size: 48,
+		},
+	}
+	group := &ir.Group{
+		Name: "subscribers", Key: ir.Struct{Members: []*ir.Member{key}, Size: 4}, Receivers: table, Max: 8, Rows: 16,
+		Size: 4, Base: 1,
+	}
 	field := &ir.Member{Name: "number", Type: u64, Off: 16}
 	event := &ir.Event{Name: "sent", ID: 1, Required: true, Fields: ir.Struct{Members: []*ir.Member{field}, Size: 24}}
 	row := &ir.Row{Name: "r", Table: table}
 	drawn, width, found, length, value := &ir.Var{Name: "drawn", Type: u64}, &ir.Var{Name: "width", Type: u8},
 		&ir.Var{Name: "found", Type: ir.BoolType}, &ir.Var{Name: "length", Type: u8}, &ir.Var{Name: "value", Type: u64}
 	five := &ir.Const{V: 5, T: u64}
-	plan := &ir.Plan{Name: "fan", Levels: 4, Credits: 65, Receivers: 17, Translations: 8, Ring: 4096, Groups: []*ir.Group{group}, Events: []*ir.Event{event}}
+	plan := &ir.Plan{
+		Name: "fan", Levels: 4, Credits: 65, Receivers: 17, Translations: 8, Ring: 4096, Groups: []*ir.Group{group},
+		Events: []*ir.Event{event},
+	}
 	plan.Programs = []*ir.Program{{
 		Name: "out", Hook: "tc/ingress", Rows: []*ir.Row{row},
 		Reasons: []*ir.Reason{
-			{Name: "fanned", Kind: ir.Passed}, {Name: "no_group", Kind: ir.Punted}, {Name: "no_room", Kind: ir.Punted}, {Name: "fault", Kind: ir.Fault},
+			{Name: "fanned", Kind: ir.Passed}, {Name: "no_group", Kind: ir.Punted}, {Name: "no_room", Kind: ir.Punted},
+			{Name: "fault", Kind: ir.Fault},
 			{Name: "copied", Kind: ir.Copied}, {Name: "declined", Kind: ir.Declined},
 		},
 		Body: []ir.Stmt{
-			&ir.FindElement{Found: found, Len: length, Value: value, At: ir.Off{Const: 54}, Size: five, SizeMax: 8, ID: five,
-				Forms: []ir.ElementForm{{IDBits: 4, LenBits: 4, Bias: 1, Pad: 0, Stop: 15, When: &ir.VarRef{Var: found}}}},
+			&ir.FindElement{Found: found, Len: length, Value: value, At: ir.Off{Const: 54}, Size: five, SizeMax: 8,
+				ID: five,
+				Forms: []ir.ElementForm{
+					{IDBits: 4, LenBits: 4, Bias: 1, Pad: 0, Stop: 15, When: &ir.VarRef{Var: found}},
+				}},
 			&ir.FanOut{
-				Group: group, Key: []ir.MemberValue{{Member: key, Value: five}}, Miss: 1, Row: row, Front: ir.Off{Const: 54}, NoRoom: 2, Fault: 3,
+				Group: group, Key: []ir.MemberValue{{Member: key, Value: five}}, Miss: 1, Row: row,
+				Front: ir.Off{Const: 54}, NoRoom: 2, Fault: 3,
 				Each: []ir.Stmt{
-					&ir.CheckHop{Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Length: five, TooBig: 5, Reasons: [ir.HopStates]int{5, 5, 5, 5, 5, 5, 5}},
+					&ir.CheckHop{
+						Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Length: five, TooBig: 5,
+						Reasons: [ir.HopStates]int{5, 5, 5, 5, 5, 5, 5},
+					},
 					&ir.If{Cond: &ir.RowHas{Row: row}, Then: []ir.Stmt{&ir.Skip{Reason: 5}}},
 					&ir.Translate{Var: value, Row: row, Member: names, Key: five, Value: five, Pending: 5, Full: 5,
 						Draws: []*ir.Draw{{Var: drawn, Row: row, Member: next, Step: 4}}},
 					&ir.Copy{
 						Effects: ir.Effects{
-							Emits: []*ir.Emit{{Event: event, Row: row, Values: []ir.MemberValue{{Member: field, Value: five}}, Full: 5}},
-							Admits: []*ir.Admit{{Row: row, Member: credit, Level: five, Cost: five, Floor: five, Refused: 5, Contended: 5,
+							Emits: []*ir.Emit{
+								{Event: event, Row: row, Values: []ir.MemberValue{{Member: field, Value: five}},
+									Full: 5},
+							},
+							Admits: []*ir.Admit{{Row: row, Member: credit, Level: five, Cost: five, Floor: five,
+								Refused: 5, Contended: 5,
 								Count: &ir.Count{Row: row, Member: next, By: five}}},
 							Draws: []*ir.Draw{{Var: drawn, Row: row, Member: next, Step: 1}},
-							Lets:  []*ir.Let{{Var: width, Value: &ir.Pick{If: &ir.RowHas{Row: row}, Then: five, Else: &ir.VarintWord{X: five, Width: width}}}},
+							Lets: []*ir.Let{
+								{
+									Var: width, Value: &ir.Pick{
+										If: &ir.RowHas{Row: row}, Then: five,
+										Else: &ir.VarintWord{X: five, Width: width},
+									},
+								},
+							},
 						},
-						Rewrite: &ir.Rewrite{Stores: []ir.Store{{Off: ir.Off{Const: 42}, Size: 8, Width: width, Value: five}}},
-						Hop:     &ir.HopRef{Row: row, Member: hop, Family: 4}, Reason: 4, Failed: 5,
+						Rewrite: &ir.Rewrite{
+							Stores: []ir.Store{{Off: ir.Off{Const: 42}, Size: 8, Width: width, Value: five}},
+						},
+						Hop: &ir.HopRef{Row: row, Member: hop, Family: 4}, Reason: 4, Failed: 5,
 					},
 				},
 			},
@@ -243,14 +288,18 @@ func TestNothingIsLeftOut(t *testing.T) {
 		sources.Write(text)
 	}
 	for _, part := range []any{
-		ir.Plan{}, ir.Setting{}, ir.Member{}, ir.Table{}, ir.Session{}, ir.Field{}, ir.SessionRow{}, ir.Counter{}, ir.Program{},
-		ir.Reason{}, ir.Forward{}, ir.Rewrite{}, ir.Store{}, ir.Sum{}, ir.Term{}, ir.HopRef{}, ir.CheckHop{}, ir.Lookup{},
-		ir.Group{}, ir.Event{}, ir.Effects{}, ir.Emit{}, ir.Admit{}, ir.Draw{}, ir.Translate{}, ir.FindElement{}, ir.ElementForm{},
+		ir.Plan{}, ir.Setting{}, ir.Member{}, ir.Table{}, ir.Session{}, ir.Field{}, ir.SessionRow{}, ir.Counter{},
+		ir.Program{},
+		ir.Reason{}, ir.Forward{}, ir.Rewrite{}, ir.Store{}, ir.Sum{}, ir.Term{}, ir.HopRef{}, ir.CheckHop{},
+		ir.Lookup{},
+		ir.Group{}, ir.Event{}, ir.Effects{}, ir.Emit{}, ir.Admit{}, ir.Draw{}, ir.Translate{}, ir.FindElement{},
+		ir.ElementForm{},
 		ir.Count{}, ir.FanOut{}, ir.Copy{}, ir.Skip{}, ir.Pick{}, ir.VarintWord{},
 	} {
 		typ := reflect.TypeOf(part)
 		for i := range typ.NumField() {
-			if _, ok := typ.Field(i).Tag.Lookup("text"); ok && (typ == reflect.TypeFor[ir.Admit]() || typ == reflect.TypeFor[ir.Count]()) {
+			if _, ok := typ.Field(i).Tag.Lookup("text"); ok && (typ == reflect.TypeFor[ir.Admit]() ||
+				typ == reflect.TypeFor[ir.Count]()) {
 				continue // tagged shows it
 			}
 			if name := typ.Field(i).Name; !strings.Contains(sources.String(), "."+name) {

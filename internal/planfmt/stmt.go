@@ -35,7 +35,8 @@ func (w *writer) stmt(p *ir.Program, s ir.Stmt) {
 		if s.Miss >= 0 {
 			miss = "else " + stop(p, s.Miss)
 		}
-		w.line(s.Pos, "lookup %s = %s%s %s, if rows change %s", s.Row.Name, s.Row.Table.Name, members(s.Key), miss, stop(p, s.Changing))
+		w.line(s.Pos, "lookup %s = %s%s %s, if rows change %s", s.Row.Name, s.Row.Table.Name, members(s.Key), miss,
+			stop(p, s.Changing))
 	case *ir.Count:
 		w.line(s.Pos, "%s", count(s))
 	case *ir.Learn:

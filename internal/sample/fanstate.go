@@ -115,7 +115,9 @@ func (s Source) family(m *ir.Member, row []byte, v4 bool) {
 
 // keyFamily reports whether the first address of a key is one of IPv4; without any, it is a matter of luck.
 func (s Source) keyFamily(st *ir.Struct, key []byte) bool {
-	i := slices.IndexFunc(st.Members, func(m *ir.Member) bool { return m.Type.Kind == ir.Addr || m.Type.Kind == ir.Endpoint })
+	i := slices.IndexFunc(st.Members, func(m *ir.Member) bool {
+		return m.Type.Kind == ir.Addr || m.Type.Kind == ir.Endpoint
+	})
 	if i < 0 {
 		return s.One(2)
 	}

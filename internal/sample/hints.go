@@ -134,7 +134,8 @@ func (h hints) addresses() []bytesHint {
 	var all []bytesHint
 	for _, f := range slices.Sorted(maps.Keys(h.bytes)) {
 		for _, b := range h.bytes[f] {
-			if len(b.value) == 16 && !(b.bits == 96 && isMapped(b.value)) { // a check that an address is IPv4 knows none
+			// a check that an address is IPv4 knows none
+			if len(b.value) == 16 && !(b.bits == 96 && isMapped(b.value)) {
 				all = append(all, b)
 			}
 		}

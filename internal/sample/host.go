@@ -23,7 +23,9 @@ func Receives(s *spec.Spec, program string) bool {
 	p := s.Programs[i]
 	return p.Hook == "tc/ingress" && !p.Multicast && len(p.Stack) > 1 && p.Stack[0].Var.Value == "eth" &&
 		slices.ContainsFunc(p.Stack[1:], func(e *spec.StackEntry) bool {
-			return slices.ContainsFunc(e.Headers, func(n spec.Name) bool { return n.Value == "ip" || n.Value == "ipv4" || n.Value == "ipv6" })
+			return slices.ContainsFunc(e.Headers, func(n spec.Name) bool {
+				return n.Value == "ip" || n.Value == "ipv4" || n.Value == "ipv6"
+			})
 		})
 }
 
@@ -36,7 +38,8 @@ func Foreign(p sim.Packet) string {
 	g := gopacket.NewPacket(p.Data, layers.LayerTypeEthernet, gopacket.DecodeOptions{NoCopy: true})
 	if ip, ok := g.NetworkLayer().(*layers.IPv4); ok {
 		if err, sum := ip.VerifyChecksum(); err == nil && !sum.Valid && sum.Correct%0xffff != sum.Actual%0xffff {
-			return fmt.Sprintf("an IPv4 header was taken with a checksum of %04x, gopacket says %04x", sum.Actual, sum.Correct)
+			return fmt.Sprintf("an IPv4 header was taken with a checksum of %04x, gopacket says %04x", sum.Actual,
+				sum.Correct)
 		}
 	}
 	for _, a := range ends(g) {
@@ -83,6 +86,8 @@ func NoHost(m *sim.Relay, came, left []byte) string {
 
 func inRow(m *sim.Relay, addr []byte) bool {
 	return slices.ContainsFunc(m.Plan().Tables, func(t *ir.Table) bool {
-		return slices.ContainsFunc(m.Table(t.Name).Keys(), func(k string) bool { return bytes.Contains(m.Table(t.Name).Get([]byte(k)), addr) })
+		return slices.ContainsFunc(m.Table(t.Name).Keys(), func(k string) bool {
+			return bytes.Contains(m.Table(t.Name).Get([]byte(k)), addr)
+		})
 	})
 }

@@ -148,7 +148,9 @@ func (g *Generator) readdress(b []byte, f *packet.Frame) {
 			if r := pl.Field.Role.Value; pl.Field.Type != "ip" || r != "source" && r != "destination" || g.One(2) {
 				continue
 			}
-			odd := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool { return a.BitLen() != 8*pl.Field.Bytes })
+			odd := slices.DeleteFunc(slices.Clone(addresses), func(a netip.Addr) bool {
+				return a.BitLen() != 8*pl.Field.Bytes
+			})
 			pl.Put(b, packet.Bytes(Pick(g.Source, odd).AsSlice()))
 		}
 	}

@@ -69,7 +69,8 @@ func (g *Generator) present(layers []packet.Layer, f *packet.Frame) *packet.Fram
 			}
 			for _, pl := range f.Spans[n].Places {
 				_, has := l.Values[pl.Field.Name.Value]
-				if has || !pl.There || pl.Field.When == nil || pl.Field.Counts != nil || pl.Field.Checksum != nil || sizes(l.Header, pl.Field) || announced(layers, i, pl.Field) {
+				if has || !pl.There || pl.Field.When == nil || pl.Field.Counts != nil || pl.Field.Checksum != nil ||
+					sizes(l.Header, pl.Field) || announced(layers, i, pl.Field) {
 					continue
 				}
 				if v, ok := g.fieldValue(l.Header, pl.Field); ok && packet.Allows(pl.Field.Is, pl.Field, v) {
@@ -96,7 +97,9 @@ func (g *Generator) present(layers []packet.Layer, f *packet.Frame) *packet.Fram
 
 // sizes reports whether a field says how long another one of its header is.
 func sizes(h *spec.Header, f *spec.Field) bool {
-	return slices.ContainsFunc(h.Fields, func(s *spec.Field) bool { return s.Size != nil && names(s.Size, f.Name.Value) })
+	return slices.ContainsFunc(h.Fields, func(s *spec.Field) bool {
+		return s.Size != nil && names(s.Size, f.Name.Value)
+	})
 }
 
 func names(e *spec.Expr, field string) bool {
@@ -160,7 +163,9 @@ func (g *Generator) stack() []entry {
 
 func (g *Generator) follows(h *spec.Header, parent string) bool {
 	return len(h.After) == 0 || slices.ContainsFunc(h.After, func(a *spec.After) bool {
-		return slices.ContainsFunc(g.Headers.Group(a.Parent.Value), func(p *spec.Header) bool { return p.Name.Value == parent })
+		return slices.ContainsFunc(g.Headers.Group(a.Parent.Value), func(p *spec.Header) bool {
+			return p.Name.Value == parent
+		})
 	})
 }
 
@@ -186,7 +191,8 @@ func (g *Generator) aim(stack []entry, state *sim.Relay) {
 			}
 			i := slices.IndexFunc(g.plan.Groups, func(o *ir.Group) bool { return o.Name == a.FanOut.Group.Value })
 			if i >= 0 && !g.One(16) {
-				g.key(stack, &g.plan.Groups[i].Key, a.FanOut.Key, state.Group(a.FanOut.Group.Value).Keys(), mapped, given)
+				g.key(stack, &g.plan.Groups[i].Key, a.FanOut.Key, state.Group(a.FanOut.Group.Value).Keys(),
+					mapped, given)
 			}
 			for _, inside := range a.FanOut.Rules {
 				lookups = append(lookups, inside.Lookups...)
@@ -194,7 +200,8 @@ func (g *Generator) aim(stack []entry, state *sim.Relay) {
 		}
 	}
 	optional := func(l *spec.Lookup) bool { return l.Optional }
-	for _, l := range append(slices.DeleteFunc(slices.Clone(lookups), optional), lookups...) { // what has to be found comes first
+	// what has to be found comes first
+	for _, l := range append(slices.DeleteFunc(slices.Clone(lookups), optional), lookups...) {
 		i := slices.IndexFunc(g.plan.Tables, func(t *ir.Table) bool { return t.Name == l.Table.Value })
 		if i >= 0 && !g.One(16) {
 			g.key(stack, &g.plan.Tables[i].Key, l.Key, state.Table(l.Table.Value).Keys(), mapped, given)
@@ -204,7 +211,8 @@ func (g *Generator) aim(stack []entry, state *sim.Relay) {
 
 // key gives fields the values of one of several keys, except those that mostly keep what another key gave them: one
 // packet has to find all of its rows.
-func (g *Generator) key(stack []entry, layout *ir.Struct, from []*spec.Expr, keys []string, mapped bool, given map[string]bool) {
+func (g *Generator) key(stack []entry, layout *ir.Struct, from []*spec.Expr, keys []string, mapped bool,
+	given map[string]bool) {
 	if len(keys) == 0 {
 		return
 	}
@@ -267,7 +275,8 @@ func (g *Generator) giveTo(stack []entry, i int, path []spec.Name, value []byte,
 		}
 	case ir.Endpoint:
 		if mapped {
-			lit.Text = netip.AddrPortFrom(netip.AddrFrom16([16]byte(value)), binary.LittleEndian.Uint16(value[16:])).String()
+			lit.Text = netip.AddrPortFrom(netip.AddrFrom16([16]byte(value)),
+				binary.LittleEndian.Uint16(value[16:])).String()
 		}
 	}
 	if len(path) == 3 {
@@ -312,7 +321,8 @@ func (g *Generator) values(layers []packet.Layer) {
 			continue
 		}
 		for _, f := range l.Header.Fields {
-			if _, given := l.Values[f.Name.Value]; given || f.Counts != nil || f.Checksum != nil || f.When != nil || f.Role.Value != "" && f.Type == "mac" {
+			if _, given := l.Values[f.Name.Value]; given || f.Counts != nil || f.Checksum != nil || f.When != nil ||
+				f.Role.Value != "" && f.Type == "mac" {
 				continue
 			}
 			if announced(layers, i, f) || sizes(l.Header, f) && !g.One(4) {

@@ -37,7 +37,8 @@ func FirstBucket(plan *ir.Plan) int { return findCredits(plan).split }
 
 // Generators makes a generator for each program of a plan that is loaded with settings, and has the source know what
 // the programs compare fields with.
-func (s *Source) Generators(sp *spec.Spec, plan *ir.Plan, hs *packet.Headers, settings map[string][]byte) (all []*Generator) {
+func (s *Source) Generators(sp *spec.Spec, plan *ir.Plan, hs *packet.Headers,
+	settings map[string][]byte) (all []*Generator) {
 	value := func(s *ir.Setting) []byte {
 		if v, ok := settings[s.Name]; ok {
 			return v
@@ -152,7 +153,9 @@ func (r *rehearsal) round(ctx context.Context, most int) *Fault {
 func (r *rehearsal) frame(g *Generator) *packet.Frame {
 	frame := g.Frame(r.model)
 	for range 16 {
-		res, err := r.probe.Run(g.Program.Name.Value, sim.Packet{Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host)})
+		res, err := r.probe.Run(g.Program.Name.Value, sim.Packet{
+			Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host),
+		})
 		if err != nil || g.Arrives(res) || r.src.One(12) {
 			break
 		}

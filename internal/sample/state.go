@@ -66,7 +66,9 @@ func (s Source) State(plan *ir.Plan, r *sim.Relay) {
 
 // alike reports whether two keys have the same types.
 func alike(a, b *ir.Struct) bool {
-	return a.Size == b.Size && slices.EqualFunc(a.Members, b.Members, func(x, y *ir.Member) bool { return x.Type == y.Type && x.Off == y.Off })
+	return a.Size == b.Size && slices.EqualFunc(a.Members, b.Members, func(x, y *ir.Member) bool {
+		return x.Type == y.Type && x.Off == y.Off
+	})
 }
 
 func (s Source) layout(st *ir.Struct) []byte {
@@ -143,7 +145,8 @@ func visible(st *ir.Struct, into []byte, fields []int, values [][]byte) {
 func (s Source) Settings(plan *ir.Plan) map[string][]byte {
 	out := map[string][]byte{}
 	for _, st := range plan.Settings {
-		if st.Default != nil && (s.One(2) || st.Type.Kind == ir.Bool && s.One(2)) { // a switch often switches everything off
+		// a switch often switches everything off
+		if st.Default != nil && (s.One(2) || st.Type.Kind == ir.Bool && s.One(2)) {
 			continue
 		}
 		v := s.typed(st.Type, nil)

@@ -16,12 +16,14 @@ var addresses = []netip.Addr{
 	netip.MustParseAddr("198.51.100.7"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("203.0.113.9"),
 	netip.MustParseAddr("10.255.0.1"), netip.MustParseAddr("2001:db8::7"), netip.MustParseAddr("2001:db8::1"),
 	netip.MustParseAddr("2001:db8:ffff::9"), netip.MustParseAddr("fd00::ffff:ffff:ffff:ffff"),
-	netip.MustParseAddr("255.255.255.255"), netip.MustParseAddr("0.0.0.1"), netip.MustParseAddr("::1"), netip.MustParseAddr("ff02::1"),
+	netip.MustParseAddr("255.255.255.255"), netip.MustParseAddr("0.0.0.1"), netip.MustParseAddr("::1"),
+	netip.MustParseAddr("ff02::1"),
 	netip.MustParseAddr("198.51.100.70"), netip.MustParseAddr("192.0.2.129"), netip.MustParseAddr("10.254.0.1"),
 	netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("224.0.0.251"), netip.MustParseAddr("239.255.255.255"),
 	netip.MustParseAddr("240.0.0.1"), netip.MustParseAddr("255.255.255.254"), netip.MustParseAddr("223.255.255.255"),
 	netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("1.0.0.0"), netip.MustParseAddr("128.0.0.1"),
-	netip.MustParseAddr("::"), netip.MustParseAddr("::2"), netip.MustParseAddr("::1:0:0:1"), netip.MustParseAddr("fe80::1"),
+	netip.MustParseAddr("::"), netip.MustParseAddr("::2"), netip.MustParseAddr("::1:0:0:1"),
+	netip.MustParseAddr("fe80::1"),
 	netip.MustParseAddr("2001:db8:1::1"), netip.MustParseAddr("2001:db8:2::1"), netip.MustParseAddr("2001:db8:3::1"),
 }
 
@@ -165,7 +167,10 @@ func (s Source) prefix() []byte {
 
 // hop is a way out: most often a neighbour whose link-layer address is known.
 func (s Source) hop() sim.Hop {
-	h := sim.Hop{Ifindex: max(s.Wire, testrun.Wire), MTU: 1500, State: ir.HopDirect, Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))}}
+	h := sim.Hop{
+		Ifindex: max(s.Wire, testrun.Wire), MTU: 1500, State: ir.HopDirect,
+		Dst: [6]byte{2, 0, 0, 0, 1, byte(s.IntN(256))}, Src: [6]byte{2, 0, 0, 0, 2, byte(s.IntN(256))},
+	}
 	switch s.IntN(10) {
 	case 0, 4, 5, 6:
 		h.State = abi.HopState(s.IntN(ir.HopStates))

@@ -1,5 +1,5 @@
-// Package skbfacts finds out how programs can learn what the kernel knows about a packet (struct sk_buff), and writes it down in an
-// object before it is loaded. See "What the kernel knows about a packet" in templates/fastrelay.h.
+// Package skbfacts finds out how programs can learn what the kernel knows about a packet (struct sk_buff), and writes
+// it down in an object before it is loaded. See "What the kernel knows about a packet" in templates/fastrelay.h.
 package skbfacts
 
 import (
@@ -31,8 +31,8 @@ const variable = abi.FactsVariable
 // Allowed are the ways that are used where the kernel has them. Tests take some away, as on older kernels.
 var Allowed = All
 
-// Prepare chooses the ways that the running kernel has, and returns what a collection has to be loaded with. Without BTF there is
-// none, and under lockdown no Read: programs then infer what they can.
+// Prepare chooses the ways that the running kernel has, and returns what a collection has to be loaded with. Without
+// BTF there is none, and under lockdown no Read: programs then infer what they can.
 func Prepare(spec *ebpf.CollectionSpec) (ebpf.ProgramOptions, error) {
 	v := spec.Variables[variable]
 	if v == nil {

@@ -35,7 +35,8 @@ func TestEveryKernelLoads(t *testing.T) {
 		{"before 6.2", running, Read, Read},
 		{"locked down", running, Cast, Cast},
 		{"before 6.2 and locked down", running, None, None},
-		{"without BTF", func() (*btf.Spec, error) { return nil, fmt.Errorf("none: %w", ebpf.ErrNotSupported) }, All, None},
+		{"without BTF", func() (*btf.Spec, error) { return nil, fmt.Errorf("none: %w", ebpf.ErrNotSupported) },
+			All, None},
 	} {
 		t.Run(kernel.what, func(t *testing.T) {
 			kernelTypes, Allowed = kernel.types, kernel.allowed

@@ -23,7 +23,9 @@ type shared struct {
 const firstNamespace = 1 << 16
 
 func sharedName(t ir.Type) string {
-	return map[ir.Kind]string{ir.Ctr: "counter", ir.Credit: "credit", ir.Bucket: "bucket", ir.Translation: "translation"}[t.Kind]
+	return map[ir.Kind]string{
+		ir.Ctr: "counter", ir.Credit: "credit", ir.Bucket: "bucket", ir.Translation: "translation",
+	}[t.Kind]
 }
 
 // take takes a new entry and gives it a value: what a counter holds, a credit's limit, the burst of one that refills
@@ -52,7 +54,8 @@ func (p *preparer) take(t ir.Type, value *uint64, pos diag.Pos) ([]byte, bool) {
 		return binary.LittleEndian.AppendUint32(nil, uint32(v)), true
 	}
 	if index+n > room {
-		p.diags.Add(codeIncomplete, pos, "more %ss are used than the spec has room for (%d)", sharedName(t), max(room-1, 0))
+		p.diags.Add(codeIncomplete, pos, "more %ss are used than the spec has room for (%d)", sharedName(t),
+			max(room-1, 0))
 		return nil, false
 	}
 	for i := index; i < index+n; i++ {
@@ -86,7 +89,8 @@ func held(state *sim.Relay, t ir.Type, index uint32) uint64 {
 func (p *preparer) comparable(values []given, src *spec.TestRow) bool {
 	for _, g := range values {
 		if t := g.member.Type; t.Kind == ir.Bucket || t.Kind == ir.Credit && t.Bits > 1 {
-			p.diags.Add(codeTestValue, src.Table.Pos, "%q can't be expected: only what remains of a single credit that doesn't refill can", g.member.Name)
+			p.diags.Add(codeTestValue, src.Table.Pos, "%q can't be expected: only what remains of a single credit "+
+				"that doesn't refill can", g.member.Name)
 			return false
 		}
 	}
@@ -100,7 +104,8 @@ type group struct {
 }
 
 // fields resolves values of members of a structure, which are not hidden; what says what such a member of the owner is.
-func (p *preparer) fields(values []*spec.TestValue, s *ir.Struct, code diag.Code, what, owner string) (out []given, ok bool) {
+func (p *preparer) fields(values []*spec.TestValue, s *ir.Struct, code diag.Code, what, owner string) (out []given,
+	ok bool) {
 	visible := slices.DeleteFunc(slices.Clone(s.Members), func(m *ir.Member) bool { return m.Hidden })
 	for _, v := range values {
 		m, ok := find(p, visible, func(m *ir.Member) string { return m.Name }, v.Name, code, what+" "+owner)
@@ -158,7 +163,8 @@ func (p *preparer) group(src *spec.TestGroup) {
 		return
 	}
 	if p.receivers[g] > g.Rows || !state.Put(bytes, rows) {
-		p.diags.Add(codeIncomplete, src.Group.Pos, "%q has no room for the group: %d groups, %d receivers in each, %d in all", g.Name, g.Size, g.Max, g.Rows)
+		p.diags.Add(codeIncomplete, src.Group.Pos, "%q has no room for the group: %d groups, %d receivers in each, "+
+			"%d in all", g.Name, g.Size, g.Max, g.Rows)
 		return
 	}
 	p.t.groups = append(p.t.groups, out)
@@ -176,7 +182,8 @@ func (p *preparer) copy(src *spec.TestCopy) {
 	case src.Declined && src.Reason != "":
 		known := p.reasons(ir.Declined)
 		if !slices.Contains(known, src.Reason) {
-			p.unknown(codeUnknownReason, spec.Name{Value: src.Reason, Pos: src.Pos}, "reason to decline a copy in program "+p.t.program.Name, known)
+			p.unknown(codeUnknownReason, spec.Name{Value: src.Reason, Pos: src.Pos},
+				"reason to decline a copy in program "+p.t.program.Name, known)
 		}
 	case src.Packet != nil && src.Packet.Hex == nil:
 		c.layers = p.headers.Resolve(src.Packet.Layers, p.diags)

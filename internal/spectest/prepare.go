@@ -108,12 +108,16 @@ func (p *preparer) bad(l spec.Literal, what string, err error) {
 
 func (p *preparer) all() {
 	src := p.t.src
-	program, ok := find(p, p.plan.Programs, func(pr *ir.Program) string { return pr.Name }, src.Program, codeUnknownProgram, "program")
+	program, ok := find(p, p.plan.Programs, func(pr *ir.Program) string {
+		return pr.Name
+	}, src.Program, codeUnknownProgram, "program")
 	if !ok {
 		return
 	}
 	p.t.program = program
-	p.hop = sim.Hop{Ifindex: 1, MTU: 1500, State: ir.HopDirect, Src: packet.DefaultSource, Dst: packet.DefaultDestination}
+	p.hop = sim.Hop{
+		Ifindex: 1, MTU: 1500, State: ir.HopDirect, Src: packet.DefaultSource, Dst: packet.DefaultDestination,
+	}
 	if src.Route != nil {
 		p.hop.State = abi.HopState(slices.Index(states[:], src.Route.State))
 		if src.Route.MTU > 0 {
@@ -139,7 +143,8 @@ func (p *preparer) all() {
 var states = [ir.HopStates]string{"none", "direct", "neighbour", "local", "unreachable", "blackhole", "prohibit"}
 
 // find returns the element of a list that a test names, or reports that there is none.
-func find[T any](p *preparer, list []T, nameOf func(T) string, n spec.Name, code diag.Code, what string) (found T, ok bool) {
+func find[T any](p *preparer, list []T, nameOf func(T) string, n spec.Name, code diag.Code, what string) (found T,
+	ok bool) {
 	var known []string
 	for _, x := range list {
 		if nameOf(x) == n.Value {
@@ -155,7 +160,9 @@ func find[T any](p *preparer, list []T, nameOf func(T) string, n spec.Name, code
 func (p *preparer) settings() bool {
 	before := p.diags.Len()
 	for _, v := range p.t.src.Settings {
-		setting, ok := find(p, p.plan.Settings, func(s *ir.Setting) string { return s.Name }, v.Name, codeUnknownSetting, "setting")
+		setting, ok := find(p, p.plan.Settings, func(s *ir.Setting) string {
+			return s.Name
+		}, v.Name, codeUnknownSetting, "setting")
 		if !ok {
 			continue
 		}
@@ -168,7 +175,8 @@ func (p *preparer) settings() bool {
 	}
 	for _, s := range p.plan.Settings {
 		if s.Default == nil && p.t.settings[s.Name] == nil {
-			p.diags.Add(codeIncomplete, p.t.src.Name.Pos, "setting %q has no default, and the test doesn't give it a value", s.Name).
+			p.diags.Add(codeIncomplete, p.t.src.Name.Pos, "setting %q has no default, and the test doesn't give it a "+
+				"value", s.Name).
 				WithRelated(s.Pos, "the setting is declared here")
 		}
 	}
@@ -192,13 +200,16 @@ func (p *preparer) settings() bool {
 
 // session opens a session: its rows, and a slot that never ends.
 func (p *preparer) session(src *spec.TestSession) {
-	s, ok := find(p, p.plan.Sessions, func(s *ir.Session) string { return s.Name }, src.Session, codeUnknownSession, "session")
+	s, ok := find(p, p.plan.Sessions, func(s *ir.Session) string { return s.Name }, src.Session, codeUnknownSession,
+		"session")
 	if !ok {
 		return
 	}
 	values := make([][]byte, len(s.Fields))
 	for _, v := range src.Fields {
-		f, ok := find(p, s.Fields, func(f *ir.Field) string { return f.Name }, v.Name, codeUnknownSession, "field of session "+s.Name)
+		f, ok := find(p, s.Fields, func(f *ir.Field) string {
+			return f.Name
+		}, v.Name, codeUnknownSession, "field of session "+s.Name)
 		if !ok {
 			return
 		}
@@ -215,7 +226,8 @@ func (p *preparer) session(src *spec.TestSession) {
 		}
 	}
 	if p.slots >= p.plan.Slots {
-		p.diags.Add(codeIncomplete, src.Session.Pos, "more sessions are open than the spec has room for (%d)", p.plan.Slots)
+		p.diags.Add(codeIncomplete, src.Session.Pos, "more sessions are open than the spec has room for (%d)",
+			p.plan.Slots)
 		return
 	}
 	slot := p.slots
@@ -398,7 +410,8 @@ func (p *preparer) row(src *spec.TestRow) {
 		return
 	}
 	if t.Session != nil {
-		p.diags.Add(codeUnknownTable, src.Table.Pos, "the rows of table %q belong to session %q", t.Name, t.Session.Name).
+		p.diags.Add(codeUnknownTable, src.Table.Pos, "the rows of table %q belong to session %q", t.Name,
+			t.Session.Name).
 			WithHint("open the session instead: sessions: [{%s: {…}}]", t.Session.Name)
 		return
 	}

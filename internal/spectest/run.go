@@ -38,7 +38,8 @@ type Outcome struct {
 	Status      Status
 	Why         string   // NotShown: "the VLAN tag is in the metadata"
 	Differences []string // Failed: "ipv4.ttl: got 57, want 64"
-	Dump        string   // Failed: the packet that came and the one that left (once where they are the same), in hexadecimal digits
+	// Failed: the packet that came and the one that left (once where they are the same), in hexadecimal digits
+	Dump string
 }
 
 // Model runs the tests of a spec in the reference model. Tests with mistakes (see Check) are left out.
@@ -56,7 +57,8 @@ func Model(ctx context.Context, s *spec.Spec, plan *ir.Plan) []Outcome {
 			continue
 		}
 		r := result{
-			verdict: after.Verdict, reason: after.Reason, data: after.Packet.Data, vlan: after.Packet.VLAN, hop: after.Hop, state: t.state,
+			verdict: after.Verdict, reason: after.Reason, data: after.Packet.Data, vlan: after.Packet.VLAN,
+			hop: after.Hop, state: t.state,
 		}
 		for _, c := range after.Copies {
 			r.copies = append(r.copies, gotCopy{c.Receiver, c.Sent, []string{c.Reason}, c.Packet.Data})
@@ -106,7 +108,9 @@ func Kernel(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte) (_ 
 			why = "the kernel looks the route up, and knows none like the test's"
 		}
 		if why != "" {
-			out = append(out, Outcome{Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos, Status: NotShown, Why: why})
+			out = append(out, Outcome{
+				Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos, Status: NotShown, Why: why,
+			})
 			continue
 		}
 		key := settingsKey(t.settings)
@@ -167,7 +171,8 @@ func (t *test) inKernel(hs *packet.Headers, k *testrun.Relay) (Outcome, error) {
 	}
 	res, err := k.Run(t.program.Name, &t.packet)
 	if errors.Is(err, testrun.ErrRefused) {
-		return Outcome{Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos, Status: NotShown, Why: err.Error()}, nil
+		return Outcome{Name: t.src.Name.Value, Program: t.program.Name, Pos: t.src.Name.Pos, Status: NotShown,
+			Why: err.Error()}, nil
 	}
 	if err != nil {
 		return Outcome{}, err
@@ -185,7 +190,8 @@ func (t *test) inKernel(hs *packet.Headers, k *testrun.Relay) (Outcome, error) {
 		r.events = append(r.events, gotEvent{t.state.Plan().Events[e.ID-1], e.Receiver, e.Record})
 	}
 	for i, reason := range t.program.Reasons {
-		if reason.Kind == ir.Copied || reason.Kind == ir.Declined || t.state.Reasons[t.program.Base+i].Packets == before[t.program.Base+i].Packets {
+		if reason.Kind == ir.Copied || reason.Kind == ir.Declined || t.state.Reasons[t.program.Base+i].Packets ==
+			before[t.program.Base+i].Packets {
 			continue
 		}
 		r.reason = reason.Name
@@ -315,7 +321,8 @@ func (t *test) tagProblem(r result) string {
 }
 
 // packetProblems compares a packet with what is wanted: the frame, or its layers.
-func (t *test) packetProblems(hs *packet.Headers, data []byte, want *spec.Packet, layers []packet.Layer) []packet.Problem {
+func (t *test) packetProblems(hs *packet.Headers, data []byte, want *spec.Packet,
+	layers []packet.Layer) []packet.Problem {
 	if want.Hex != nil {
 		return hs.Diff(data, want.Hex, guess(hs, want.Hex))
 	}
@@ -352,7 +359,8 @@ func (r *row) judge(state *sim.Relay) []string {
 			typ = ir.AddrType
 		}
 		if !bytes.Equal(got, want) {
-			out = append(out, fmt.Sprintf("table %s, %s: got %s, want %s", r.table.Name, g.member.Name, testrun.Show(got, typ), testrun.Show(want, typ)))
+			out = append(out, fmt.Sprintf("table %s, %s: got %s, want %s", r.table.Name, g.member.Name,
+				testrun.Show(got, typ), testrun.Show(want, typ)))
 		}
 	}
 	return out

@@ -57,7 +57,10 @@ func object(t *testing.T, plan *ir.Plan) []byte {
 func TestSpecs(t *testing.T) {
 	needs.Root(t)
 	var files []string
-	for _, pattern := range []string{"../../examples/*/spec.cue", "../../golden/*/spec.cue", "../test/fuzz/testdata/specs/echo/spec.cue", "testdata/*/spec.cue"} {
+	for _, pattern := range []string{
+		"../../examples/*/spec.cue", "../../golden/*/spec.cue", "../test/fuzz/testdata/specs/echo/spec.cue",
+		"testdata/*/spec.cue",
+	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: no specs (%v)", pattern, err)
@@ -112,14 +115,23 @@ func edited(t *testing.T, old, new string) (*spec.Spec, *ir.Plan) {
 func TestDifferences(t *testing.T) {
 	needs.Root(t)
 	for _, c := range []struct{ name, old, new, want string }{
-		{"field", "dst: \"203.0.113.9\", hop_limit: 64", "dst: \"203.0.113.9\", hop_limit: 9", "ipv4.ttl: got 64, want 9"},
-		{"address", `{ipv4: {src: "192.0.2.1", dst: "203.0.113.9", hop_limit: 64}}`, `{ipv4: {src: "192.0.2.2", dst: "203.0.113.9", hop_limit: 64}}`, "ipv4.src: got 192.0.2.1, want 192.0.2.2"},
-		{"port", "{udp: {src_port: 50000, dst_port: 7000}}", "{udp: {src_port: 50000, dst_port: 7001}}", "udp.dst_port: got 7000 (0x1b58), want 7001 (0x1b59)"},
-		{"payload", "{payload: \"hello\"},\n\t\t]", "{payload: \"hullo\"},\n\t\t]", `payload: got "hello", want "hullo"`},
-		{"reason", `expect: up: "channel_data_length"`, `expect: up: "channel_data_number"`, "reason: got channel_data_length, want channel_data_number"},
+		{"field", "dst: \"203.0.113.9\", hop_limit: 64", "dst: \"203.0.113.9\", hop_limit: 9",
+			"ipv4.ttl: got 64, want 9"},
+		{"address", `{ipv4: {src: "192.0.2.1", dst: "203.0.113.9", hop_limit: 64}}`,
+			`{ipv4: {src: "192.0.2.2", dst: "203.0.113.9", hop_limit: 64}}`, "ipv4.src: got 192.0.2.1, want 192.0.2.2"},
+		{"port", "{udp: {src_port: 50000, dst_port: 7000}}", "{udp: {src_port: 50000, dst_port: 7001}}",
+			"udp.dst_port: got 7000 (0x1b58), want 7001 (0x1b59)"},
+		{"payload", "{payload: \"hello\"},\n\t\t]", "{payload: \"hullo\"},\n\t\t]",
+			`payload: got "hello", want "hullo"`},
+		{"reason", `expect: up: "channel_data_length"`, `expect: up: "channel_data_number"`,
+			"reason: got channel_data_length, want channel_data_number"},
 		{"verdict", `expect: up: "no_by_peer"`, `expect: pass: true`, "verdict: got up (no_by_peer), want pass"},
-		{"counter", `expect: up: "no_by_peer"`, `expect: {up: "no_by_peer", counters: no_by_peer: 2}`, "counter no_by_peer: got 1, want 2"},
-		{"row", `expect: up: "no_by_peer"`, `expect: {up: "no_by_peer", rows: [{by_peer: {peer: "203.0.113.9:7000", relayed: "192.0.2.1:50000", number: 5}}]}`, "table by_peer, number: got 16385, want 5"},
+		{"counter", `expect: up: "no_by_peer"`, `expect: {up: "no_by_peer", counters: no_by_peer: 2}`,
+			"counter no_by_peer: got 1, want 2"},
+		{
+			"row", `expect: up: "no_by_peer"`,
+			`expect: {up: "no_by_peer", rows: [{by_peer: {peer: "203.0.113.9:7000", relayed: "192.0.2.1:50000", number: 5}}]}`, "table by_peer, number: got 16385, want 5",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, plan := edited(t, c.old, c.new)
@@ -127,16 +139,23 @@ func TestDifferences(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for where, outcomes := range map[string][]spectest.Outcome{"model": spectest.Model(context.Background(), s, plan), "kernel": inKernel} {
-				failed := slices.DeleteFunc(outcomes, func(o spectest.Outcome) bool { return o.Status == spectest.Passed })
+			for where, outcomes := range map[string][]spectest.Outcome{
+				"model": spectest.Model(context.Background(), s, plan), "kernel": inKernel,
+			} {
+				failed := slices.DeleteFunc(outcomes, func(o spectest.Outcome) bool {
+					return o.Status == spectest.Passed
+				})
 				if len(failed) != 1 || strings.Join(failed[0].Differences, "; ") != c.want {
 					t.Fatalf("%s: got %+v, want %q", where, failed, c.want)
 				}
-				heads := []string{"came, and was not changed:\n00000000  "} // a packet that passes to the stack is shown once
-				if strings.HasPrefix(c.want, "ipv4.") || strings.HasPrefix(c.want, "udp.") || strings.HasPrefix(c.want, "payload: ") {
+				// a packet that passes to the stack is shown once
+				heads := []string{"came, and was not changed:\n00000000  "}
+				if strings.HasPrefix(c.want, "ipv4.") || strings.HasPrefix(c.want, "udp.") ||
+					strings.HasPrefix(c.want, "payload: ") {
 					heads = []string{"came:\n00000000  ", "\nleft:\n00000000  "}
 				}
-				if dump := failed[0].Dump; strings.Count(dump, "00000000  ") != len(heads) || !strings.Contains(dump, heads[0]) || !strings.Contains(dump, heads[len(heads)-1]) {
+				if dump := failed[0].Dump; strings.Count(dump, "00000000  ") != len(heads) ||
+					!strings.Contains(dump, heads[0]) || !strings.Contains(dump, heads[len(heads)-1]) {
 					t.Errorf("%s: the dump isn't %q:\n%s", where, heads, dump)
 				}
 			}
@@ -153,18 +172,32 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"program", `program:  "to_peer"`, `program:  "to_per"`, "FR0301", `no program "to_per"`},
 		{"session", `let open = [{channel: {`, `let open = [{chanel: {`, "FR0302", `no session "chanel"`},
-		{"session field", `let open = [{channel: {client:`, `let open = [{channel: {cleint:`, "FR0302", `no field of session channel "cleint"`},
-		{"session incomplete", `, number: 0x4001, relayed: "192.0.2.1:50000"`, `, relayed: "192.0.2.1:50000"`, "FR0307", `session "channel" needs a value for "number"`},
-		{"session value", `let open = [{channel: {client: "198.51.100.7:40001"`, `let open = [{channel: {client: "198.51.100.7"`, "FR0306", `"198.51.100.7" is not an endpoint`},
-		{"table", `expect: up: "no_by_peer"`, `expect: {up: "no_by_peer", rows: [{by_pear: {number: 5}}]}`, "FR0303", `no table "by_pear"`},
-		{"row of a session", `program:  "to_peer"`, `program:  "to_peer", rows: [{by_peer: {peer: "203.0.113.9:7000", relayed: "192.0.2.1:50001"}}]`, "FR0303", `the rows of table "by_peer" belong to session "channel"`},
-		{"reason", `expect: up: "channel_data_length"`, `expect: up: "chanel_data_length"`, "FR0304", `no reason to go up in program to_peer "chanel_data_length"`},
+		{"session field", `let open = [{channel: {client:`, `let open = [{channel: {cleint:`, "FR0302",
+			`no field of session channel "cleint"`},
+		{"session incomplete", `, number: 0x4001, relayed: "192.0.2.1:50000"`, `, relayed: "192.0.2.1:50000"`, "FR0307",
+			`session "channel" needs a value for "number"`},
+		{"session value", `let open = [{channel: {client: "198.51.100.7:40001"`,
+			`let open = [{channel: {client: "198.51.100.7"`, "FR0306", `"198.51.100.7" is not an endpoint`},
+		{"table", `expect: up: "no_by_peer"`, `expect: {up: "no_by_peer", rows: [{by_pear: {number: 5}}]}`, "FR0303",
+			`no table "by_pear"`},
+		{
+			"row of a session", `program:  "to_peer"`,
+			`program:  "to_peer", rows: [{by_peer: {peer: "203.0.113.9:7000", relayed: "192.0.2.1:50001"}}]`, "FR0303",
+			`the rows of table "by_peer" belong to session "channel"`,
+		},
+		{"reason", `expect: up: "channel_data_length"`, `expect: up: "chanel_data_length"`, "FR0304",
+			`no reason to go up in program to_peer "chanel_data_length"`},
 		{"setting", `program:  "to_peer"`, `program:  "to_peer", settings: port: 5`, "FR0305", `no setting "port"`},
-		{"counter", `expect: up: "no_by_peer"`, `expect: {up: "no_by_peer", counters: hits: 2}`, "FR0305", `no counter "hits"`},
-		{"packet", "ports, {channel_data: number: 0x4001}", "ports, {channel_date: number: 0x4001}", "FR0310", `no header "channel_date"`},
-		{"packet field", "ports, {channel_data: number: 0x4001}", "ports, {channel_data: numbr: 0x4001}", "FR0311", `no field "numbr" in header "channel_data"`},
-		{"packet value", "ports, {channel_data: number: 0x4001}", "ports, {channel_data: number: 0x14001}", "FR0312", `channel_data.number: 81921 doesn't fit into its 16 bits`},
-		{"two of a key", `let open = [{channel: {client: "198.51.100.7:40001", server: "192.0.2.1:3478", number: 0x4001, relayed: "192.0.2.1:50000", peer: "203.0.113.9:7000"}}]`,
+		{"counter", `expect: up: "no_by_peer"`, `expect: {up: "no_by_peer", counters: hits: 2}`, "FR0305",
+			`no counter "hits"`},
+		{"packet", "ports, {channel_data: number: 0x4001}", "ports, {channel_date: number: 0x4001}", "FR0310",
+			`no header "channel_date"`},
+		{"packet field", "ports, {channel_data: number: 0x4001}", "ports, {channel_data: numbr: 0x4001}", "FR0311",
+			`no field "numbr" in header "channel_data"`},
+		{"packet value", "ports, {channel_data: number: 0x4001}", "ports, {channel_data: number: 0x14001}", "FR0312",
+			`channel_data.number: 81921 doesn't fit into its 16 bits`},
+		{"two of a key",
+			`let open = [{channel: {client: "198.51.100.7:40001", server: "192.0.2.1:3478", number: 0x4001, relayed: "192.0.2.1:50000", peer: "203.0.113.9:7000"}}]`,
 			`let one = {channel: {client: "198.51.100.7:40001", server: "192.0.2.1:3478", number: 0x4001, relayed: "192.0.2.1:50000", peer: "203.0.113.9:7000"}}` + "\nlet open = [one, one]", "FR0307", `two rows of table "by_channel" have the same key`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

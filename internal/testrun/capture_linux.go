@@ -35,7 +35,10 @@ func (n *Net) Capture() error {
 		return refused(fmt.Errorf("raise the limit of locked memory: %w", err))
 	}
 	for _, index := range []int{OtherWire, Refusing, Down} {
-		dev := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("fr%d", index), Index: index}, PeerName: fmt.Sprintf("fr%dp", index)}
+		dev := &netlink.Veth{
+			LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("fr%d", index), Index: index},
+			PeerName:  fmt.Sprintf("fr%dp", index),
+		}
 		if err := netlink.LinkAdd(dev); err != nil {
 			return fmt.Errorf("make a device: %w", err)
 		}
@@ -63,7 +66,9 @@ func (c *capture) open() error {
 		{Wire, takes(c.records)}, {OtherWire, takes(c.records)},
 		{Refusing, asm.Instructions{asm.Mov.Imm(asm.R0, actShot), asm.Return()}},
 	} {
-		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "capture", Type: ebpf.SchedCLS, Instructions: d.code, License: "GPL"})
+		prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Name: "capture", Type: ebpf.SchedCLS, Instructions: d.code, License: "GPL",
+		})
 		if err != nil {
 			return refused(fmt.Errorf("load a program: %w", err))
 		}
@@ -103,8 +108,10 @@ func onEgress(index int, prog *ebpf.Program) error {
 		return fmt.Errorf("%s: add a clsact qdisc: %w", l.Attrs().Name, err)
 	}
 	filter := &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL},
-		Fd:          prog.FD(), Name: "capture", DirectAction: true,
+		FilterAttrs: netlink.FilterAttrs{
+			LinkIndex: index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Priority: 1, Protocol: unix.ETH_P_ALL,
+		},
+		Fd: prog.FD(), Name: "capture", DirectAction: true,
 	}
 	if err := netlink.FilterAdd(filter); err != nil {
 		return fmt.Errorf("%s: attach a program: %w", l.Attrs().Name, err)

@@ -92,7 +92,8 @@ func TestCapture(t *testing.T) {
 		for i, c := range copies {
 			frame[0] = places[i]
 			if !bytes.Equal(c.Data, frame) || c.Ifindex != devices[places[i]] || c.Mark != 7 || c.Priority != 9 {
-				t.Errorf("%d bytes, copy %d: device %d, mark %d, priority %d, bytes %x", size, i, c.Ifindex, c.Mark, c.Priority, c.Data)
+				t.Errorf("%d bytes, copy %d: device %d, mark %d, priority %d, bytes %x", size, i, c.Ifindex, c.Mark,
+					c.Priority, c.Data)
 			}
 		}
 		if again := n.capture.copies(nil, &buf); len(again) > 0 {

@@ -154,7 +154,8 @@ func remove(m *ebpf.Map, keys [][]byte) error {
 
 // sized makes a list of arrays of keys of one size, which is what a batch takes.
 func sized(keys [][]byte) any {
-	list := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(len(keys[0]), reflect.TypeFor[byte]())), len(keys), len(keys))
+	list := reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(len(keys[0]), reflect.TypeFor[byte]())), len(keys),
+		len(keys))
 	for i, k := range keys {
 		reflect.Copy(list.Index(i), reflect.ValueOf(k))
 	}
@@ -259,7 +260,9 @@ func (r *Relay) readTranslations(s *sim.Relay) error {
 			return fmt.Errorf("read a translation: %w", err)
 		}
 		key := sim.TranslationKey{Key: binary.LittleEndian.Uint64(k), Namespace: binary.LittleEndian.Uint32(k[8:])}
-		s.Translations[key] = sim.Translation{Value: binary.LittleEndian.Uint64(value), Done: binary.LittleEndian.Uint64(value[8:]) != 0}
+		s.Translations[key] = sim.Translation{
+			Value: binary.LittleEndian.Uint64(value), Done: binary.LittleEndian.Uint64(value[8:]) != 0,
+		}
 	}
 	return nil
 }

@@ -119,7 +119,9 @@ const (
 )
 
 // facts are what watches read of struct __sk_buff.
-var facts = []int16{ctxLen, ctxPktType, ctxProtocol, ctxVLANPresent, ctxVLANTCI, ctxVLANProto, ctxMark, ctxPriority, ctxGSOSize}
+var facts = []int16{
+	ctxLen, ctxPktType, ctxProtocol, ctxVLANPresent, ctxVLANTCI, ctxVLANProto, ctxMark, ctxPriority, ctxGSOSize,
+}
 
 // skbLayout says where members of the kernel's structures are.
 type skbLayout struct {
@@ -134,7 +136,8 @@ func findLayout() (l skbLayout, err error) {
 		return l, fmt.Errorf("read the kernel's types: %w", err)
 	}
 	var skb, shared *btf.Struct
-	if err := errors.Join(kernel.TypeByName("sk_buff", &skb), kernel.TypeByName("skb_shared_info", &shared)); err != nil {
+	if err := errors.Join(kernel.TypeByName("sk_buff", &skb), kernel.TypeByName("skb_shared_info", &shared)); err !=
+		nil {
 		return l, err
 	}
 	var bits int
@@ -237,7 +240,9 @@ func (l *Live) open(offload bool) (err error) {
 	if err := errors.Join(netlink.LinkSetMTU(far, liveMTU), setOffload("fr0", offload)); err != nil {
 		return fmt.Errorf("set up the way out: %w", err)
 	}
-	guard, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "gate", Type: ebpf.SchedCLS, Instructions: gate, License: "GPL"})
+	guard, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "gate", Type: ebpf.SchedCLS, Instructions: gate, License: "GPL",
+	})
 	if err != nil {
 		return refused(fmt.Errorf("load a gate: %w", err))
 	}
@@ -257,8 +262,10 @@ func (l *Live) open(offload bool) (err error) {
 		e := &entrance{fd: -1}
 		l.ways[p.Name] = e
 		dev := &netlink.Veth{
-			LinkAttrs: netlink.LinkAttrs{Name: fmt.Sprintf("in%d", i), MTU: liveMTU, HardwareAddr: packet.DefaultSource[:]},
-			PeerName:  fmt.Sprintf("in%dp", i), PeerHardwareAddr: packet.DefaultDestination[:], PeerMTU: liveMTU,
+			LinkAttrs: netlink.LinkAttrs{
+				Name: fmt.Sprintf("in%d", i), MTU: liveMTU, HardwareAddr: packet.DefaultSource[:],
+			},
+			PeerName: fmt.Sprintf("in%dp", i), PeerHardwareAddr: packet.DefaultDestination[:], PeerMTU: liveMTU,
 		}
 		if err := netlink.LinkAdd(dev); err != nil {
 			return fmt.Errorf("make a device: %w", err)
@@ -386,7 +393,8 @@ func (l *Live) watch(where int) asm.Instructions {
 	}
 	read := func(to, size int32) asm.Instructions { // of the kernel's memory at R3, to the record
 		return asm.Instructions{
-			asm.Mov.Reg(asm.R1, asm.R7), asm.Add.Imm(asm.R1, to), asm.Mov.Imm(asm.R2, size), asm.FnProbeReadKernel.Call(),
+			asm.Mov.Reg(asm.R1, asm.R7), asm.Add.Imm(asm.R1, to), asm.Mov.Imm(asm.R2, size),
+			asm.FnProbeReadKernel.Call(),
 		}
 	}
 	code = append(code, asm.Mov.Reg(asm.R3, asm.R6))
@@ -528,8 +536,9 @@ func (l *Live) parse(record []byte) Seen {
 	l.bytes = append(l.bytes, record[seenHeader:seenHeader+n]...)
 	s := Seen{Where: int(binary.NativeEndian.Uint32(record[seenWhere:]))}
 	s.Packet = sim.Packet{
-		Data: l.bytes[at : at+n : at+n], GSO: fact(ctxGSOSize), Link: uint8(fact(ctxPktType)), Mark: fact(ctxMark), Priority: fact(ctxPriority),
-		Proto: swap16(uint16(fact(ctxProtocol))),
+		Data: l.bytes[at : at+n : at+n], GSO: fact(ctxGSOSize), Link: uint8(fact(ctxPktType)), Mark: fact(ctxMark),
+		Priority: fact(ctxPriority),
+		Proto:    swap16(uint16(fact(ctxProtocol))),
 	}
 	if fact(ctxVLANPresent) != 0 {
 		s.Packet.VLAN = &sim.Tag{Proto: swap16(uint16(fact(ctxVLANProto))), TCI: uint16(fact(ctxVLANTCI))}

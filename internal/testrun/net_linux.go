@@ -35,8 +35,9 @@ type Net struct {
 var (
 	deviceAddrs = []netip.Prefix{netip.MustParsePrefix("10.254.0.1/24"), netip.MustParsePrefix("fd00:fe::1/64")}
 	neighbours  = []netip.Addr{netip.MustParseAddr("10.254.0.2"), netip.MustParseAddr("fd00:fe::2")}
-	unknown     = []netip.Addr{netip.MustParseAddr("10.254.0.3"), netip.MustParseAddr("fd00:fe::3")} // no neighbour entry
-	ends        = []struct {
+	// no neighbour entry
+	unknown = []netip.Addr{netip.MustParseAddr("10.254.0.3"), netip.MustParseAddr("fd00:fe::3")}
+	ends    = []struct {
 		to    netip.Prefix
 		state abi.HopState
 		kind  int
@@ -90,7 +91,10 @@ func (n *Net) Host(addr [6]byte) error {
 		what    string
 		request uintptr
 		addr    [6]byte
-	}{{"address", unix.SIOCSIFHWADDR, addr}, {"broadcast address", unix.SIOCSIFHWBROADCAST, [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}} {
+	}{
+		{"address", unix.SIOCSIFHWADDR, addr},
+		{"broadcast address", unix.SIOCSIFHWBROADCAST, [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}},
+	} {
 		var req struct { // struct ifreq
 			name   [unix.IFNAMSIZ]byte
 			family uint16
@@ -99,7 +103,8 @@ func (n *Net) Host(addr [6]byte) error {
 		copy(req.name[:], "lo")
 		copy(req.addr[:], r.addr[:])
 		req.family = unix.ARPHRD_LOOPBACK
-		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), r.request, uintptr(unsafe.Pointer(&req))); errno != 0 {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), r.request, uintptr(unsafe.Pointer(&req))); errno !=
+			0 {
 			return fmt.Errorf("give the device the %s %x: %w", r.what, r.addr, errno)
 		}
 	}
@@ -154,7 +159,8 @@ func (n *Net) Devices() error {
 		return fmt.Errorf("find lo: %w", err)
 	}
 	dev := &netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: "fr0", MTU: deviceMTU, HardwareAddr: packet.DefaultSource[:]}, PeerName: "fr1",
+		LinkAttrs: netlink.LinkAttrs{Name: "fr0", MTU: deviceMTU, HardwareAddr: packet.DefaultSource[:]},
+		PeerName:  "fr1",
 	}
 	if err := netlink.LinkAdd(dev); err != nil {
 		return fmt.Errorf("make a device: %w", err)
@@ -175,11 +181,16 @@ func (n *Net) Devices() error {
 		if err := netlink.AddrAdd(dev, addr); err != nil {
 			return fmt.Errorf("give the device %v: %w", p, err)
 		}
-		neigh := &netlink.Neigh{LinkIndex: index, State: netlink.NUD_PERMANENT, IP: neighbours[i].AsSlice(), HardwareAddr: packet.DefaultDestination[:]}
+		neigh := &netlink.Neigh{
+			LinkIndex: index, State: netlink.NUD_PERMANENT, IP: neighbours[i].AsSlice(),
+			HardwareAddr: packet.DefaultDestination[:],
+		}
 		if err := netlink.NeighSet(neigh); err != nil {
 			return fmt.Errorf("know neighbour %v: %w", neighbours[i], err)
 		}
-		route := &netlink.Route{LinkIndex: index, Gw: neighbours[i].AsSlice(), Dst: ipNet(netip.PrefixFrom(p.Addr(), 0).Masked())}
+		route := &netlink.Route{
+			LinkIndex: index, Gw: neighbours[i].AsSlice(), Dst: ipNet(netip.PrefixFrom(p.Addr(), 0).Masked()),
+		}
 		if err := netlink.RouteAdd(route); err != nil {
 			return fmt.Errorf("route everything to %v: %w", neighbours[i], err)
 		}
@@ -220,7 +231,10 @@ func (n *Net) Route(from, to netip.Addr) sim.Hop {
 	strict := func(a netip.Addr) bool {
 		return a.Is6() && (a.IsMulticast() || a.IsLinkLocalUnicast() || a.IsLoopback())
 	}
-	h := sim.Hop{Ifindex: 1, MTU: deviceMTU, State: ir.HopDirect, Src: packet.DefaultSource, Dst: packet.DefaultDestination, NextHop: to}
+	h := sim.Hop{
+		Ifindex: 1, MTU: deviceMTU, State: ir.HopDirect, Src: packet.DefaultSource, Dst: packet.DefaultDestination,
+		NextHop: to,
+	}
 	if strict(a) || strict(from.Unmap()) || a.IsLoopback() {
 		h.State = ir.HopLocal
 		return h
@@ -228,7 +242,8 @@ func (n *Net) Route(from, to netip.Addr) sim.Hop {
 	for i, p := range deviceAddrs {
 		switch {
 		case !p.Contains(a):
-		case a == p.Addr() || a == p.Masked().Addr() && (a.Is6() || n.zeroth) || a == netip.AddrFrom4([4]byte{10, 254, 0, 255}):
+		case a == p.Addr() || a == p.Masked().Addr() && (a.Is6() || n.zeroth) ||
+			a == netip.AddrFrom4([4]byte{10, 254, 0, 255}):
 			h.State = ir.HopLocal
 			return h
 		case a != neighbours[i]:

@@ -272,7 +272,9 @@ func (r *Relay) Read(s *sim.Relay, all bool) error {
 		each(abi.MapLost, len(s.Lost), func(i int, words []uint64) { s.Lost[i] = words[0] }),
 		each(abi.MapShared, len(s.Shared), func(i int, words []uint64) { s.Shared[i] = words[0] }),
 		each(abi.MapNamed, len(s.Named), func(i int, words []uint64) { s.Named[i] = words[0] }),
-		each(abi.MapReasons, len(s.Reasons), func(i int, words []uint64) { s.Reasons[i] = sim.Tally{Packets: words[0], Bytes: words[1]} }),
+		each(abi.MapReasons, len(s.Reasons), func(i int, words []uint64) {
+			s.Reasons[i] = sim.Tally{Packets: words[0], Bytes: words[1]}
+		}),
 	)
 }
 
@@ -339,7 +341,8 @@ func Compare(plan *ir.Plan, got, want *sim.Relay) []string {
 	for _, p := range plan.Programs {
 		for i, reason := range p.Reasons {
 			if g, w := got.Reasons[p.Base+i], want.Reasons[p.Base+i]; g != w {
-				add("%s, reason %s: got %d packets and %d bytes, want %d and %d", p.Name, reason.Name, g.Packets, g.Bytes, w.Packets, w.Bytes)
+				add("%s, reason %s: got %d packets and %d bytes, want %d and %d", p.Name, reason.Name, g.Packets,
+					g.Bytes, w.Packets, w.Bytes)
 			}
 		}
 	}
@@ -379,7 +382,8 @@ func Compare(plan *ir.Plan, got, want *sim.Relay) []string {
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(want.Translations), byNamespace) {
 		if g, known := got.Translations[k]; !known || g != want.Translations[k] {
-			add("translation of %d in namespace %d: got %+v (there: %t), want %+v", k.Key, k.Namespace, g, known, want.Translations[k])
+			add("translation of %d in namespace %d: got %+v (there: %t), want %+v", k.Key, k.Namespace, g, known,
+				want.Translations[k])
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(got.Translations), byNamespace) {

@@ -101,8 +101,10 @@ func Load(plan *ir.Plan, object []byte, settings map[string][]byte) (*Relay, err
 		return nil, refused(fmt.Errorf("load the object: %w", err))
 	}
 	r := &Relay{
-		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{}, lease: coll.Maps[abi.MapLease],
-		ctx: make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*MaxFrame), lists: map[string]*lists{},
+		plan: plan, coll: coll, progs: map[string]*ebpf.Program{}, live: map[string]map[int]bool{},
+		lease: coll.Maps[abi.MapLease],
+		ctx:   make([]byte, ctxSize), octx: make([]byte, ctxSize), out: make([]byte, 2*MaxFrame),
+		lists: map[string]*lists{},
 	}
 	for _, g := range plan.Groups {
 		if m := spec.Maps[abi.GroupPrefix+g.Name]; m != nil {
@@ -137,7 +139,8 @@ func refused(err error) error {
 	if !errors.Is(err, syscall.EPERM) {
 		return err
 	}
-	return fmt.Errorf("this process may not load BPF programs: run as root, or with CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON "+
+	return fmt.Errorf("this process may not load BPF programs: run as root, or with CAP_BPF, CAP_NET_ADMIN and "+
+		"CAP_PERFMON "+
 		"(before Linux 5.8, CAP_SYS_ADMIN; before 5.11, CAP_SYS_RESOURCE as well): %w", err)
 }
 

@@ -29,13 +29,16 @@ func TestLoadWithoutRights(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("setpriv", "--bounding-set", "-all", "--inh-caps", "-all", self, "-test.run", "^TestLoadWithoutRights$")
+	cmd := exec.Command("setpriv", "--bounding-set", "-all", "--inh-caps", "-all", self, "-test.run",
+		"^TestLoadWithoutRights$")
 	cmd.Env = append(os.Environ(), child+"=1")
 	out, err := cmd.CombinedOutput()
 	if err == nil {
 		t.Fatal("loaded without rights")
 	}
-	for _, want := range []string{"may not load BPF programs", "run as root", "CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON"} {
+	for _, want := range []string{
+		"may not load BPF programs", "run as root", "CAP_BPF", "CAP_NET_ADMIN", "CAP_PERFMON",
+	} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the message doesn't say %q:\n%s", want, out)
 		}

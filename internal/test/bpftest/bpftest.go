@@ -1,5 +1,5 @@
-// Package bpftest compiles and runs small BPF programs that are written by hand, for tests. All they need besides clang is in
-// bpf.h.
+// Package bpftest compiles and runs small BPF programs that are written by hand, for tests. All they need besides clang
+// is in bpf.h.
 package bpftest
 
 import (

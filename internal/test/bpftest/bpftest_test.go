@@ -57,7 +57,8 @@ char _license[] SEC("license") = "GPL";
 	defer end()
 	const calls, repeat = 100, 1000
 	for range calls {
-		if verdict, err := Run(coll.Programs["count"], ebpf.RunOptions{Data: make([]byte, 64), Repeat: repeat}); err != nil || verdict != 7 {
+		if verdict, err := Run(coll.Programs["count"], ebpf.RunOptions{Data: make([]byte, 64), Repeat: repeat}); err !=
+			nil || verdict != 7 {
 			t.Fatalf("%d, %v", verdict, err)
 		}
 	}
@@ -71,7 +72,8 @@ char _license[] SEC("license") = "GPL";
 // What clang has to say names the file as it is called.
 func TestCompileError(t *testing.T) {
 	_, err := CompileText("wrong.bpf.c", "\nint x = NUMBER + y;\n", "NUMBER=1")
-	if err == nil || !strings.Contains(err.Error(), "wrong.bpf.c:2:") || !strings.Contains(err.Error(), "undeclared identifier 'y'") {
+	if err == nil || !strings.Contains(err.Error(), "wrong.bpf.c:2:") || !strings.Contains(err.Error(),
+		"undeclared identifier 'y'") {
 		t.Errorf("%v", err)
 	}
 }

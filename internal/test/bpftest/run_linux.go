@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run runs a program exactly opts.Repeat times on a packet, in one call, and returns what the last run returned. A signal would
-// interrupt the kernel between two runs, and all of them would begin anew; the Go runtime sends signals to preempt goroutines,
-// so this thread takes none meanwhile.
+// Run runs a program exactly opts.Repeat times on a packet, in one call, and returns what the last run returned. A
+// signal would interrupt the kernel between two runs, and all of them would begin anew; the Go runtime sends signals to
+// preempt goroutines, so this thread takes none meanwhile.
 func Run(p *ebpf.Program, opts ebpf.RunOptions) (verdict uint32, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -22,7 +22,8 @@ func Run(p *ebpf.Program, opts ebpf.RunOptions) (verdict uint32, err error) {
 		return 0, err
 	}
 	anew := false
-	opts.Reset = func() { anew = true } //nolint:staticcheck // deprecated for benchmarks; this is how an interruption shows
+	// nolint:staticcheck // deprecated for benchmarks; this is how an interruption shows
+	opts.Reset = func() { anew = true }
 	verdict, err = p.Run(&opts)
 	if back := unix.PthreadSigmask(unix.SIG_SETMASK, &before, nil); back != nil {
 		return 0, back

@@ -18,7 +18,9 @@ import (
 func Rights(t testing.TB) {
 	t.Helper()
 	needs.Root(t)
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
 	if err != nil {
 		t.Fatalf("this test loads programs into the kernel: and root isn't allowed to here: %v", err)
 	}
@@ -28,9 +30,9 @@ func Rights(t testing.TB) {
 // unprepared is set where the tests run without what they need.
 const unprepared = "FASTRELAY_TEST_UNPREPARED"
 
-// Unprepared runs all tests of the calling package without the programs that they call (clang, ip, tshark, …), and without rights:
-// a test that can't prepare itself has to fail at once, with a message. None may wait for what nobody will send, or go on with what
-// it hasn't got.
+// Unprepared runs all tests of the calling package without the programs that they call (clang, ip, tshark, …), and
+// without rights: a test that can't prepare itself has to fail at once, with a message. None may wait for what nobody
+// will send, or go on with what it hasn't got.
 func Unprepared(t *testing.T) {
 	if os.Getenv(unprepared) != "" {
 		return
@@ -49,7 +51,8 @@ func Unprepared(t *testing.T) {
 		{"no rights", []string{"setpriv", "--bounding-set", "-all", "--inh-caps", "-all", self}, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), limit+10*time.Second) // where it doesn't even notice its own limit
+			// where it doesn't even notice its own limit
+			ctx, cancel := context.WithTimeout(t.Context(), limit+10*time.Second)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, test.args[0], append(test.args[1:], "-test.timeout="+limit.String())...)
 			cmd.Env = append(os.Environ(), unprepared+"=1", test.env)

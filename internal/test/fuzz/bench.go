@@ -189,11 +189,13 @@ func compare(p *sim.Packet, got testrun.Result, want sim.Result) string {
 	case want.Verdict == sim.VerdictDrop && (len(want.Copies) > 0 || bytes.HasPrefix(want.Packet.Data, got.Data)):
 		return "" // no one sees what its copies left of it, or that it was cut off in front of them
 	case want.Verdict == sim.VerdictUp && !bytes.Equal(got.Data, p.Data):
-		return fmt.Sprintf("the kernel changed a packet that goes up (%s): %s", want.Reason, firstByte(got.Data, p.Data))
+		return fmt.Sprintf("the kernel changed a packet that goes up (%s): %s", want.Reason,
+			firstByte(got.Data, p.Data))
 	case !bytes.Equal(got.Data, want.Packet.Data):
 		return fmt.Sprintf("packet (%s, %s): %s", want.Verdict, want.Reason, firstByte(got.Data, want.Packet.Data))
 	case got.Mark != want.Packet.Mark || got.Priority != want.Packet.Priority:
-		return fmt.Sprintf("mark and priority: the kernel says %d and %d, the model %d and %d", got.Mark, got.Priority, want.Packet.Mark, want.Packet.Priority)
+		return fmt.Sprintf("mark and priority: the kernel says %d and %d, the model %d and %d", got.Mark, got.Priority,
+			want.Packet.Mark, want.Packet.Priority)
 	}
 	return ""
 }
@@ -215,9 +217,11 @@ func compareCopies(got []testrun.Copy, turns []sim.Copy) string {
 		case !bytes.Equal(c.Data, want.Packet.Data):
 			return fmt.Sprintf("%s: %s", what, firstByte(c.Data, want.Packet.Data))
 		case c.Ifindex != want.Hop.Ifindex:
-			return fmt.Sprintf("%s: the kernel's leaves through device %d, the model's through %d", what, c.Ifindex, want.Hop.Ifindex)
+			return fmt.Sprintf("%s: the kernel's leaves through device %d, the model's through %d", what, c.Ifindex,
+				want.Hop.Ifindex)
 		case c.Mark != want.Packet.Mark || c.Priority != want.Packet.Priority:
-			return fmt.Sprintf("%s: mark and priority: the kernel says %d and %d, the model %d and %d", what, c.Mark, c.Priority, want.Packet.Mark, want.Packet.Priority)
+			return fmt.Sprintf("%s: mark and priority: the kernel says %d and %d, the model %d and %d", what, c.Mark,
+				c.Priority, want.Packet.Mark, want.Packet.Priority)
 		}
 	}
 	if n != len(got) {
@@ -230,10 +234,12 @@ func compareCopies(got []testrun.Copy, turns []sim.Copy) string {
 func compareEvents(got []testrun.Event, want []sim.Event) string {
 	for i, w := range want {
 		if i >= len(got) {
-			return fmt.Sprintf("event %d (%s, receiver %d): the kernel has only %d", i, w.Event.Name, w.Receiver, len(got))
+			return fmt.Sprintf("event %d (%s, receiver %d): the kernel has only %d", i, w.Event.Name, w.Receiver,
+				len(got))
 		}
 		if g := got[i]; g.ID != w.Event.ID || g.Receiver != w.Receiver || !bytes.Equal(g.Record, w.Record) {
-			return fmt.Sprintf("event %d (%s, receiver %d): the kernel's has ID %d, receiver %d: %s", i, w.Event.Name, w.Receiver, g.ID, g.Receiver, firstByte(g.Record, w.Record))
+			return fmt.Sprintf("event %d (%s, receiver %d): the kernel's has ID %d, receiver %d: %s", i, w.Event.Name,
+				w.Receiver, g.ID, g.Receiver, firstByte(g.Record, w.Record))
 		}
 		if got[i].Time == 0 {
 			return fmt.Sprintf("event %d (%s): it has no time", i, w.Event.Name)

@@ -80,7 +80,10 @@ type CasePacket struct {
 }
 
 func newCase(plan *ir.Plan, b *bench, state *sim.Relay, log []logged, text string) *Case {
-	c := &Case{Relay: plan.Name, Spec: filepath.Base(filepath.Dir(plan.Pos.File)), Text: text, Lapsed: state.World.Now >= state.World.LeaseDeadline}
+	c := &Case{
+		Relay: plan.Name, Spec: filepath.Base(filepath.Dir(plan.Pos.File)), Text: text,
+		Lapsed: state.World.Now >= state.World.LeaseDeadline,
+	}
 	c.Patience = b.patience
 	for name, v := range b.settings {
 		if c.Settings == nil {
@@ -104,12 +107,16 @@ func newCase(plan *ir.Plan, b *bench, state *sim.Relay, log []logged, text strin
 	for _, t := range plan.Tables {
 		table := state.Table(t.Name)
 		for _, k := range table.Keys() {
-			c.Rows = append(c.Rows, CaseRow{t.Name, hex.EncodeToString([]byte(k)), hex.EncodeToString(table.Get([]byte(k)))})
+			c.Rows = append(c.Rows, CaseRow{
+				t.Name, hex.EncodeToString([]byte(k)), hex.EncodeToString(table.Get([]byte(k))),
+			})
 		}
 	}
 	c.fanOut(plan, state)
 	for _, l := range log {
-		c.Packets = append(c.Packets, CasePacket{l.program, hex.EncodeToString(l.packet.Data), l.packet.GSO, l.packet.Mark, l.packet.Priority})
+		c.Packets = append(c.Packets, CasePacket{
+			l.program, hex.EncodeToString(l.packet.Data), l.packet.GSO, l.packet.Mark, l.packet.Priority,
+		})
 	}
 	return c
 }
@@ -202,7 +209,9 @@ func Replay(plan *ir.Plan, object []byte, c *Case) (string, error) {
 	}
 	b.patience = c.Patience
 	for _, p := range c.Packets {
-		_, text, err := b.try(p.Program, sim.Packet{Data: bytes(p.Data), GSO: p.GSO, Mark: p.Mark, Priority: p.Priority})
+		_, text, err := b.try(p.Program, sim.Packet{
+			Data: bytes(p.Data), GSO: p.GSO, Mark: p.Mark, Priority: p.Priority,
+		})
 		if text != "" || err != nil {
 			return text, err
 		}

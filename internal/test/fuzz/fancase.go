@@ -79,7 +79,9 @@ func (c *Case) putFanOut(b *bench, bytes func(string) []byte) error {
 		}
 	}
 	for _, saved := range c.Names {
-		m.Translations[sim.TranslationKey{Key: saved.Key, Namespace: saved.Namespace}] = sim.Translation{Value: saved.Value, Done: !saved.Pending}
+		m.Translations[sim.TranslationKey{Key: saved.Key, Namespace: saved.Namespace}] = sim.Translation{
+			Value: saved.Value, Done: !saved.Pending,
+		}
 	}
 	return nil
 }

@@ -24,7 +24,8 @@ import (
 
 // A fault is planted where the kernel's side or the model's is made: the first match of old becomes new.
 type fault struct {
-	where string // "helper": fastrelay.h; "back end": what it takes a plan for; "code": the C; "model": a file of package sim
+	// "helper": fastrelay.h; "back end": what it takes a plan for; "code": the C; "model": a file of package sim
+	where string
 	spec  string // the spec whose packets show it
 	what  string
 	old   string // a regular expression
@@ -115,7 +116,9 @@ func inKernel(t *testing.T, f fault, c compiled, file string) string {
 		skbfacts.Allowed = skbfacts.None
 		defer func() { skbfacts.Allowed = skbfacts.All }()
 	}
-	r, err := fuzz.Run(context.Background(), fuzz.Config{Spec: c.spec, Plan: c.plan, Object: object, Seed: *flagSeed, Packets: faultPackets, Quick: true})
+	r, err := fuzz.Run(context.Background(), fuzz.Config{
+		Spec: c.spec, Plan: c.plan, Object: object, Seed: *flagSeed, Packets: faultPackets, Quick: true,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +164,8 @@ func inModel(t *testing.T, f fault) string {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("go", "test", "-vet=off", "-count=1", "-overlay", overlay, "-run", "^TestKernelAgrees$/^"+f.spec+"$", ".",
+	cmd := exec.Command("go", "test", "-vet=off", "-count=1", "-overlay", overlay, "-run",
+		"^TestKernelAgrees$/^"+f.spec+"$", ".",
 		"-args", "-packets", fmt.Sprint(faultPackets*len(corpus())), "-found", dir, "-quick")
 	out, err := cmd.CombinedOutput()
 	if err == nil {
@@ -176,58 +180,109 @@ func inModel(t *testing.T, f fault) string {
 }
 
 var helperFaults = []fault{
-	{where: "helper", spec: "turn", what: "sums lose their upper half", old: `__u32 n = \(s \+ \(s << 32 \| s >> 32\)\) >> 32;`, new: `__u32 n = s;`},
-	{where: "helper", spec: "turn", what: "sums lose a carry", old: `return \(n \+ \(n << 16 \| n >> 16\)\) >> 16;`, new: `return n + (n >> 16);`},
-	{where: "helper", spec: "turn", what: "16-bit integers are not swapped", old: `return bpf_htons\(ld16\(p\)\);`, new: `return ld16(p);`},
-	{where: "helper", spec: "learn", what: "32-bit integers are not swapped", old: `return bpf_htonl\(ld32\(p\)\);`, new: `return ld32(p);`},
-	{where: "helper", spec: "varint", what: "64-bit integers are not swapped", old: `return bpf_cpu_to_be64\(ld64\(p\)\);`, new: `return ld64(p);`},
-	{where: "helper", spec: "turn", what: "mapped addresses are marked in the wrong place", old: `st16\(dst \+ 10, 0xFFFF\);`, new: `st16(dst + 8, 0xFFFF);`},
-	{where: "helper", spec: "gate", what: "IPv4 addresses begin 2 bytes too early", old: `memcpy\(dst \+ 12, &addr`, new: `memcpy(dst + 10, &addr`},
+	{where: "helper", spec: "turn", what: "sums lose their upper half",
+		old: `__u32 n = \(s \+ \(s << 32 \| s >> 32\)\) >> 32;`, new: `__u32 n = s;`},
+	{where: "helper", spec: "turn", what: "sums lose a carry", old: `return \(n \+ \(n << 16 \| n >> 16\)\) >> 16;`,
+		new: `return n + (n >> 16);`},
+	{where: "helper", spec: "turn", what: "16-bit integers are not swapped", old: `return bpf_htons\(ld16\(p\)\);`,
+		new: `return ld16(p);`},
+	{where: "helper", spec: "learn", what: "32-bit integers are not swapped", old: `return bpf_htonl\(ld32\(p\)\);`,
+		new: `return ld32(p);`},
+	{where: "helper", spec: "varint", what: "64-bit integers are not swapped",
+		old: `return bpf_cpu_to_be64\(ld64\(p\)\);`, new: `return ld64(p);`},
+	{where: "helper", spec: "turn", what: "mapped addresses are marked in the wrong place",
+		old: `st16\(dst \+ 10, 0xFFFF\);`, new: `st16(dst + 8, 0xFFFF);`},
+	{where: "helper", spec: "gate", what: "IPv4 addresses begin 2 bytes too early", old: `memcpy\(dst \+ 12, &addr`,
+		new: `memcpy(dst + 10, &addr`},
 	{where: "helper", spec: "turn", what: "reasons count no bytes", old: `r->bytes \+= len;`, new: ``},
-	{where: "helper", spec: "turn", what: "reasons count packets twice", old: `r->packets\+\+;`, new: `r->packets += 2;`},
-	{where: "helper", spec: "turn", what: "what goes up is dropped", old: `return TC_ACT_UNSPEC;`, new: `return TC_ACT_SHOT;`},
-	{where: "helper", spec: "gate", what: "what is dropped goes up", old: `return TC_ACT_SHOT;`, new: `return TC_ACT_UNSPEC;`},
-	{where: "helper", spec: "turn", what: "a lapsed lease forwards", old: `return l && now < [^;]*;`, new: `return l != NULL;`},
-	{where: "helper", spec: "turn", what: "a session's generation is ignored", old: ` && \*\(volatile __u32 \*\)&s->gen == gen`, new: ``},
+	{where: "helper", spec: "turn", what: "reasons count packets twice", old: `r->packets\+\+;`,
+		new: `r->packets += 2;`},
+	{where: "helper", spec: "turn", what: "what goes up is dropped", old: `return TC_ACT_UNSPEC;`,
+		new: `return TC_ACT_SHOT;`},
+	{where: "helper", spec: "gate", what: "what is dropped goes up", old: `return TC_ACT_SHOT;`,
+		new: `return TC_ACT_UNSPEC;`},
+	{where: "helper", spec: "turn", what: "a lapsed lease forwards", old: `return l && now < [^;]*;`,
+		new: `return l != NULL;`},
+	{where: "helper", spec: "turn", what: "a session's generation is ignored",
+		old: ` && \*\(volatile __u32 \*\)&s->gen == gen`, new: ``},
 	{where: "helper", spec: "turn", what: "generation 0 counts as open", old: ` && gen && `, new: ` && `},
-	{where: "helper", spec: "turn", what: "a session's deadline is ignored", old: ` &&\s+now < \*\(volatile __u64 \*\)&s->deadline;`, new: `;`},
-	{where: "helper", spec: "turn", what: "uses count for the first row", old: `u->rows\[row\]\.packets\+\+;`, new: `u->rows[0].packets++;`},
+	{where: "helper", spec: "turn", what: "a session's deadline is ignored",
+		old: ` &&\s+now < \*\(volatile __u64 \*\)&s->deadline;`, new: `;`},
+	{where: "helper", spec: "turn", what: "uses count for the first row", old: `u->rows\[row\]\.packets\+\+;`,
+		new: `u->rows[0].packets++;`},
 	{where: "helper", spec: "turn", what: "the last use is not noted", old: `u->last = now;`, new: ``},
-	{where: "helper", spec: "gate", what: "shared counters count twice", old: `__sync_fetch_and_add\(v, by\);`, new: `__sync_fetch_and_add(v, 2 * by);`},
+	{where: "helper", spec: "gate", what: "shared counters count twice", old: `__sync_fetch_and_add\(v, by\);`,
+		new: `__sync_fetch_and_add(v, 2 * by);`},
 	{where: "helper", spec: "gate", what: "counter 0 counts", old: `if \(by && index && v\)`, new: `if (v)`},
-	{where: "helper", spec: "gate", what: "shared counters read one more", old: `return index && v \? \*\(volatile __u64 \*\)v`, new: `return index && v ? 1 + *(volatile __u64 *)v`},
+	{where: "helper", spec: "gate", what: "shared counters read one more",
+		old: `return index && v \? \*\(volatile __u64 \*\)v`, new: `return index && v ? 1 + *(volatile __u64 *)v`},
 	{where: "helper", spec: "learn", what: "named counters are set, not added to", old: `\*v \+= by;`, new: `*v = by;`},
-	{where: "helper", spec: "varint", what: "varints of 2 bytes keep a bit of their size", old: `be16\(p\) & 0x3FFF`, new: `be16(p) & 0x7FFF`},
+	{where: "helper", spec: "varint", what: "varints of 2 bytes keep a bit of their size", old: `be16\(p\) & 0x3FFF`,
+		new: `be16(p) & 0x7FFF`},
 	{where: "helper", spec: "varint", what: "varints of 8 bytes are taken for 4", old: `return 8;`, new: `return 4;`},
-	{where: "helper", spec: "turn", what: "8 bytes count as 4 in sums", old: `return \(v & 0xFFFFFFFF\) \+ \(v >> 32\);`, new: `return v & 0xFFFFFFFF;`},
-	{where: "helper", spec: "turn", infer: true, what: "a pending sum forgets the pseudo-header", old: `- sum - diff`, new: `- sum`},
-	{where: "helper", spec: "credits", what: "a credit's floor is ignored", old: `limit -= cost \+ floor;`, new: `limit -= cost;`},
-	{where: "helper", spec: "credits", what: "a credit's last unit is kept", old: `if \(spent > fr_copy\(limit\)\)`, new: `if (spent >= fr_copy(limit))`},
-	{where: "helper", spec: "credits", what: "refused packets count for the most urgent level", old: `&c->refused\[level\]`, new: `&c->refused[0]`},
-	{where: "helper", spec: "credits", what: "what is given back is taken once more", old: `&c->spent, -cost`, new: `&c->spent, cost`},
-	{where: "helper", spec: "effects", what: "credit 0 is a credit", old: `if \(!c \|\| !credit\)(\s*return FR_REFUSED;\s*limit)`, new: `if (!c)$1`},
-	{where: "helper", spec: "bucket", what: "a bucket never fills up", old: `if \(from < spent\)(\s*from = spent;)`, new: `$1`},
-	{where: "helper", spec: "bucket", what: "a burst counts in nanoseconds", old: `\(burst - floor\) \* 1000000000`, new: `(burst - floor)`},
-	{where: "helper", spec: "numbers", what: "counter 0 counts", old: `return index && v \? __sync_fetch_and_add\(v, step\) : 0;`, new: `return v ? __sync_fetch_and_add(v, step) : 0;`},
-	{where: "helper", spec: "numbers", what: "numbers are drawn after they are taken", old: `__sync_fetch_and_add\(v, step\) : 0`, new: `__sync_fetch_and_add(v, step) + step : 0`},
-	{where: "helper", spec: "numbers", what: "translations of no namespace are made", old: `if \(!key->space\)`, new: `if (0)`},
-	{where: "helper", spec: "numbers", what: "a translation that is being made is one", old: `return done \? FR_TRANSLATED : FR_TRANSLATING;`, new: `return FR_TRANSLATED;`},
-	{where: "helper", spec: "fan-out", what: "receivers' copies count no bytes", old: `r->bytes \+= len;\n\t\}\n\}\n\n/\* The copies`, new: "}\n}\n\n/* The copies"},
+	{where: "helper", spec: "turn", what: "8 bytes count as 4 in sums",
+		old: `return \(v & 0xFFFFFFFF\) \+ \(v >> 32\);`, new: `return v & 0xFFFFFFFF;`},
+	{where: "helper", spec: "turn", infer: true, what: "a pending sum forgets the pseudo-header", old: `- sum - diff`,
+		new: `- sum`},
+	{where: "helper", spec: "credits", what: "a credit's floor is ignored", old: `limit -= cost \+ floor;`,
+		new: `limit -= cost;`},
+	{where: "helper", spec: "credits", what: "a credit's last unit is kept", old: `if \(spent > fr_copy\(limit\)\)`,
+		new: `if (spent >= fr_copy(limit))`},
+	{where: "helper", spec: "credits", what: "refused packets count for the most urgent level",
+		old: `&c->refused\[level\]`, new: `&c->refused[0]`},
+	{where: "helper", spec: "credits", what: "what is given back is taken once more", old: `&c->spent, -cost`,
+		new: `&c->spent, cost`},
+	{
+		where: "helper", spec: "effects", what: "credit 0 is a credit",
+		old: `if \(!c \|\| !credit\)(\s*return FR_REFUSED;\s*limit)`, new: `if (!c)$1`,
+	},
+	{where: "helper", spec: "bucket", what: "a bucket never fills up", old: `if \(from < spent\)(\s*from = spent;)`,
+		new: `$1`},
+	{where: "helper", spec: "bucket", what: "a burst counts in nanoseconds", old: `\(burst - floor\) \* 1000000000`,
+		new: `(burst - floor)`},
+	{
+		where: "helper", spec: "numbers", what: "counter 0 counts",
+		old: `return index && v \? __sync_fetch_and_add\(v, step\) : 0;`,
+		new: `return v ? __sync_fetch_and_add(v, step) : 0;`,
+	},
+	{where: "helper", spec: "numbers", what: "numbers are drawn after they are taken",
+		old: `__sync_fetch_and_add\(v, step\) : 0`, new: `__sync_fetch_and_add(v, step) + step : 0`},
+	{where: "helper", spec: "numbers", what: "translations of no namespace are made", old: `if \(!key->space\)`,
+		new: `if (0)`},
+	{where: "helper", spec: "numbers", what: "a translation that is being made is one",
+		old: `return done \? FR_TRANSLATED : FR_TRANSLATING;`, new: `return FR_TRANSLATED;`},
+	{where: "helper", spec: "fan-out", what: "receivers' copies count no bytes",
+		old: `r->bytes \+= len;\n\t\}\n\}\n\n/\* The copies`, new: "}\n}\n\n/* The copies"},
 	{where: "helper", spec: "fan-out", what: "clones that are refused aren't noted", old: `r->failed\+\+;`, new: ``},
-	{where: "helper", spec: "set-varint", what: "an integer of 2 bytes says that it has 4", old: `1ULL << 14`, new: `2ULL << 14`},
-	{where: "helper", spec: "turn", infer: true, what: "a moved payload is taken 1 byte too far", old: `bpf_skb_load_bytes\(skb, from, s->bytes`, new: `bpf_skb_load_bytes(skb, from - 1, s->bytes`},
-	{where: "helper", spec: "turn", infer: true, what: "a moved payload lands 1 byte too far", old: `bpf_skb_store_bytes\(skb, to, s->bytes`, new: `bpf_skb_store_bytes(skb, to - 1, s->bytes`},
+	{where: "helper", spec: "set-varint", what: "an integer of 2 bytes says that it has 4", old: `1ULL << 14`,
+		new: `2ULL << 14`},
+	{where: "helper", spec: "turn", infer: true, what: "a moved payload is taken 1 byte too far",
+		old: `bpf_skb_load_bytes\(skb, from, s->bytes`, new: `bpf_skb_load_bytes(skb, from - 1, s->bytes`},
+	{where: "helper", spec: "turn", infer: true, what: "a moved payload lands 1 byte too far",
+		old: `bpf_skb_store_bytes\(skb, to, s->bytes`, new: `bpf_skb_store_bytes(skb, to - 1, s->bytes`},
 }
 
 var modelFaults = []fault{
-	{where: "model", spec: "odd", what: "bytes are not swapped where the payload moves", old: `return a \* 256 % modulus`, new: `return a`, file: "sum.go"},
-	{where: "model", spec: "turn", what: "0 is written for a checksum that is optional", old: `sum == 0 && s\.Optional`, new: `sum == 0 && !s.Optional`, file: "sum.go"},
-	{where: "model", spec: "turn", what: "padding at an odd place counts as at an even one", old: `odd := s\.TailOdd != nil && r\.bool\(s\.TailOdd\)`, new: `odd := false`, file: "sum.go"},
-	{where: "model", spec: "bits", what: "bit fields are read one bit off", old: `b\[i/8\]>>\(7-i%8\)`, new: `b[i/8]>>(6-i%8&7)`, file: "eval.go"},
-	{where: "model", spec: "shim", what: "the shortest prefix wins", old: `if bits > best && `, new: `if (bits < best || best < 0) && `, file: "table.go"},
-	{where: "model", spec: "turn", what: "closed sessions forward", old: `return s\.Gen == gen && `, new: `return `, file: "run.go"},
-	{where: "model", spec: "varint", what: "varints keep the bits of their size", old: `1<<\(8\*size-2\) - 1`, new: `1<<(8*size-1) - 1`, file: "run.go"},
-	{where: "model", spec: "credits", what: "a clone that is refused costs", old: `r\.giveBack\(taken\)\n(\s*)r\.decline\(s\.Failed\)`, new: `_ = taken; r.decline(s.Failed)`, file: "fanout.go"},
-	{where: "model", spec: "fan-out", what: "the next receiver sees what the last one got", old: `r\.turn\.Sent, r\.turn\.Packet, r\.turn\.Hop = true, out, &hop`, new: `r.turn.Sent, r.turn.Packet, r.turn.Hop, r.in = true, out, &hop, out.Data`, file: "fanout.go"},
-	{where: "model", spec: "turn", what: "an unknown neighbour's addresses are written", old: `h\.State != ir\.HopDirect \|\| `, new: ``, file: "run.go"},
+	{where: "model", spec: "odd", what: "bytes are not swapped where the payload moves",
+		old: `return a \* 256 % modulus`, new: `return a`, file: "sum.go"},
+	{where: "model", spec: "turn", what: "0 is written for a checksum that is optional", old: `sum == 0 && s\.Optional`,
+		new: `sum == 0 && !s.Optional`, file: "sum.go"},
+	{where: "model", spec: "turn", what: "padding at an odd place counts as at an even one",
+		old: `odd := s\.TailOdd != nil && r\.bool\(s\.TailOdd\)`, new: `odd := false`, file: "sum.go"},
+	{where: "model", spec: "bits", what: "bit fields are read one bit off", old: `b\[i/8\]>>\(7-i%8\)`,
+		new: `b[i/8]>>(6-i%8&7)`, file: "eval.go"},
+	{where: "model", spec: "shim", what: "the shortest prefix wins", old: `if bits > best && `,
+		new: `if (bits < best || best < 0) && `, file: "table.go"},
+	{where: "model", spec: "turn", what: "closed sessions forward", old: `return s\.Gen == gen && `, new: `return `,
+		file: "run.go"},
+	{where: "model", spec: "varint", what: "varints keep the bits of their size", old: `1<<\(8\*size-2\) - 1`,
+		new: `1<<(8*size-1) - 1`, file: "run.go"},
+	{where: "model", spec: "credits", what: "a clone that is refused costs",
+		old: `r\.giveBack\(taken\)\n(\s*)r\.decline\(s\.Failed\)`, new: `_ = taken; r.decline(s.Failed)`,
+		file: "fanout.go"},
+	{where: "model", spec: "fan-out", what: "the next receiver sees what the last one got",
+		old: `r\.turn\.Sent, r\.turn\.Packet, r\.turn\.Hop = true, out, &hop`,
+		new: `r.turn.Sent, r.turn.Packet, r.turn.Hop, r.in = true, out, &hop, out.Data`, file: "fanout.go"},
+	{where: "model", spec: "turn", what: "an unknown neighbour's addresses are written",
+		old: `h\.State != ir\.HopDirect \|\| `, new: ``, file: "run.go"},
 }

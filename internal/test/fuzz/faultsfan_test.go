@@ -52,63 +52,100 @@ func form(f func(*ir.ElementForm) bool) func(*ir.Plan) bool {
 
 // Faults in the C: what is undone, and in which order, is the back end's own business.
 var fanOutCodeFaults = []fault{
-	{where: "code", spec: "fan-out", what: "receivers are served from the last to the first", old: `receiver_of_viewers\(fan->list, i\)`, new: `receiver_of_viewers(fan->list, fan->list->count - 1 - i)`},
-	{where: "code", spec: "fan-out", what: "the last receiver is forgotten", old: `bpf_loop\(list->count, `, new: `bpf_loop(list->count - 1, `},
-	{where: "code", spec: "fan-out", what: "copies are made of the copy before", old: `(prog_spread_copy2\(struct prog_spread_same1 \*same[^{]*\{\n)`, new: `${1}fr_save_front(skb, 48);`},
-	{where: "code", spec: "fan-out", what: "the packet that came isn't restored", old: `if \(bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)\)\s[^;]*;`, new: ``},
-	{where: "code", spec: "fan-out", what: "one byte of the packet that came isn't restored", old: `bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)`, new: `bpf_skb_store_bytes(skb, 0, front, 47, 0)`},
-	{where: "code", spec: "fan-out", what: "only the first copy has its own checksum", old: `st16\(&new_udp->checksum, udp_checksum\);`, new: `if (!same->copies0) st16(&new_udp->checksum, udp_checksum);`},
-	{where: "code", spec: "fan-out", what: "a checksum of 0 is made one", old: `if \(same->kind0 == FR_SUM_ABSENT\)[^;]*;`, new: ``},
+	{where: "code", spec: "fan-out", what: "receivers are served from the last to the first",
+		old: `receiver_of_viewers\(fan->list, i\)`, new: `receiver_of_viewers(fan->list, fan->list->count - 1 - i)`},
+	{where: "code", spec: "fan-out", what: "the last receiver is forgotten", old: `bpf_loop\(list->count, `,
+		new: `bpf_loop(list->count - 1, `},
+	{where: "code", spec: "fan-out", what: "copies are made of the copy before",
+		old: `(prog_spread_copy2\(struct prog_spread_same1 \*same[^{]*\{\n)`, new: `${1}fr_save_front(skb, 48);`},
+	{where: "code", spec: "fan-out", what: "the packet that came isn't restored",
+		old: `if \(bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)\)\s[^;]*;`, new: ``},
+	{where: "code", spec: "fan-out", what: "one byte of the packet that came isn't restored",
+		old: `bpf_skb_store_bytes\(skb, 0, front, \d+, 0\)`, new: `bpf_skb_store_bytes(skb, 0, front, 47, 0)`},
+	{where: "code", spec: "fan-out", what: "only the first copy has its own checksum",
+		old: `st16\(&new_udp->checksum, udp_checksum\);`,
+		new: `if (!same->copies0) st16(&new_udp->checksum, udp_checksum);`},
+	{where: "code", spec: "fan-out", what: "a checksum of 0 is made one",
+		old: `if \(same->kind0 == FR_SUM_ABSENT\)[^;]*;`, new: ``},
 	{where: "code", spec: "fan-out", what: "copies count once", old: `same->copies0\+\+;`, new: `same->copies0 = 1;`},
-	{where: "code", spec: "fan-out", what: "copies leave through the first device", old: `bpf_clone_redirect\(skb, r->hop_remote.ifindex, 0\)`, new: `bpf_clone_redirect(skb, 1, 0)`},
-	{where: "code", spec: "fan-out", what: "a clone that is refused counts as sent", old: `if \(unlikely\(bpf_clone_redirect`, new: `if (0 > (int)(bpf_clone_redirect`},
-	{where: "code", spec: "fan-out", what: "what another copy wrote stays", old: `st32\(new_tag->stream, ld32\(saved_tag->stream\)\);`, new: ``},
-	{where: "code", spec: "then-drop", what: "a copy keeps the priority that came", old: `skb->priority = [^;]*;`, new: ``},
-	{where: "code", spec: "credits", what: "what is refused gets nothing back", old: `(bpf_clone_redirect\(skb, [^{]*\{\n[^\n]*\n)\s*fr_refund\(credit0, spent0\);`, new: `$1`},
-	{where: "code", spec: "credits", what: "the first of two credits isn't given back", old: `(admitted1 == FR_REFUSED\) \{[^}]*?)fr_refund\(credit0, spent0\);`, new: `$1`},
-	{where: "code", spec: "credits", what: "a record is handed over for a clone that is refused", old: `(bpf_clone_redirect\(skb, [^{]*\{\n\s*)bpf_ringbuf_discard\(event0, 0\);`, new: `${1}bpf_ringbuf_submit(event0, 0);`},
-	{where: "code", spec: "credits", what: "a record tells of the number that came", old: `event0->number = number;`, new: `event0->number = be32(front + 51);`},
-	{where: "code", spec: "credits", what: "a record names the place of its receiver", old: `fr_head\(&event0->head, r->receiver,`, new: `fr_head(&event0->head, r->receiver & 3,`},
+	{where: "code", spec: "fan-out", what: "copies leave through the first device",
+		old: `bpf_clone_redirect\(skb, r->hop_remote.ifindex, 0\)`, new: `bpf_clone_redirect(skb, 1, 0)`},
+	{where: "code", spec: "fan-out", what: "a clone that is refused counts as sent",
+		old: `if \(unlikely\(bpf_clone_redirect`, new: `if (0 > (int)(bpf_clone_redirect`},
+	{where: "code", spec: "fan-out", what: "what another copy wrote stays",
+		old: `st32\(new_tag->stream, ld32\(saved_tag->stream\)\);`, new: ``},
+	{where: "code", spec: "then-drop", what: "a copy keeps the priority that came", old: `skb->priority = [^;]*;`,
+		new: ``},
+	{where: "code", spec: "credits", what: "what is refused gets nothing back",
+		old: `(bpf_clone_redirect\(skb, [^{]*\{\n[^\n]*\n)\s*fr_refund\(credit0, spent0\);`, new: `$1`},
+	{where: "code", spec: "credits", what: "the first of two credits isn't given back",
+		old: `(admitted1 == FR_REFUSED\) \{[^}]*?)fr_refund\(credit0, spent0\);`, new: `$1`},
+	{where: "code", spec: "credits", what: "a record is handed over for a clone that is refused",
+		old: `(bpf_clone_redirect\(skb, [^{]*\{\n\s*)bpf_ringbuf_discard\(event0, 0\);`,
+		new: `${1}bpf_ringbuf_submit(event0, 0);`},
+	{where: "code", spec: "credits", what: "a record tells of the number that came", old: `event0->number = number;`,
+		new: `event0->number = be32(front + 51);`},
+	{where: "code", spec: "credits", what: "a record names the place of its receiver",
+		old: `fr_head\(&event0->head, r->receiver,`, new: `fr_head(&event0->head, r->receiver & 3,`},
 }
 
 var fanOutFaults = []fault{
-	{where: "back end", spec: "fan-out", what: "groups are found by half of the key", plan: stmt(func(_ *ir.Program, s *ir.FanOut) bool { s.Key = s.Key[:len(s.Key)-1]; return true })},
-	{where: "back end", spec: "fan-out", what: "the packet that came is dropped", plan: stmt(func(_ *ir.Program, s *ir.FanOut) bool { s.Drop = !s.Drop; return true })},
-	{where: "back end", spec: "then-drop", what: "the packet that came goes on", plan: stmt(func(_ *ir.Program, s *ir.FanOut) bool { s.Drop = !s.Drop; return true })},
-	{where: "back end", spec: "fan-out", what: "a copy's checksum forgets what was", plan: copySum(func(s *ir.Sum) bool { was := len(s.OldTerms) > 0; s.OldTerms = nil; return was })},
-	{where: "back end", spec: "fan-out", what: "a copy's checksum forgets its addresses", plan: copySum(func(s *ir.Sum) bool { was := len(s.NewPseudo) > 0; s.NewPseudo = nil; return was })},
-	{where: "back end", spec: "fan-out", what: "a checksum is made of none", plan: copySum(func(s *ir.Sum) bool { was := s.Absent; s.Absent = false; return was })},
-	{where: "back end", spec: "fan-out", what: "a copy over the MTU is sent", plan: stmt(func(_ *ir.Program, s *ir.CheckHop) bool { s.Length = number(0); return true })},
+	{where: "back end", spec: "fan-out", what: "groups are found by half of the key",
+		plan: stmt(func(_ *ir.Program, s *ir.FanOut) bool { s.Key = s.Key[:len(s.Key)-1]; return true })},
+	{where: "back end", spec: "fan-out", what: "the packet that came is dropped",
+		plan: stmt(func(_ *ir.Program, s *ir.FanOut) bool { s.Drop = !s.Drop; return true })},
+	{where: "back end", spec: "then-drop", what: "the packet that came goes on",
+		plan: stmt(func(_ *ir.Program, s *ir.FanOut) bool { s.Drop = !s.Drop; return true })},
+	{where: "back end", spec: "fan-out", what: "a copy's checksum forgets what was",
+		plan: copySum(func(s *ir.Sum) bool { was := len(s.OldTerms) > 0; s.OldTerms = nil; return was })},
+	{where: "back end", spec: "fan-out", what: "a copy's checksum forgets its addresses",
+		plan: copySum(func(s *ir.Sum) bool { was := len(s.NewPseudo) > 0; s.NewPseudo = nil; return was })},
+	{where: "back end", spec: "fan-out", what: "a checksum is made of none",
+		plan: copySum(func(s *ir.Sum) bool { was := s.Absent; s.Absent = false; return was })},
+	{where: "back end", spec: "fan-out", what: "a copy over the MTU is sent",
+		plan: stmt(func(_ *ir.Program, s *ir.CheckHop) bool { s.Length = number(0); return true })},
 	{where: "back end", spec: "fan-out", what: "a number is one more", plan: copied(func(s *ir.Copy) bool {
 		c := &s.Rewrite.Stores[len(s.Rewrite.Stores)-1]
 		c.Value = &ir.Bin{Op: ir.Xor, X: c.Value, Y: number(1)}
 		return true
 	})},
-	{where: "back end", spec: "then-drop", what: "the mark stays on what is sent next", plan: copied(func(s *ir.Copy) bool { was := s.Rewrite.Mark != nil; s.Rewrite.Mark = nil; return was })},
-	{where: "back end", spec: "then-drop", what: "a receiver that a rule leaves out gets a copy", plan: stmt(func(_ *ir.Program, s *ir.If) bool {
-		if len(s.Then) == 0 {
-			return false
-		}
-		_, skips := s.Then[len(s.Then)-1].(*ir.Skip)
-		if skips {
-			s.Cond = &ir.Const{V: 0, T: ir.BoolType}
-		}
-		return skips
-	})},
-	{where: "back end", spec: "credits", what: "the floor is ignored", plan: admitted(func(s *ir.Admit) bool { was := s.Floor != nil; s.Floor = nil; return was })},
-	{where: "back end", spec: "credits", what: "the cost is one more", plan: admitted(func(s *ir.Admit) bool { s.Cost = plus(1)(s.Cost); return true })},
-	{where: "back end", spec: "credits", what: "the credit of another level is spent", plan: admitted(func(s *ir.Admit) bool {
-		was := s.Member.Type.Bits > 1
-		s.Level = number(0)
-		return was
-	})},
-	{where: "back end", spec: "credits", what: "refused packets count for another level", plan: admitted(func(s *ir.Admit) bool { was := s.Level != nil; s.Level = nil; return was && s.Member.Type.Bits == 1 })},
-	{where: "back end", spec: "credits", what: "refused packets don't count for the receiver", plan: admitted(func(s *ir.Admit) bool { was := s.Count != nil; s.Count = nil; return was })},
-	{where: "back end", spec: "credits", what: "only one of two credits is spent", plan: effects(func(fx *ir.Effects) bool {
-		was := len(fx.Admits) > 1
-		fx.Admits = fx.Admits[:min(1, len(fx.Admits))]
-		return was
-	})},
+	{where: "back end", spec: "then-drop", what: "the mark stays on what is sent next",
+		plan: copied(func(s *ir.Copy) bool { was := s.Rewrite.Mark != nil; s.Rewrite.Mark = nil; return was })},
+	{where: "back end", spec: "then-drop", what: "a receiver that a rule leaves out gets a copy",
+		plan: stmt(func(_ *ir.Program, s *ir.If) bool {
+			if len(s.Then) == 0 {
+				return false
+			}
+			_, skips := s.Then[len(s.Then)-1].(*ir.Skip)
+			if skips {
+				s.Cond = &ir.Const{V: 0, T: ir.BoolType}
+			}
+			return skips
+		})},
+	{where: "back end", spec: "credits", what: "the floor is ignored",
+		plan: admitted(func(s *ir.Admit) bool { was := s.Floor != nil; s.Floor = nil; return was })},
+	{where: "back end", spec: "credits", what: "the cost is one more",
+		plan: admitted(func(s *ir.Admit) bool { s.Cost = plus(1)(s.Cost); return true })},
+	{where: "back end", spec: "credits", what: "the credit of another level is spent",
+		plan: admitted(func(s *ir.Admit) bool {
+			was := s.Member.Type.Bits > 1
+			s.Level = number(0)
+			return was
+		})},
+	{where: "back end", spec: "credits", what: "refused packets count for another level",
+		plan: admitted(func(s *ir.Admit) bool {
+			was := s.Level != nil
+			s.Level = nil
+			return was && s.Member.Type.Bits == 1
+		})},
+	{where: "back end", spec: "credits", what: "refused packets don't count for the receiver",
+		plan: admitted(func(s *ir.Admit) bool { was := s.Count != nil; s.Count = nil; return was })},
+	{where: "back end", spec: "credits", what: "only one of two credits is spent",
+		plan: effects(func(fx *ir.Effects) bool {
+			was := len(fx.Admits) > 1
+			fx.Admits = fx.Admits[:min(1, len(fx.Admits))]
+			return was
+		})},
 	{where: "back end", spec: "credits", what: "what can't be told is sent", plan: emitted(func(s *ir.Emit) bool {
 		was := s.Event.Required
 		e := *s.Event
@@ -120,10 +157,14 @@ var fanOutFaults = []fault{
 		fx.Draws = append(fx.Draws, fx.Draws...)
 		return was
 	})},
-	{where: "back end", spec: "credits", what: "a record has another value", plan: emitted(func(s *ir.Emit) bool { s.Values[0].Value = number(0); return true })},
-	{where: "back end", spec: "credits", what: "a record names nobody", plan: emitted(func(s *ir.Emit) bool { was := s.Row != nil; s.Row = nil; return was })},
-	{where: "back end", spec: "bucket", what: "the floor is ignored", plan: admitted(func(s *ir.Admit) bool { was := s.Floor != nil; s.Floor = nil; return was })},
-	{where: "back end", spec: "bucket", what: "the bucket of another level is spent", plan: admitted(func(s *ir.Admit) bool { was := s.Level != nil; s.Level = number(1); return was })},
+	{where: "back end", spec: "credits", what: "a record has another value",
+		plan: emitted(func(s *ir.Emit) bool { s.Values[0].Value = number(0); return true })},
+	{where: "back end", spec: "credits", what: "a record names nobody",
+		plan: emitted(func(s *ir.Emit) bool { was := s.Row != nil; s.Row = nil; return was })},
+	{where: "back end", spec: "bucket", what: "the floor is ignored",
+		plan: admitted(func(s *ir.Admit) bool { was := s.Floor != nil; s.Floor = nil; return was })},
+	{where: "back end", spec: "bucket", what: "the bucket of another level is spent",
+		plan: admitted(func(s *ir.Admit) bool { was := s.Level != nil; s.Level = number(1); return was })},
 	{where: "back end", spec: "numbers", what: "a step of one more", plan: effects(func(fx *ir.Effects) bool {
 		was := len(fx.Draws) > 0
 		if was {
@@ -131,15 +172,24 @@ var fanOutFaults = []fault{
 		}
 		return was
 	})},
-	{where: "back end", spec: "numbers", what: "a translation of another key", plan: stmt(func(_ *ir.Program, s *ir.Translate) bool { s.Key = plus(1)(s.Key); return true })},
-	{where: "back end", spec: "numbers", what: "new translations take no number", plan: stmt(func(_ *ir.Program, s *ir.Translate) bool { s.Value = number(5); return true })},
-	{where: "back end", spec: "numbers", what: "a translation that is being made counts as one too many", plan: stmt(func(_ *ir.Program, s *ir.Translate) bool { s.Pending = s.Full; return true })},
-	{where: "back end", spec: "elements", what: "elements are one byte too short", plan: form(func(f *ir.ElementForm) bool { f.Bias--; return true })},
-	{where: "back end", spec: "elements", what: "padding is an element", plan: form(func(f *ir.ElementForm) bool { was := f.Pad >= 0; f.Pad = -1; return was })},
-	{where: "back end", spec: "elements", what: "nothing ends a list", plan: form(func(f *ir.ElementForm) bool { was := f.Stop >= 0; f.Stop = -1; return was })},
-	{where: "back end", spec: "elements", what: "the second form is the first one", plan: searched(func(s *ir.FindElement) bool { s.Forms[0].When = nil; return len(s.Forms) > 1 })},
-	{where: "back end", spec: "elements", what: "another identifier is searched for", plan: searched(func(s *ir.FindElement) bool { s.ID = plus(1)(s.ID); return true })},
-	{where: "back end", spec: "effects", what: "what is dropped isn't told", plan: stmt(func(_ *ir.Program, s *ir.Drop) bool { was := len(s.Emits) > 0; s.Emits = nil; return was })},
+	{where: "back end", spec: "numbers", what: "a translation of another key",
+		plan: stmt(func(_ *ir.Program, s *ir.Translate) bool { s.Key = plus(1)(s.Key); return true })},
+	{where: "back end", spec: "numbers", what: "new translations take no number",
+		plan: stmt(func(_ *ir.Program, s *ir.Translate) bool { s.Value = number(5); return true })},
+	{where: "back end", spec: "numbers", what: "a translation that is being made counts as one too many",
+		plan: stmt(func(_ *ir.Program, s *ir.Translate) bool { s.Pending = s.Full; return true })},
+	{where: "back end", spec: "elements", what: "elements are one byte too short",
+		plan: form(func(f *ir.ElementForm) bool { f.Bias--; return true })},
+	{where: "back end", spec: "elements", what: "padding is an element",
+		plan: form(func(f *ir.ElementForm) bool { was := f.Pad >= 0; f.Pad = -1; return was })},
+	{where: "back end", spec: "elements", what: "nothing ends a list",
+		plan: form(func(f *ir.ElementForm) bool { was := f.Stop >= 0; f.Stop = -1; return was })},
+	{where: "back end", spec: "elements", what: "the second form is the first one",
+		plan: searched(func(s *ir.FindElement) bool { s.Forms[0].When = nil; return len(s.Forms) > 1 })},
+	{where: "back end", spec: "elements", what: "another identifier is searched for",
+		plan: searched(func(s *ir.FindElement) bool { s.ID = plus(1)(s.ID); return true })},
+	{where: "back end", spec: "effects", what: "what is dropped isn't told",
+		plan: stmt(func(_ *ir.Program, s *ir.Drop) bool { was := len(s.Emits) > 0; s.Emits = nil; return was })},
 	{where: "back end", spec: "effects", what: "the other one is picked", plan: admitted(func(s *ir.Admit) bool {
 		p, ok := s.Cost.(*ir.Pick)
 		if ok {

@@ -17,15 +17,16 @@ import (
 
 // Config says what is compared, and for how long.
 type Config struct {
-	Spec     *spec.Spec
-	Plan     *ir.Plan
-	Object   []byte // compiled from Plan; nil: the model runs alone, against the plan's contradictions and the independent decoder
+	Spec *spec.Spec
+	Plan *ir.Plan
+	// compiled from Plan; nil: the model runs alone, against the plan's contradictions and the independent decoder
+	Object   []byte
 	Seed     uint64 // the same seed gives the same packets
 	Packets  int    // stop after so many packets; 0: no limit
 	Duration time.Duration
 	Quick    bool // report a difference as it is, without making it small
-	// Judge is asked about every packet that leaves changed, and every copy (one that is neither a GSO packet nor tagged
-	// in the metadata), as it came and as it left, and says what is wrong with it, or "". nil: no one is.
+	// Judge is asked about every packet that leaves changed, and every copy (one that is neither a GSO packet nor
+	// tagged in the metadata), as it came and as it left, and says what is wrong with it, or "". nil: no one is.
 	Judge func(program string, came, left []byte) string
 	// Became is asked what is wrong with what became of a packet, or "". nil: no one is.
 	Became func(program string, res sim.Result) string
@@ -68,7 +69,10 @@ func Run(ctx context.Context, c Config) (*Report, error) {
 	if c.Packets == 0 && c.Duration == 0 {
 		return nil, errors.New("fuzz: neither a number of packets nor a duration is given")
 	}
-	f := &fuzzer{Config: c, rng: sample.NewSource(c.Seed), headers: packet.NewHeaders(c.Spec), report: Report{Verdicts: map[sim.Verdict]int{}}}
+	f := &fuzzer{
+		Config: c, rng: sample.NewSource(c.Seed), headers: packet.NewHeaders(c.Spec),
+		report: Report{Verdicts: map[sim.Verdict]int{}},
+	}
 	defer f.close()
 	if c.Object != nil {
 		net, leave, err := enter(c.Plan)
@@ -190,7 +194,9 @@ func (f *fuzzer) collect() {
 	}
 	if f.report.Coverage == nil {
 		for _, p := range points {
-			f.report.Coverage = append(f.report.Coverage, &sim.Point{Program: p.Program, What: p.What, Pos: p.Pos, Outcome: p.Outcome})
+			f.report.Coverage = append(f.report.Coverage, &sim.Point{
+				Program: p.Program, What: p.What, Pos: p.Pos, Outcome: p.Outcome,
+			})
 		}
 	}
 	for i, p := range points {
@@ -255,7 +261,9 @@ func (f *fuzzer) round(ctx context.Context) error {
 func (f *fuzzer) frame(g *sample.Generator) *packet.Frame {
 	frame := g.Frame(f.bench.model)
 	for range 16 { // most packets should come further than the first lookup
-		res, err := f.bench.probe.Run(g.Program.Name.Value, sim.Packet{Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host)})
+		res, err := f.bench.probe.Run(g.Program.Name.Value, sim.Packet{
+			Data: frame.Data, Link: sim.LinkType(frame.Data, testrun.Host),
+		})
 		if err != nil || g.Arrives(res) || f.rng.One(12) || f.isNew() {
 			break
 		}

@@ -75,7 +75,9 @@ func object(t testing.TB, plan *ir.Plan) []byte {
 // corpus are the specs of the examples, the golden cases, and some that are hard on arithmetic.
 var corpus = sync.OnceValue(func() []string {
 	var files []string
-	for _, pattern := range []string{"../../../examples/*/spec.cue", "../../../golden/*/spec.cue", "testdata/specs/*/spec.cue"} {
+	for _, pattern := range []string{
+		"../../../examples/*/spec.cue", "../../../golden/*/spec.cue", "testdata/specs/*/spec.cue",
+	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			panic(err)
@@ -97,7 +99,8 @@ func agrees(t *testing.T, name string, config fuzz.Config) *fuzz.Report {
 		if err := d.Case.Save(file); err != nil {
 			t.Error(err)
 		}
-		t.Fatalf("kernel and model differ: %s\nthe case is in %s: when it is mended, move it to testdata/cases", d.Text, file)
+		t.Fatalf("kernel and model differ: %s\nthe case is in %s: when it is mended, move it to testdata/cases",
+			d.Text, file)
 	}
 	return r
 }
@@ -111,7 +114,9 @@ func TestKernelAgrees(t *testing.T) {
 	for _, file := range corpus() {
 		t.Run(filepath.Base(filepath.Dir(file)), func(t *testing.T) {
 			c := compile(t, file)
-			config := fuzz.Config{Spec: c.spec, Plan: c.plan, Object: c.object, Seed: *flagSeed, Decode: 4, Quick: *flagQuick}
+			config := fuzz.Config{
+				Spec: c.spec, Plan: c.plan, Object: c.object, Seed: *flagSeed, Decode: 4, Quick: *flagQuick,
+			}
 			if *flagTime > 0 {
 				config.Duration = *flagTime / time.Duration(len(corpus()))
 			} else {
@@ -123,8 +128,11 @@ func TestKernelAgrees(t *testing.T) {
 			defer func() { skbfacts.Allowed = skbfacts.All }()
 			config.Packets, config.Duration = config.Packets/4, config.Duration/4
 			agrees(t, c.name+"-inferred", config)
-			t.Logf("%d packets (%.0f a second), %.0f%% to the end of a rule, %d sent, %d copies, %d receivers without one, %d events; %d decoded by gopacket, %d checksums that would be 0, %d not taken by the kernel",
-				r.Packets, r.Rate(), 100*r.Reached(), r.Verdicts[sim.VerdictSent], r.Copies, r.Declined, r.Events, r.Decoded, r.Zeros, r.Refused)
+			t.Logf("%d packets (%.0f a second), %.0f%% to the end of a rule, %d sent, %d copies, %d receivers "+
+				"without one, %d events; %d decoded by gopacket, %d checksums that would be 0, %d not taken by the "+
+				"kernel",
+				r.Packets, r.Rate(), 100*r.Reached(), r.Verdicts[sim.VerdictSent], r.Copies, r.Declined, r.Events,
+				r.Decoded, r.Zeros, r.Refused)
 			if r.Reached() < 0.25 {
 				t.Errorf("only %.0f%% of the packets reach the end of a rule", 100*r.Reached())
 			}

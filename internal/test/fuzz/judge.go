@@ -57,7 +57,8 @@ func judge(frame []byte) (wrong string, known bool) {
 		}
 		// Of the two forms of zero, only UDP's choice matters, and it never writes 0.
 		if !sum.Valid && sum.Correct%0xffff != sum.Actual%0xffff {
-			return fmt.Sprintf("%v: a checksum of %04x, gopacket says %04x", l.LayerType(), sum.Actual, sum.Correct), true
+			return fmt.Sprintf("%v: a checksum of %04x, gopacket says %04x", l.LayerType(), sum.Actual, sum.Correct),
+				true
 		}
 	}
 	return "", true

@@ -210,7 +210,8 @@ func (l *live) try(program string, s *testrun.Shot) (string, error) {
 		}
 		text := fmt.Sprintf("one more packet %s: %s", what, show(&rest[0].Packet))
 		for _, w := range want {
-			text += fmt.Sprintf("\ncame %s, and the model says %s, %s", show(&w.came.Packet), w.res.Verdict, w.res.Reason)
+			text += fmt.Sprintf("\ncame %s, and the model says %s, %s", show(&w.came.Packet), w.res.Verdict,
+				w.res.Reason)
 		}
 		return text, nil
 	}
@@ -283,7 +284,8 @@ func (l *live) stays(program string, w *expected, up []testrun.Seen) ([]testrun.
 	case got.Priority != want.Priority:
 		return up[1:], fmt.Sprintf("priority %d, the model says %d", got.Priority, want.Priority)
 	case got.Proto != protocol(&want):
-		return up[1:], fmt.Sprintf("the kernel takes the packet for protocol %04x, it has %04x", got.Proto, protocol(&want))
+		return up[1:], fmt.Sprintf("the kernel takes the packet for protocol %04x, it has %04x", got.Proto,
+			protocol(&want))
 	}
 	return up[1:], l.beside(w, &got, &want)
 }

@@ -50,7 +50,8 @@ func TestLivePlantedFaults(t *testing.T) {
 				packets += r.Packets
 				if d := r.Difference; d != nil {
 					text, _, _ := strings.Cut(d.Text, "\n")
-					t.Logf("%s (%s): caught after %d packets and %d ms: %.300s", name, f.spec, packets, time.Since(start).Milliseconds(), text)
+					t.Logf("%s (%s): caught after %d packets and %d ms: %.300s", name, f.spec, packets,
+						time.Since(start).Milliseconds(), text)
 					return
 				}
 			}
@@ -60,16 +61,30 @@ func TestLivePlantedFaults(t *testing.T) {
 }
 
 var liveFaults = []fault{
-	{where: "helper", spec: "turn", what: "no checksum is ever left to a device, where struct sk_buff can't be looked at", old: `return fr_facts & FR_FACTS_READ \? fr_partial_read\(skb\) : 0;`, new: `return 0;`},
-	{where: "helper", spec: "turn", what: "no checksum is ever left to a device", old: `if \(fr_facts & FR_FACTS_CAST\) \{`, new: `if (1) return 0; else {`},
-	{where: "helper", spec: "turn", what: "what looks pending is pending", old: `return fr_facts \? \(__u16\)partial == field : old == pseudo;`, new: `return old == pseudo;`},
-	{where: "helper", spec: "lco", what: "what looks pending is pending, in a tunnel", old: `return fr_facts \? \(__u16\)partial == field : old == pseudo;`, new: `return old == pseudo;`},
-	{where: "back end", spec: "own", what: "a header that the spec doesn't name leaves its checksum", plan: noGuard("partial_checksum")},
-	{where: "back end", spec: "turn", what: "a header that the spec doesn't name leaves its checksum, behind UDP", plan: noGuard("partial_checksum")},
-	{where: "helper", spec: "turn", what: "headers move although a checksum is left", old: `__s32 grow = to - from;`, new: `__s32 grow = to - from; how &= ~FR_PAYLOAD;`},
-	{where: "code", spec: "lco", what: "the payload moves although it leaves a checksum", old: `\w+_partial \? FR_PAYLOAD : 0`, new: `FR_PAYLOAD`},
-	{where: "helper", spec: "segments", what: "every super-packet is a tunnel's", old: `& FR_GSO_ENCAP_ALL\) != 0;`, new: `& FR_GSO_ENCAP_ALL) != 0 || 1;`},
-	{where: "code", spec: "families", what: "the kernel isn't told that IPv6 is IPv4 now", old: `, FR_TO_IPV4\)`, new: `, 0)`},
-	{where: "code", spec: "families", what: "the kernel isn't told that IPv4 is IPv6 now", old: `, FR_TO_IPV6\)`, new: `, 0)`},
-	{where: "helper", spec: "echo", what: "segments may be larger than the MTU of their route", old: `fib->tot_len = len < 0xFFFF \? len : 0xFFFF;`, new: `fib->tot_len = skb->gso_size ? 0 : len;`},
+	{
+		where: "helper", spec: "turn", what: "no checksum is ever left to a device, where struct sk_buff can't be " +
+			"looked at", old: `return fr_facts & FR_FACTS_READ \? fr_partial_read\(skb\) : 0;`, new: `return 0;`,
+	},
+	{where: "helper", spec: "turn", what: "no checksum is ever left to a device",
+		old: `if \(fr_facts & FR_FACTS_CAST\) \{`, new: `if (1) return 0; else {`},
+	{where: "helper", spec: "turn", what: "what looks pending is pending",
+		old: `return fr_facts \? \(__u16\)partial == field : old == pseudo;`, new: `return old == pseudo;`},
+	{where: "helper", spec: "lco", what: "what looks pending is pending, in a tunnel",
+		old: `return fr_facts \? \(__u16\)partial == field : old == pseudo;`, new: `return old == pseudo;`},
+	{where: "back end", spec: "own", what: "a header that the spec doesn't name leaves its checksum",
+		plan: noGuard("partial_checksum")},
+	{where: "back end", spec: "turn", what: "a header that the spec doesn't name leaves its checksum, behind UDP",
+		plan: noGuard("partial_checksum")},
+	{where: "helper", spec: "turn", what: "headers move although a checksum is left", old: `__s32 grow = to - from;`,
+		new: `__s32 grow = to - from; how &= ~FR_PAYLOAD;`},
+	{where: "code", spec: "lco", what: "the payload moves although it leaves a checksum",
+		old: `\w+_partial \? FR_PAYLOAD : 0`, new: `FR_PAYLOAD`},
+	{where: "helper", spec: "segments", what: "every super-packet is a tunnel's", old: `& FR_GSO_ENCAP_ALL\) != 0;`,
+		new: `& FR_GSO_ENCAP_ALL) != 0 || 1;`},
+	{where: "code", spec: "families", what: "the kernel isn't told that IPv6 is IPv4 now", old: `, FR_TO_IPV4\)`,
+		new: `, 0)`},
+	{where: "code", spec: "families", what: "the kernel isn't told that IPv4 is IPv6 now", old: `, FR_TO_IPV6\)`,
+		new: `, 0)`},
+	{where: "helper", spec: "echo", what: "segments may be larger than the MTU of their route",
+		old: `fib->tot_len = len < 0xFFFF \? len : 0xFFFF;`, new: `fib->tot_len = skb->gso_size ? 0 : len;`},
 }

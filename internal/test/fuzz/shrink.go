@@ -39,7 +39,9 @@ func (f *fuzzer) shrink(text string) error {
 	}
 	state.CopyState(f.bench.before)
 	if f.Quick {
-		f.report.Difference = &Difference{Text: text, Case: newCase(f.Plan, f.bench, state, f.bench.log, text), Err: f.bench.wrong}
+		f.report.Difference = &Difference{
+			Text: text, Case: newCase(f.Plan, f.bench, state, f.bench.log, text), Err: f.bench.wrong,
+		}
 		if n := len(f.bench.log); n > 0 {
 			f.report.Difference.last = f.bench.log[n-1]
 		}
@@ -54,7 +56,9 @@ func (f *fuzzer) shrink(text string) error {
 		s.zeros(i)
 		s.facts(i)
 	}
-	f.report.Difference = &Difference{Text: s.text, Case: newCase(f.Plan, f.bench, s.state, s.log, s.text), Err: f.bench.wrong}
+	f.report.Difference = &Difference{
+		Text: s.text, Case: newCase(f.Plan, f.bench, s.state, s.log, s.text), Err: f.bench.wrong,
+	}
 	return nil
 }
 
@@ -138,7 +142,9 @@ func (s *shrinker) rows() {
 				if i >= len(rows) {
 					break
 				}
-				if !smaller(func(r *sim.Relay) { r.Group(g.Name).Put([]byte(k), slices.Delete(slices.Clone(rows), i, i+1)) }) {
+				if !smaller(func(r *sim.Relay) {
+					r.Group(g.Name).Put([]byte(k), slices.Delete(slices.Clone(rows), i, i+1))
+				}) {
 					i++
 				}
 			}

@@ -26,7 +26,9 @@ func TestDifferenceIsMadeSmall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := fuzz.Run(context.Background(), fuzz.Config{Spec: c.spec, Plan: c.plan, Object: faulty, Seed: *flagSeed, Packets: 100_000})
+	r, err := fuzz.Run(context.Background(), fuzz.Config{
+		Spec: c.spec, Plan: c.plan, Object: faulty, Seed: *flagSeed, Packets: 100_000,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +37,8 @@ func TestDifferenceIsMadeSmall(t *testing.T) {
 	}
 	found := r.Difference.Case
 	if len(found.Packets) != 1 || len(found.Packets[0].Data) > 2*64 || len(found.Rows) > 1 || len(found.Slots) > 1 {
-		t.Errorf("%d packets (the first of %d bytes), %d rows and %d slots are left", len(found.Packets), len(found.Packets[0].Data)/2, len(found.Rows), len(found.Slots))
+		t.Errorf("%d packets (the first of %d bytes), %d rows and %d slots are left", len(found.Packets),
+			len(found.Packets[0].Data)/2, len(found.Rows), len(found.Slots))
 	}
 	file := filepath.Join(t.TempDir(), "case.json")
 	if err := found.Save(file); err != nil {

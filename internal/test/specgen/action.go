@@ -156,7 +156,9 @@ func (w *rewriting) settable(r ref) bool {
 
 func (w *rewriting) mark() string {
 	var out []string
-	net := slices.ContainsFunc(w.now, func(e *entry) bool { return !e.optional && (e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6) })
+	net := slices.ContainsFunc(w.now, func(e *entry) bool {
+		return !e.optional && (e.alts[0] == stdIPv4 || e.alts[0] == stdIPv6)
+	})
 	if net && w.one(2) {
 		out = append(out, "dscp: "+w.quoted(w.fitting(6)))
 	}
@@ -199,7 +201,9 @@ func (w *rewriting) pop() string {
 			continue
 		}
 		last := i == len(w.now)-1
-		ok := last || w.now[i+1].all(func(n *header) bool { return w.now[i-1].all(func(p *header) bool { return n.follows(p) }) })
+		ok := last || w.now[i+1].all(func(n *header) bool {
+			return w.now[i-1].all(func(p *header) bool { return n.follows(p) })
+		})
 		tag := e.alts[0] == stdVLAN
 		user := !e.alts[0].std
 		if last && !tag && slices.ContainsFunc(e.alts, func(h *header) bool {
@@ -229,7 +233,9 @@ func (w *rewriting) decapsulate() (out []string) {
 	for inner > 0 && !isIP(w.now[inner]) {
 		inner--
 	}
-	if outer < 0 || inner <= outer || slices.ContainsFunc(w.now[outer:inner+1], func(e *entry) bool { return e.optional || w.gone[e] }) {
+	if outer < 0 || inner <= outer || slices.ContainsFunc(w.now[outer:inner+1], func(e *entry) bool {
+		return e.optional || w.gone[e]
+	}) {
 		return nil
 	}
 	if slices.Contains(w.now[outer].alts, stdIPv6) && slices.Contains(w.now[inner].alts, stdIPv4) && !w.one(4) {
@@ -275,7 +281,9 @@ func (w *rewriting) push() string {
 			if !w.now[at-1].all(func(p *header) bool { return h.follows(p) }) || w.now[at-1].optional {
 				continue
 			}
-			if at < len(w.now) && (w.now[at].optional || w.gone[w.now[at]] || !w.now[at].all(func(n *header) bool { return n.follows(h) })) {
+			if at < len(w.now) && (w.now[at].optional || w.gone[w.now[at]] || !w.now[at].all(func(n *header) bool {
+				return n.follows(h)
+			})) {
 				continue
 			}
 			if !w.resizable(at, -1, at == len(w.now)) {
@@ -386,7 +394,9 @@ func (w *rewriting) send() string {
 		return !e.optional && e.all(func(h *header) bool { return h == stdUDP || h == stdTCP })
 	})
 	// With from and to the family may change, and then everything after has to move.
-	rigid := len(w.now[net].alts) > 1 && slices.ContainsFunc(w.now, func(e *entry) bool { return !e.all(func(h *header) bool { return h.fixed }) }) && !w.one(20)
+	rigid := len(w.now[net].alts) > 1 && slices.ContainsFunc(w.now, func(e *entry) bool {
+		return !e.all(func(h *header) bool { return h.fixed })
+	}) && !w.one(20)
 	tagged := slices.ContainsFunc(w.now, func(e *entry) bool { return e.alts[0] == stdVLAN })
 	if tagged && w.rigid(w.now) && !w.one(4) {
 		return "" // without its tag all after would have to move
@@ -397,7 +407,9 @@ func (w *rewriting) send() string {
 		return r.text, ok
 	}
 	row := func(kind kind) (string, bool) {
-		r, ok := w.choose(func(r ref) bool { return r.t.kind == kind && r.at == nil && len(r.flds) == 0 && w.isRow(r.text) })
+		r, ok := w.choose(func(r ref) bool {
+			return r.t.kind == kind && r.at == nil && len(r.flds) == 0 && w.isRow(r.text)
+		})
 		return r.text, ok
 	}
 	var ways []string

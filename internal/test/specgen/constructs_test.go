@@ -25,7 +25,9 @@ func TestConstructs(t *testing.T) {
 		if plan == nil {
 			continue
 		}
-		report, err := fuzz.Run(context.Background(), fuzz.Config{Spec: s, Plan: plan, Seed: seed, Packets: 1024, Decode: math.MaxInt})
+		report, err := fuzz.Run(context.Background(), fuzz.Config{
+			Spec: s, Plan: plan, Seed: seed, Packets: 1024, Decode: math.MaxInt,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,7 +59,10 @@ func TestConstructs(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []string{"decapsulate", "encapsulate", "another family", "own transport", "tunnel", "variable length", "behind a rule's row", "segmented"} {
+	for _, c := range []string{
+		"decapsulate", "encapsulate", "another family", "own transport", "tunnel", "variable length",
+		"behind a rule's row", "segmented",
+	} {
 		t.Logf("%s: %d rules, %d reached", c, rules[c], reached[c])
 		if rules[c] < 10 || 6*reached[c] < rules[c] { // others ask for what hardly any packet has
 			t.Errorf("%s: there are %d rules, and the ends of %d are reached: too few", c, rules[c], reached[c])
@@ -75,7 +80,8 @@ func constructs(hs *packet.Headers, p *spec.Program, i int, family bool) []strin
 			for _, h := range hs.Group(name.Value) {
 				has["segmented"] = has["segmented"] || !h.Std && h.Segmented
 				own := !h.Std && n > 0 && slices.ContainsFunc(p.Stack[n-1].Headers, isIP)
-				has["own transport"] = has["own transport"] || own && slices.ContainsFunc(h.Fields, func(f *spec.Field) bool { return f.Name.Value == "dst_port" })
+				has["own transport"] = has["own transport"] || own && slices.ContainsFunc(h.Fields,
+					func(f *spec.Field) bool { return f.Name.Value == "dst_port" })
 			}
 		}
 		if slices.ContainsFunc(e.Headers, isIP) {
@@ -85,7 +91,8 @@ func constructs(hs *packet.Headers, p *spec.Program, i int, family bool) []strin
 	has["tunnel"] = nets > 1
 	if i > 0 {
 		before := p.Rules[i-1]
-		has["behind a rule's row"] = len(before.Match) == 0 && before.When == nil && slices.ContainsFunc(before.Lookups, func(l *spec.Lookup) bool { return !l.Optional })
+		has["behind a rule's row"] = len(before.Match) == 0 && before.When == nil && slices.ContainsFunc(before.Lookups,
+			func(l *spec.Lookup) bool { return !l.Optional })
 	}
 	for _, a := range p.Rules[i].Do {
 		switch a.Kind {
@@ -99,7 +106,9 @@ func constructs(hs *packet.Headers, p *spec.Program, i int, family bool) []strin
 				has["decapsulate"] = has["decapsulate"] || slices.ContainsFunc(e.Headers, isIP)
 				for _, name := range e.Headers {
 					for _, h := range hs.Group(name.Value) {
-						varies := func(f *spec.Field) bool { return f.Size != nil || f.When != nil || f.Kind == spec.FieldVarint }
+						varies := func(f *spec.Field) bool {
+							return f.Size != nil || f.When != nil || f.Kind == spec.FieldVarint
+						}
 						has["variable length"] = has["variable length"] || slices.ContainsFunc(h.Fields, varies)
 					}
 				}

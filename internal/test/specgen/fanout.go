@@ -67,7 +67,9 @@ func (g *generator) levelType() typ { return typ{intKind, max(1, mathbits.Len(ui
 
 // fansOut reports whether a rule's packet can be copied at all.
 func (w *rewriting) fansOut() bool {
-	if w.hook != "tc/ingress" || slices.ContainsFunc(w.stack, func(e *entry) bool { return slices.Contains(e.alts, stdVLAN) }) {
+	if w.hook != "tc/ingress" || slices.ContainsFunc(w.stack, func(e *entry) bool {
+		return slices.Contains(e.alts, stdVLAN)
+	}) {
 		return false
 	}
 	return w.net() >= 0
@@ -257,7 +259,8 @@ func (s *scope) admit() string {
 		credit += "[" + level + "]"
 	}
 	cost := pick(s.generator, []string{"1", "len(udp.payload)", "skb.len"})
-	if !slices.ContainsFunc(s.lens, func(l ref) bool { return l.text == "udp.payload" && s.known(l.need) }) || s.one(4) {
+	if !slices.ContainsFunc(s.lens, func(l ref) bool { return l.text == "udp.payload" && s.known(l.need) }) ||
+		s.one(4) {
 		cost = s.fitting(pick(s.generator, []int{4, 11, 33, 64}))
 	}
 	text := fmt.Sprintf("credit: %q, cost: %s", credit, s.quoted(cost))
@@ -317,7 +320,9 @@ func (s *scope) emit(leaves bool) string {
 // elements adds a list of elements to a header.
 func (g *generator) elements(h *header, names *namer) {
 	size := &field{name: names.next(), bits: 8}
-	f := &field{name: names.next(), kind: sizedField, variable: true, size: size.name, max: g.between(1, 40), elements: true}
+	f := &field{
+		name: names.next(), kind: sizedField, variable: true, size: size.name, max: g.between(1, 40), elements: true,
+	}
 	if g.one(2) {
 		f.size, f.max = size.name+" * 4", 4*g.between(1, 16)
 	}
@@ -326,7 +331,8 @@ func (g *generator) elements(h *header, names *namer) {
 	for i := range n {
 		var m []string
 		if i < n-1 || g.one(3) { // what follows a form without a condition is never looked at
-			m = append(m, fmt.Sprintf("when: %q", fmt.Sprintf(pick(g, []string{"%s & 1 == 0", "%s > 8", "%s != 4"}), size.name)))
+			m = append(m,
+				fmt.Sprintf("when: %q", fmt.Sprintf(pick(g, []string{"%s & 1 == 0", "%s > 8", "%s != 4"}), size.name)))
 		}
 		id := pick(g, []int{4, 8})
 		m = append(m, fmt.Sprintf("id: %d", id))

@@ -26,7 +26,8 @@ type GoChecker struct {
 
 // NewGoChecker prepares for generated packages. It runs the go command once.
 func NewGoChecker() (*GoChecker, error) {
-	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export", "github.com/fastrelay/fastrelay-gen/runtime", "github.com/fastrelay/fastrelay-gen/runtime/abi", "embed")
+	cmd := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export",
+		"github.com/fastrelay/fastrelay-gen/runtime", "github.com/fastrelay/fastrelay-gen/runtime/abi", "embed")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

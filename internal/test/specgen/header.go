@@ -53,7 +53,9 @@ type header struct {
 // shapes reports whether the size or presence of another field depends on a field.
 func (h *header) shapes(f *field) bool {
 	return slices.ContainsFunc(h.fields, func(g *field) bool {
-		return slices.Contains(strings.FieldsFunc(g.when+" "+g.size, func(r rune) bool { return strings.ContainsRune(" ()!,", r) }), f.name)
+		return slices.Contains(strings.FieldsFunc(g.when+" "+g.size, func(r rune) bool {
+			return strings.ContainsRune(" ()!,", r)
+		}), f.name)
 	})
 }
 
@@ -212,7 +214,9 @@ func (g *generator) constraint(bits int) (text string, allowed []uint64) {
 }
 
 func (g *generator) littleEndian(h *header, names *namer) {
-	h.fields = append(h.fields, &field{name: names.next(), bits: 8 * pick(g, []int{1, 2, 2, 3, 4, 4, 5, 8}), little: true})
+	h.fields = append(h.fields, &field{
+		name: names.next(), bits: 8 * pick(g, []int{1, 2, 2, 3, 4, 4, 5, 8}), little: true,
+	})
 }
 
 func (g *generator) bytesRun(h *header, names *namer) {
@@ -228,7 +232,8 @@ func (g *generator) bytesRun(h *header, names *namer) {
 
 // length adds a field that counts bytes.
 func (g *generator) length(h *header, names *namer) {
-	if slices.ContainsFunc(h.fields, func(f *field) bool { return f.derived && strings.Contains(f.rest, "counts") }) && !g.one(8) {
+	if slices.ContainsFunc(h.fields, func(f *field) bool { return f.derived && strings.Contains(f.rest, "counts") }) &&
+		!g.one(8) {
 		return
 	}
 	f := &field{name: names.next(), bits: pick(g, []int{8, 16, 16, 16, 24, 32}), derived: true}
@@ -284,7 +289,8 @@ func (g *generator) sumDetails(h *header) {
 		parents = append(parents, a.parent)
 	}
 	for _, f := range h.fields {
-		if strings.Contains(f.rest, `covers: "header"`) && !strings.Contains(f.rest, "optional") && !strings.Contains(f.rest, "pseudo") &&
+		if strings.Contains(f.rest, `covers: "header"`) && !strings.Contains(f.rest, "optional") &&
+			!strings.Contains(f.rest, "pseudo") &&
 			!slices.ContainsFunc(h.fields, func(f *field) bool { return f.variable }) && g.one(2) {
 			f.rest = `, checksum: {covers: "header", verify: true}`
 			continue
@@ -300,7 +306,8 @@ func (g *generator) sumDetails(h *header) {
 			more += fmt.Sprintf(`, absent: [%q]`, pick(g, parents))
 		}
 		if more != "" {
-			f.rest = strings.Replace(strings.Replace(f.rest, "checksum: covers", "checksum: {covers", 1), "\"header\"}", "\"header\"", 1)
+			f.rest = strings.Replace(strings.Replace(f.rest, "checksum: covers", "checksum: {covers", 1), "\"header\"}",
+				"\"header\"", 1)
 			f.rest = strings.TrimSuffix(f.rest, "}") + more + "}"
 		}
 	}
@@ -332,7 +339,8 @@ func (g *generator) variable(h *header, names *namer) {
 	}
 	if len(before) > 0 && (g.one(2) || f.kind <= bytesField) {
 		by := pick(g, before)
-		f.when = fmt.Sprintf(pick(g, []string{"%s == 1", "%s & 1 != 0", "%s > 2", "%s != 0", "%s & 2 == 2", "!(%s == 0)"}), by.name)
+		f.when = fmt.Sprintf(pick(g, []string{"%s == 1", "%s & 1 != 0", "%s > 2", "%s != 0", "%s & 2 == 2",
+			"!(%s == 0)"}), by.name)
 	}
 	if f.kind == uintField && g.one(4) {
 		f.is, _ = g.constraint(f.bits)

@@ -25,14 +25,17 @@ const planted = "PLANTED"
 
 // comments are what a person, or somebody else, may write into a comment of a spec.
 var comments = []string{
-	"*/ #error PLANTED /*", "/* PLANTED", "*/ PLANTED", `PLANTED \`, `PLANTED ??/`, "#line 1 \"PLANTED\"", "go:build PLANTED", "go:embed PLANTED", "line PLANTED:1", "export PLANTED",
-	"{{.PLANTED}}", "`PLANTED`", `"PLANTED`, "%s%n%d PLANTED", "PLANTED\u2028import \"C\"", "\u202ePLANTED", "PLANTED\x01\x7f", "*\\\u200b/ PLANTED", strings.Repeat("PLANTED ", 500), "$(PLANTED)", "</script>PLANTED",
+	"*/ #error PLANTED /*", "/* PLANTED", "*/ PLANTED", `PLANTED \`, `PLANTED ??/`, "#line 1 \"PLANTED\"",
+	"go:build PLANTED", "go:embed PLANTED", "line PLANTED:1", "export PLANTED",
+	"{{.PLANTED}}", "`PLANTED`", `"PLANTED`, "%s%n%d PLANTED", "PLANTED\u2028import \"C\"", "\u202ePLANTED",
+	"PLANTED\x01\x7f", "*\\\u200b/ PLANTED", strings.Repeat("PLANTED ", 500), "$(PLANTED)", "</script>PLANTED",
 	"*/int PLANTED(void){return 0;}/*", "*//*PLANTED*//", "+build PLANTED", "Code generated PLANTED; DO NOT EDIT.",
 }
 
 // fileNames are names that a spec's file may have.
 var fileNames = []string{
-	"spec.cue", "PLANTED\"\n#error PLANTED.cue", `PLANTED\`, "*/PLANTED/*.cue", "dir/PLANTED?%s.cue", "PLANTED\u202e.cue", "PLANTED\x00.cue", "`PLANTED`.cue",
+	"spec.cue", "PLANTED\"\n#error PLANTED.cue", `PLANTED\`, "*/PLANTED/*.cue", "dir/PLANTED?%s.cue",
+	"PLANTED\u202e.cue", "PLANTED\x00.cue", "`PLANTED`.cue",
 }
 
 // commented puts hostile comments into a spec: after lines, and in front of them, where they are documentation.
@@ -128,7 +131,9 @@ var (
 
 // outsideC returns what of the planted text a C compiler would see, or "".
 func outsideC(text string) string {
-	if i := strings.IndexFunc(text, func(c rune) bool { return c != '\t' && c != '\n' && !unicode.IsPrint(c) }); i >= 0 {
+	if i := strings.IndexFunc(text, func(c rune) bool {
+		return c != '\t' && c != '\n' && !unicode.IsPrint(c)
+	}); i >= 0 {
 		return fmt.Sprintf("a character that can't be seen in %q", text[max(0, i-20):i+4])
 	}
 	if strings.Contains(text, "\\\n") || strings.Contains(text, "??/") {

@@ -121,7 +121,8 @@ func inVain(rules []*spec.Rule, found map[string]bool, reason string) string {
 	for _, r := range rules {
 		for _, l := range r.Lookups {
 			if name := "no_" + l.Table.Value; reason == name && !found[name] {
-				return fmt.Sprintf("a rule without a row in %s stopped what the next rules could have taken", l.Table.Value)
+				return fmt.Sprintf("a rule without a row in %s stopped what the next rules could have taken",
+					l.Table.Value)
 			}
 		}
 	}
@@ -190,7 +191,8 @@ func (j *judge) after(path []layer, r *spec.Rule) [][]layer {
 	out := slices.Clone(path)
 	named := func(name string) int {
 		return slices.IndexFunc(out, func(l layer) bool {
-			return l.from >= 0 && (l.entry == name || l.h.Name.Value == name || slices.Contains(j.headers.Group(name), l.h))
+			return l.from >= 0 && (l.entry == name || l.h.Name.Value == name ||
+				slices.Contains(j.headers.Group(name), l.h))
 		})
 	}
 	for _, a := range r.Do {
@@ -218,7 +220,9 @@ func (j *judge) after(path []layer, r *spec.Rule) [][]layer {
 				continue
 			}
 			other := slices.Clone(out)
-			other[i].h, other[i].other = j.headers.Header(map[string]string{"ipv4": "ipv6", "ipv6": "ipv4"}[l.h.Name.Value]), true
+			other[i].h, other[i].other = j.headers.Header(map[string]string{
+				"ipv4": "ipv6", "ipv6": "ipv4",
+			}[l.h.Name.Value]), true
 			all = append(all, other)
 			break
 		}
@@ -238,7 +242,9 @@ func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) stri
 		return fmt.Sprintf("a payload of %d bytes came, one of %d left, or its bytes changed", len(want), len(got))
 	}
 	if r.Do[len(r.Do)-1].Kind == spec.ActSend {
-		if i := slices.IndexFunc(out, func(l layer) bool { return l.h.Name.Value == "ipv4" || l.h.Name.Value == "ipv6" }); i >= 0 && now[i].Inner != len(left) {
+		if i := slices.IndexFunc(out, func(l layer) bool {
+			return l.h.Name.Value == "ipv4" || l.h.Name.Value == "ipv6"
+		}); i >= 0 && now[i].Inner != len(left) {
 			return fmt.Sprintf("%d bytes follow the IP datagram that left", len(left)-now[i].Inner)
 		}
 	}
@@ -249,10 +255,12 @@ func (j *judge) compare(came, left []byte, path, out []layer, r *spec.Rule) stri
 		}
 		for _, f := range l.h.Fields {
 			x, y := was[l.from].Place(f.Name.Value), now[i].Place(f.Name.Value)
-			if f.Counts != nil || f.Checksum != nil || x == nil || y == nil || told[f.Name.Value] || j.tells(l.h, f.Name.Value) && changesBehind(out, i) {
+			if f.Counts != nil || f.Checksum != nil || x == nil || y == nil || told[f.Name.Value] ||
+				j.tells(l.h, f.Name.Value) && changesBehind(out, i) {
 				continue
 			}
-			if v, w := x.Get(came), y.Get(left); x.There != y.There || v.Int != w.Int || !bytes.Equal(v.Bytes, w.Bytes) {
+			if v, w := x.Get(came), y.Get(left); x.There != y.There || v.Int != w.Int ||
+				!bytes.Equal(v.Bytes, w.Bytes) {
 				return fmt.Sprintf("field %s.%s changed, of which the rule doesn't speak", l.h.Name.Value, f.Name.Value)
 			}
 		}
@@ -269,7 +277,9 @@ func changesBehind(out []layer, i int) bool {
 func (j *judge) tells(h *spec.Header, field string) bool {
 	return slices.ContainsFunc(j.spec.Headers, func(n *spec.Header) bool {
 		return slices.ContainsFunc(n.After, func(a *spec.After) bool {
-			return a.Parent.Value == h.Name.Value && slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool { return m.Field.Path[0].Value == field })
+			return a.Parent.Value == h.Name.Value && slices.ContainsFunc(a.Match, func(m *spec.FieldMatch) bool {
+				return m.Field.Path[0].Value == field
+			})
 		})
 	})
 }

@@ -99,7 +99,9 @@ func (p *Pipeline) Run(ctx context.Context, src []byte, seed uint64) (res Result
 		return Result{Stage: Render, Text: err.Error()}
 	}
 	if p.Go != nil {
-		text, err := glue.Render(plan, glue.RenderOptions{Package: glue.DefaultPackage(plan.Name), Object: "relay_bpfel.o"})
+		text, err := glue.Render(plan, glue.RenderOptions{
+			Package: glue.DefaultPackage(plan.Name), Object: "relay_bpfel.o",
+		})
 		if err == nil {
 			err = p.Go.Check(text)
 		}
@@ -142,7 +144,8 @@ func Plan(src []byte) (*spec.Spec, *ir.Plan, Result) {
 }
 
 // compare runs random packets.
-func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte, seed uint64, c string) Result {
+func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, object []byte, seed uint64,
+	c string) Result {
 	if object != nil { // loaded once here, so that what the verifier says isn't mistaken for something else
 		settings := map[string][]byte{}
 		for _, x := range plan.Settings {
@@ -166,7 +169,8 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 	}
 	judge := newJudge(s)
 	report, err := fuzz.Run(ctx, fuzz.Config{
-		Spec: s, Plan: plan, Object: object, Seed: seed, Packets: p.Packets, Quick: true, Decode: decode, Judge: judge.complete, Became: judge.became,
+		Spec: s, Plan: plan, Object: object, Seed: seed, Packets: p.Packets, Quick: true, Decode: decode,
+		Judge: judge.complete, Became: judge.became,
 	})
 	if err != nil {
 		return Result{Stage: Packets, Text: err.Error(), Log: err.Error() + "\n" + c}
@@ -175,7 +179,10 @@ func (p *Pipeline) compare(ctx context.Context, s *spec.Spec, plan *ir.Plan, obj
 		return Result{Stage: Packets, Text: d.Text, Log: d.Text + "\n" + c}
 	}
 	v := report.Verdicts
-	return Result{Stage: Done, Packets: report.Packets, Reached: report.Reached(), Sent: v[sim.VerdictSent], Changed: v[sim.VerdictSent] + v[sim.VerdictPass], Copies: report.Copies}
+	return Result{
+		Stage: Done, Packets: report.Packets, Reached: report.Reached(), Sent: v[sim.VerdictSent],
+		Changed: v[sim.VerdictSent] + v[sim.VerdictPass], Copies: report.Copies,
+	}
 }
 
 // ordinary reports whether every IP header has a transport header after it. Where a header of one's own follows, that
@@ -186,7 +193,8 @@ func ordinary(s *spec.Spec) bool {
 	}
 	for _, p := range s.Programs {
 		for i, e := range p.Stack {
-			if is(e, "ip", "ipv4", "ipv6") && (i+1 >= len(p.Stack) || !is(p.Stack[i+1], "udp", "tcp", "icmp", "icmpv6")) {
+			if is(e, "ip", "ipv4", "ipv6") && (i+1 >= len(p.Stack) || !is(p.Stack[i+1], "udp", "tcp", "icmp",
+				"icmpv6")) {
 				return false
 			}
 		}
@@ -207,7 +215,8 @@ func firstError(log string) string {
 func verdict(log []string) string {
 	for i := len(log) - 1; i >= 0; i-- {
 		l := log[i]
-		if l != "" && !strings.HasPrefix(l, "processed ") && !strings.HasPrefix(l, "verification time") && !strings.HasPrefix(l, "stack depth") {
+		if l != "" && !strings.HasPrefix(l, "processed ") && !strings.HasPrefix(l, "verification time") &&
+			!strings.HasPrefix(l, "stack depth") {
 			return l
 		}
 	}

@@ -150,7 +150,8 @@ func (s *scope) match() (string, *scope) {
 	for range s.between(1, 2) {
 		var all []ref
 		for _, r := range s.refs {
-			row := !strings.HasPrefix(r.text, "setting.") && !strings.HasPrefix(r.text, "skb.") && slices.ContainsFunc(s.stack, func(e *entry) bool {
+			row := !strings.HasPrefix(r.text, "setting.") && !strings.HasPrefix(r.text,
+				"skb.") && slices.ContainsFunc(s.stack, func(e *entry) bool {
 				first, _, _ := strings.Cut(r.text, ".")
 				return e.name == first || slices.ContainsFunc(e.alts, func(h *header) bool { return h.name == first })
 			})
@@ -232,7 +233,9 @@ func (g *generator) stack(names *namer) []*entry {
 	}
 	transport := func() {
 		last := out[len(out)-1]
-		own := slices.DeleteFunc(g.transports(), func(h *header) bool { return !last.all(func(p *header) bool { return h.follows(p) }) })
+		own := slices.DeleteFunc(g.transports(), func(h *header) bool {
+			return !last.all(func(p *header) bool { return h.follows(p) })
+		})
 		if len(own) > 0 && !g.one(3) {
 			if h := pick(g, own); slices.Contains(h.after[0].match, "253") && g.one(3) {
 				add(g.entry(names, false, h, stdUDP))

@@ -39,8 +39,10 @@ func (t typ) text() string {
 	case bytesKind:
 		return fmt.Sprintf("bytes%d", t.n)
 	}
-	return [...]string{boolKind: "bool", macKind: "mac", addrKind: "ip", endpointKind: "endpoint", prefixKind: "prefix", nextHopKind: "next_hop", counterKind: "counter",
-		translationKind: "translation", creditKind: "credit", creditsKind: "credits", bucketKind: "bucket", bucketsKind: "buckets",
+	return [...]string{boolKind: "bool", macKind: "mac", addrKind: "ip", endpointKind: "endpoint", prefixKind: "prefix",
+		nextHopKind: "next_hop", counterKind: "counter",
+		translationKind: "translation", creditKind: "credit", creditsKind: "credits", bucketKind: "bucket",
+		bucketsKind: "buckets",
 	}[t.kind]
 }
 
@@ -86,7 +88,8 @@ type scope struct {
 func (s *scope) clone() *scope {
 	c := *s
 	c.drawn = slices.Clone(s.drawn)
-	c.refs, c.lens, c.asks, c.facts = slices.Clone(s.refs), slices.Clone(s.lens), slices.Clone(s.asks), maps.Clone(s.facts)
+	c.refs, c.lens, c.asks, c.facts = slices.Clone(s.refs), slices.Clone(s.lens), slices.Clone(s.asks),
+		maps.Clone(s.facts)
 	return &c
 }
 
@@ -156,7 +159,8 @@ func (s *scope) headers_(e *entry, name string, hs []*header, need string) {
 	for _, f := range hs[0].fields {
 		flds := []*field{f}
 		for _, h := range hs[1:] {
-			if other := h.field(f.name); other != nil && other.kind == f.kind && other.typ == f.typ && (f.typ == "ip" || other.bytes == f.bytes) {
+			if other := h.field(f.name); other != nil && other.kind == f.kind && other.typ == f.typ &&
+				(f.typ == "ip" || other.bytes == f.bytes) {
 				flds = append(flds, other)
 			}
 		}
@@ -177,13 +181,16 @@ func (s *scope) headers_(e *entry, name string, hs []*header, need string) {
 		}
 		s.refs = append(s.refs, ref{text: text, t: fieldType(f, width), need: need, at: e, flds: flds})
 	}
-	if len(hs) == 2 && hs[0] != hs[1] && hs[0].field("dscp") != nil && hs[1].field("dscp") != nil { // a part of one, a field of the other
+	// a part of one, a field of the other
+	if len(hs) == 2 && hs[0] != hs[1] && hs[0].field("dscp") != nil && hs[1].field("dscp") != nil {
 		flds := []*field{stdIPv4.field("ttl"), stdIPv6.field("hop_limit")}
 		s.refs = append(s.refs, ref{text: name + ".hop_limit", t: typ{intKind, 8}, need: need, at: e, flds: flds})
 	}
 	for _, p := range hs[0].parts {
 		if slices.ContainsFunc(hs, func(h *header) bool {
-			return !slices.ContainsFunc(h.parts, func(q *part) bool { return q.name == p.name && q.alias == p.alias && q.addr == p.addr })
+			return !slices.ContainsFunc(h.parts, func(q *part) bool {
+				return q.name == p.name && q.alias == p.alias && q.addr == p.addr
+			})
 		}) {
 			continue
 		}
@@ -195,7 +202,8 @@ func (s *scope) headers_(e *entry, name string, hs []*header, need string) {
 			continue
 		}
 		s.refs = append(s.refs, ref{text: text, t: typ{kind: endpointKind}, need: need},
-			ref{text: text + ".addr", t: typ{kind: addrKind}, need: need}, ref{text: text + ".port", t: typ{intKind, 16}, need: need})
+			ref{text: text + ".addr", t: typ{kind: addrKind}, need: need},
+			ref{text: text + ".port", t: typ{intKind, 16}, need: need})
 	}
 }
 
@@ -245,9 +253,11 @@ func (s *scope) int(depth int) string {
 	case 0:
 		return pick(s.generator, []string{"^", "-"}) + "(" + s.int(depth-1) + ")"
 	case 1:
-		return fmt.Sprintf("%s %s %s", sub(), pick(s.generator, []string{"/", "%"}), s.literal(1+s.integer(pick(s.generator, []int{2, 8, 32, 63}))))
+		return fmt.Sprintf("%s %s %s", sub(), pick(s.generator, []string{"/", "%"}),
+			s.literal(1+s.integer(pick(s.generator, []int{2, 8, 32, 63}))))
 	case 2, 3:
-		return fmt.Sprintf("%s %s %d", sub(), pick(s.generator, []string{"<<", ">>"}), pick(s.generator, []int{0, 1, 3, 7, 8, 16, 31, 32, 48, 63}))
+		return fmt.Sprintf("%s %s %d", sub(), pick(s.generator, []string{"<<", ">>"}),
+			pick(s.generator, []int{0, 1, 3, 7, 8, 16, 31, 32, 48, 63}))
 	case 4:
 		return fmt.Sprintf("low(%s, %d)", s.int(depth-1), s.between(1, 64))
 	}
@@ -273,7 +283,9 @@ func (s *scope) intLeaf() string {
 			return "len(" + pick(s.generator, lens) + ")"
 		}
 	case 2:
-		if r, ok := s.choose(func(r ref) bool { return r.t.kind == bytesKind || r.t.kind == macKind || r.t.kind == addrKind }); ok {
+		if r, ok := s.choose(func(r ref) bool {
+			return r.t.kind == bytesKind || r.t.kind == macKind || r.t.kind == addrKind
+		}); ok {
 			n := map[kind]int{bytesKind: r.t.n, macKind: 6, addrKind: 16}[r.t.kind]
 			return fmt.Sprintf("%s[%d]", r.text, s.IntN(n))
 		}
@@ -322,7 +334,9 @@ func (s *scope) cond(depth int) string {
 			return pick(s.generator, []string{"", "!"}) + r.text
 		}
 	case 2, 3, 4:
-		a, ok := s.choose(func(r ref) bool { return r.t.kind >= bytesKind && r.t.kind <= endpointKind || r.t.kind == boolKind })
+		a, ok := s.choose(func(r ref) bool {
+			return r.t.kind >= bytesKind && r.t.kind <= endpointKind || r.t.kind == boolKind
+		})
 		if ok {
 			b, ok := s.choose(func(r ref) bool { return r.t == a.t && r.text != a.text })
 			if ok {

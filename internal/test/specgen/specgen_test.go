@@ -226,13 +226,14 @@ func TestJudge(t *testing.T) {
 		left := func() (sum uint64, wrong int) {
 			judge := specgen.Judge(s)
 			h := fnv.New64a()
-			_, err := fuzz.Run(context.Background(), fuzz.Config{Spec: s, Plan: plan, Seed: seed, Packets: 1024, Decode: 1 << 30, Judge: func(program string, came, left []byte) string {
-				h.Write(left)
-				if judge(program, came, left) != "" {
-					wrong++
-				}
-				return ""
-			}})
+			_, err := fuzz.Run(context.Background(), fuzz.Config{Spec: s, Plan: plan, Seed: seed, Packets: 1024,
+				Decode: 1 << 30, Judge: func(program string, came, left []byte) string {
+					h.Write(left)
+					if judge(program, came, left) != "" {
+						wrong++
+					}
+					return ""
+				}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -255,8 +256,9 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	t.Logf("%d faults that change packets, %d found", live, found)
-	// Some faults only change packets that were wrong when they came, or that another path fits as well. Which specs the seeds
-	// give changes with the language, and with them the share of faults that are found: 63 to 68 in 100 so far.
+	// Some faults only change packets that were wrong when they came, or that another path fits as well. Which specs
+	// the seeds give changes with the language, and with them the share of faults that are
+	// found: 63 to 68 in 100 so far.
 	if live < 50 || found*2 < live {
 		t.Errorf("of %d faults that change packets, the judge finds %d", live, found)
 	}

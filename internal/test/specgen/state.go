@@ -69,7 +69,8 @@ func (x *session) text() string {
 	for _, r := range x.rows {
 		rows = append(rows, fmt.Sprintf("%s: {key: %s, value: %s}", label(r.t.name), list(r.key), list(r.value)))
 	}
-	return fmt.Sprintf("%s: {\n\tfields: %s\n\trows: {\n\t\t%s\n\t}\n%s}", label(x.name), members(x.fields), strings.Join(rows, "\n\t\t"), x.more)
+	return fmt.Sprintf("%s: {\n\tfields: %s\n\trows: {\n\t\t%s\n\t}\n%s}", label(x.name), members(x.fields),
+		strings.Join(rows, "\n\t\t"), x.more)
 }
 
 func list(names []string) string {
@@ -142,7 +143,8 @@ func (s *scope) found(l *lookup) {
 func (s *scope) member(text string, t typ, need string) {
 	s.refs = append(s.refs, ref{text: text, t: t, need: need})
 	if t.kind == endpointKind {
-		s.refs = append(s.refs, ref{text: text + ".addr", t: typ{kind: addrKind}, need: need}, ref{text: text + ".port", t: typ{intKind, 16}, need: need})
+		s.refs = append(s.refs, ref{text: text + ".addr", t: typ{kind: addrKind}, need: need},
+			ref{text: text + ".port", t: typ{intKind, 16}, need: need})
 	}
 }
 
@@ -197,14 +199,18 @@ func (s *scope) key(t *table) ([]string, bool) {
 }
 
 var valueTypes = []typ{
-	{intKind, 8}, {intKind, 16}, {intKind, 32}, {intKind, 64}, {intKind, 1}, {intKind, 12}, {intKind, 33}, {kind: boolKind}, {bytesKind, 3}, {bytesKind, 8},
+	{intKind, 8}, {intKind, 16}, {intKind, 32}, {intKind, 64}, {intKind, 1}, {intKind, 12}, {intKind, 33},
+	{kind: boolKind}, {bytesKind, 3}, {bytesKind, 8},
 	{kind: macKind}, {kind: addrKind}, {kind: endpointKind}, {kind: counterKind}, {kind: nextHopKind},
 }
 
 // newTable declares a table whose key can be made here.
 func (s *scope) newTable(want []typ) *table {
 	names := s.generator.namer()
-	t := &table{name: s.state.next(), kind: pick(s.generator, []string{"", "hash", "hash", "lru", "array", "lpm"}), size: pick(s.generator, []int{1, 2, 16, 64, 100, 1024})}
+	t := &table{
+		name: s.state.next(), kind: pick(s.generator, []string{"", "hash", "hash", "lru", "array", "lpm"}),
+		size: pick(s.generator, []int{1, 2, 16, 64, 100, 1024}),
+	}
 	_, hasAddr := s.choose(func(r ref) bool { return r.t.kind == addrKind })
 	if t.kind == "lpm" && !hasAddr {
 		t.kind = ""
@@ -231,7 +237,8 @@ func (s *scope) newTable(want []typ) *table {
 	}
 	for range s.between(0, 3) {
 		v := pick(s.generator, valueTypes)
-		if v.kind == counterKind && (t.kind == "lru" || t.kind == "array" || t.perCPU) || v.kind == nextHopKind && (t.kind == "array" || t.perCPU) {
+		if v.kind == counterKind && (t.kind == "lru" || t.kind == "array" || t.perCPU) || v.kind == nextHopKind &&
+			(t.kind == "array" || t.perCPU) {
 			v = typ{intKind, 32}
 		}
 		t.value = append(t.value, member{names.next(), v})

@@ -26,23 +26,30 @@ func ports() []*part {
 
 var (
 	stdEth = std("eth", []*field{
-		{name: "dst", kind: bytesField, bytes: 6, typ: "mac"}, {name: "src", kind: bytesField, bytes: 6, typ: "mac"}, bits("type", 16),
+		{name: "dst", kind: bytesField, bytes: 6, typ: "mac"}, {name: "src", kind: bytesField, bytes: 6, typ: "mac"},
+		bits("type", 16),
 	}, nil)
 	stdVLAN = std("vlan", []*field{bits("pcp", 3), bits("dei", 1), bits("vid", 12), bits("type", 16)}, nil,
 		&after{"eth", []string{"type"}, nil}, &after{"vlan", []string{"type"}, nil})
 	stdIPv4 = std("ipv4", []*field{
-		fixedBits("version", 4, 4), bits("dscp", 6), bits("ecn", 2), derived("total_length"), bits("id", 16), bits("df", 1),
+		fixedBits("version", 4, 4), bits("dscp", 6), bits("ecn", 2), derived("total_length"), bits("id", 16),
+		bits("df", 1),
 		bits("ttl", 8), bits("protocol", 8), derived("checksum"), addr("src", 4), addr("dst", 4),
-	}, []*part{{name: "hop_limit", alias: "ttl"}}, &after{"eth", []string{"type"}, nil}, &after{"vlan", []string{"type"}, nil})
+	}, []*part{{name: "hop_limit", alias: "ttl"}}, &after{"eth", []string{"type"}, nil},
+		&after{"vlan", []string{"type"}, nil})
 	stdIPv6 = std("ipv6", []*field{
-		fixedBits("version", 4, 6), bits("dscp", 6), bits("ecn", 2), bits("flow_label", 20), derived("payload_length"), bits("next_header", 8),
+		fixedBits("version", 4, 6), bits("dscp", 6), bits("ecn", 2), bits("flow_label", 20), derived("payload_length"),
+		bits("next_header", 8),
 		bits("hop_limit", 8), addr("src", 16), addr("dst", 16),
 	}, nil, &after{"eth", []string{"type"}, nil}, &after{"vlan", []string{"type"}, nil})
-	stdUDP = std("udp", []*field{bits("src_port", 16), bits("dst_port", 16), derived("length"), derived("checksum")}, ports(),
+	stdUDP = std("udp", []*field{bits("src_port", 16), bits("dst_port", 16), derived("length"), derived("checksum")},
+		ports(),
 		&after{"ipv4", []string{"protocol"}, nil}, &after{"ipv6", []string{"next_header"}, nil})
 	stdTCP = std("tcp", []*field{
-		bits("src_port", 16), bits("dst_port", 16), bits("seq", 32), bits("ack", 32), {name: "data_offset", bits: 4, derived: true}, bits("reserved", 4), bits("syn", 1), bits("fin", 1),
-		bits("window", 16), derived("checksum"), bits("urgent", 16), {name: "options", kind: sizedField, max: 40, variable: true},
+		bits("src_port", 16), bits("dst_port", 16), bits("seq", 32), bits("ack", 32),
+		{name: "data_offset", bits: 4, derived: true}, bits("reserved", 4), bits("syn", 1), bits("fin", 1),
+		bits("window", 16), derived("checksum"), bits("urgent", 16),
+		{name: "options", kind: sizedField, max: 40, variable: true},
 	}, ports(), &after{"ipv4", []string{"protocol"}, nil}, &after{"ipv6", []string{"next_header"}, nil})
 	stdICMP = std("icmp", []*field{bits("type", 8), bits("code", 8), derived("checksum"), bits("rest", 32)}, nil,
 		&after{"ipv4", []string{"protocol"}, nil})

@@ -30,14 +30,19 @@ func (g *generator) transport(name string) *header {
 		h.fields = append(h.fields, bits("sum", 16))
 	case 4:
 		pseudo := `["ip.src", "ip.dst", 17, "len(` + name + `)"]`
-		h.fields = append(h.fields, &field{name: "sum", bits: 16, derived: true, rest: `, checksum: {covers: "all", pseudo: ` + pseudo + `, absent: ["ipv4"], optional: true}`})
+		h.fields = append(h.fields, &field{
+			name: "sum", bits: 16, derived: true,
+			rest: `, checksum: {covers: "all", pseudo: ` + pseudo + `, absent: ["ipv4"], optional: true}`,
+		})
 		h.sums = true
 	case 5:
 		g.variable(h, g.namer("src_port", "dst_port", "length", "sum"))
 		h.fixed = false
 	}
 	proto := pick(g, []string{"17", "17", "17", "253", "6", "17 | 136"})
-	in4, in6 := &after{"ipv4", []string{"protocol"}, []string{proto}}, &after{"ipv6", []string{"next_header"}, []string{proto}}
+	in4, in6 := &after{"ipv4", []string{"protocol"}, []string{proto}}, &after{
+		"ipv6", []string{"next_header"}, []string{proto},
+	}
 	switch g.IntN(4) {
 	case 0:
 		h.after = []*after{in4}
@@ -47,7 +52,9 @@ func (g *generator) transport(name string) *header {
 		h.after = []*after{in4, in6}
 	}
 	if g.one(2) {
-		h.parts = []*part{{name: "src", addr: "ip.src", port: "src_port"}, {name: "dst", addr: "ip.dst", port: "dst_port"}}
+		h.parts = []*part{
+			{name: "src", addr: "ip.src", port: "src_port"}, {name: "dst", addr: "ip.dst", port: "dst_port"},
+		}
 	}
 	if g.one(4) {
 		h.more = append(h.more, "segmented: true")
@@ -67,7 +74,10 @@ func (g *generator) tunnelHeader(name string) *header {
 		if g.one(2) {
 			by = "%s * 4"
 		}
-		h.fields = append(h.fields, f, &field{name: names.next(), kind: sizedField, size: fmt.Sprintf(by, f.name), max: pick(g, []int{1, 3, 8, 40}), variable: true})
+		h.fields = append(h.fields, f, &field{
+			name: names.next(), kind: sizedField, size: fmt.Sprintf(by, f.name), max: pick(g, []int{1, 3, 8, 40}),
+			variable: true,
+		})
 		h.fixed = false
 	case 1:
 		g.variable(h, names)
@@ -124,7 +134,9 @@ func (g *generator) inner(names *namer, stack []*entry) []*entry {
 	}
 	add(pick(g, [][]*header{{stdIPv4}, {stdIPv4}, {stdIPv6}, {stdIPv6}, {stdIPv4, stdIPv6}})...)
 	ip := out[len(out)-1]
-	own := slices.DeleteFunc(g.transports(), func(h *header) bool { return !ip.all(func(p *header) bool { return h.follows(p) }) })
+	own := slices.DeleteFunc(g.transports(), func(h *header) bool {
+		return !ip.all(func(p *header) bool { return h.follows(p) })
+	})
 	switch n := g.IntN(8); {
 	case n < 3:
 		add(stdUDP)
@@ -160,7 +172,8 @@ func (w *rewriting) encapsulate() (out []string) {
 		return slices.DeleteFunc(slices.Clone(hs), func(h *header) bool { return !h.follows(chain[len(chain)-1]) })
 	}
 	switch n := w.IntN(6); {
-	case n < 3 && (outer == stdIPv4 || w.one(20)): // without a checksum, which would have to be computed over the payload
+	// without a checksum, which would have to be computed over the payload
+	case n < 3 && (outer == stdIPv4 || w.one(20)):
 		chain = append(chain, stdUDP)
 	case n < 5 && len(own) > 0:
 		chain = append(chain, pick(w.generator, own))
@@ -188,7 +201,8 @@ func (w *rewriting) encapsulate() (out []string) {
 		if !ok {
 			return nil
 		}
-		out = append(out, fmt.Sprintf("{push: {%s: {%s}, before: %q}}", label(h.name), strings.Join(vals, ", "), before.name))
+		out = append(out, fmt.Sprintf("{push: {%s: {%s}, before: %q}}", label(h.name), strings.Join(vals, ", "),
+			before.name))
 	}
 	for i, h := range chain {
 		e := &entry{name: h.name, alts: []*header{h}}
@@ -225,7 +239,8 @@ func (w *rewriting) pushedValues(h *header, next []*header) ([]string, bool) {
 			out = append(out, fmt.Sprintf("%s: %q", label(f.name), "setting."+w.address(f.bytes == 16).name))
 			continue
 		case f.name == "protocol" || f.name == "next_header":
-			out = append(out, fmt.Sprintf("%s: %s", label(f.name), w.literal(pick(w.generator, []uint64{4, 17, 41, 253}))))
+			out = append(out,
+				fmt.Sprintf("%s: %s", label(f.name), w.literal(pick(w.generator, []uint64{4, 17, 41, 253}))))
 			continue
 		}
 		v, ok := w.typed(fieldType(f, f.bits))
@@ -256,7 +271,9 @@ func (g *generator) address(v6 bool) *setting {
 	if v6 {
 		from = addresses[4:]
 	}
-	x := &setting{name: g.namer(taken...).next(), t: typ{kind: addrKind}, more: fmt.Sprintf(", default: %q", pick(g, from))}
+	x := &setting{
+		name: g.namer(taken...).next(), t: typ{kind: addrKind}, more: fmt.Sprintf(", default: %q", pick(g, from)),
+	}
 	g.settings = append(g.settings, x)
 	return x
 }
@@ -280,7 +297,9 @@ func size(hs []*header) int {
 // firsts are the largest headers of some places.
 func firsts(stack []*entry) (out []*header) {
 	for _, e := range stack {
-		out = append(out, slices.MaxFunc(e.alts, func(a, b *header) int { return size([]*header{a}) - size([]*header{b}) }))
+		out = append(out, slices.MaxFunc(e.alts, func(a, b *header) int {
+			return size([]*header{a}) - size([]*header{b})
+		}))
 	}
 	return out
 }

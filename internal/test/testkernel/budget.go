@@ -42,7 +42,8 @@ func (b Budget) String() string {
 	for _, p := range programs {
 		c := b[p]
 		fmt.Fprintf(&s, "%-22s %-16s %-6s %12d %7d %6d %6d\n",
-			p.Spec, p.Name, fmt.Sprintf("%d.%d", p.Kernel.Major, p.Kernel.Minor), c.Instructions, c.States, c.Stack, c.Size)
+			p.Spec, p.Name, fmt.Sprintf("%d.%d", p.Kernel.Major, p.Kernel.Minor), c.Instructions, c.States,
+			c.Stack, c.Size)
 	}
 	return s.String()
 }

@@ -38,7 +38,9 @@ type Cost struct {
 
 // Max returns the larger of each figure.
 func (c Cost) Max(d Cost) Cost {
-	return Cost{max(c.Instructions, d.Instructions), max(c.States, d.States), max(c.Stack, d.Stack), max(c.Size, d.Size)}
+	return Cost{
+		max(c.Instructions, d.Instructions), max(c.States, d.States), max(c.Stack, d.Stack), max(c.Size, d.Size),
+	}
 }
 
 // Report is a guest's report.

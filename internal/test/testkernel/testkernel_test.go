@@ -107,12 +107,14 @@ func TestParseCost(t *testing.T) {
 	}{
 		{ // Linux 5.10
 			"verification time 5093 usec\nstack depth 216+0+80+4\n" +
-				"processed 606 insns (limit 1000000) max_states_per_insn 1 total_states 42 peak_states 41 mark_read 16\n",
+				"processed 606 insns (limit 1000000) max_states_per_insn 1 total_states 42 peak_states 41 " +
+				"mark_read 16\n",
 			testkernel.Cost{Instructions: 606, States: 42, Stack: 300},
 		},
 		{
 			"stack depth 96\n" +
-				"processed 1904 insns (limit 1000000) max_states_per_insn 4 total_states 90 peak_states 90 mark_read 5\n",
+				"processed 1904 insns (limit 1000000) max_states_per_insn 4 total_states 90 peak_states 90 " +
+				"mark_read 5\n",
 			testkernel.Cost{Instructions: 1904, States: 90, Stack: 96},
 		},
 	} {

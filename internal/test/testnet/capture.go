@@ -297,7 +297,9 @@ func CheckTshark(frames []Frame) error {
 	}
 	const bad = `ip.checksum.status == "Bad" || ip.bogus_ip_length || udp.checksum.status == "Bad" || udp.checksum.zero || ` +
 		`udp.length.bad || udp.length.bad_zero`
-	args := []string{"-n", "-r", file.Name(), "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-Y", bad}
+	args := []string{
+		"-n", "-r", file.Name(), "-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE", "-Y", bad,
+	}
 	out, err := exec.Command("tshark", args...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("tshark: %w: %s", err, out)
@@ -309,7 +311,8 @@ func CheckTshark(frames []Frame) error {
 		}
 	}
 	if len(objections) > 0 {
-		return fmt.Errorf("tshark objects to %d of %d frames, such as %s", len(objections), len(complete), objections[0])
+		return fmt.Errorf("tshark objects to %d of %d frames, such as %s", len(objections), len(complete),
+			objections[0])
 	}
 	return nil
 }

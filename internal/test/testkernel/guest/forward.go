@@ -49,7 +49,8 @@ func (r *relay) forward(clsact bool) (how string, err error) {
 	desc := glue.Desc(r.plan)
 	defer os.RemoveAll(pinPath) // after a failure
 	opt := runtime.Options{
-		Clsact: clsact, Lease: time.Minute, PinPath: pinPath, Linger: time.Minute, Logger: slog.New(slog.DiscardHandler),
+		Clsact: clsact, Lease: time.Minute, PinPath: pinPath, Linger: time.Minute,
+		Logger: slog.New(slog.DiscardHandler),
 	}
 	load := func() (loaded *runtime.Relay, err error) {
 		err = line.Relay.Do(func() (err error) {
