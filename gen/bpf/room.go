@@ -79,6 +79,46 @@ func (w *writer) anyPending() string {
 	return "(" + strings.Join(names, " || ") + ")"
 }
 
+// resizes reports whether room is made or closed, or the tail is cut off, by fr_resize.
+func (w *writer) resizes() bool {
+	rw := w.rw
+	return rw.Resize != ir.InPlace || rw.PopInner || rw.Family != 0 || rw.Trim
+}
+
+// lengths declares how many bytes of headers the packet has before and after the rewrite, where these are fixed.
+func (w *writer) lengths() {
+	rw := w.rw
+	if !w.resizes() || rw.OldFront.Base != nil || rw.NewFront.Base != nil {
+		return
+	}
+	w.oldLen, w.newLen = w.names.own("headers_len"), w.names.own("new_headers_len")
+	w.line("const __u32 %s = %d, %s = %d;", w.oldLen, rw.OldFront.Const, w.newLen, rw.NewFront.Const)
+}
+
+// oldFront is the number of bytes in front of the payload that came.
+func (w *writer) oldFront() string {
+	if w.oldLen != "" {
+		return w.oldLen
+	}
+	return w.offset(w.rw.OldFront)
+}
+
+// newFront is the number of bytes in front of the payload that leaves.
+func (w *writer) newFront() string {
+	if w.newLen != "" {
+		return w.newLen
+	}
+	return w.offset(w.rw.NewFront)
+}
+
+// end is an offset in the packet that leaves: that of the payload has a name.
+func (w *writer) end(v *ir.Var, n int) string {
+	if v == nil && w.newLen != "" && n == w.rw.NewFront.Const {
+		return w.newLen
+	}
+	return fmt.Sprint(n)
+}
+
 // room renders the call that makes and closes room.
 func (w *writer) room() {
 	rw := w.rw
@@ -97,7 +137,7 @@ func (w *writer) room() {
 	}
 	switch rw.Resize {
 	case ir.InPlace:
-		if len(how) == 0 && !rw.Trim {
+		if !w.resizes() {
 			w.cutOff()
 			return
 		}
@@ -115,7 +155,7 @@ func (w *writer) room() {
 		how[last] = "(" + how[last] + ")"
 	}
 	w.line("")
-	w.stmt(rw.Pos, "int err = fr_resize(skb, %s, %s, %s, %s);", w.offset(rw.OldFront), w.offset(rw.NewFront),
+	w.stmt(rw.Pos, "int err = fr_resize(skb, %s, %s, %s, %s);", w.oldFront(), w.newFront(),
 		w.expr(rw.Payload), strings.Join(how, " | "))
 	w.fails("unlikely(err)", fmt.Sprintf("return fr_failed(skb, len, err, %s, %s);", w.reasonOf(w.fwd.Fault),
 		w.reasonOf(w.fwd.NoRoom)))

@@ -198,10 +198,10 @@ func (w *writer) checksum(s *sum) {
 		w.line("__u64 %s = %s;", s.name("old_pseudo"), w.add(wasPseudo))
 		w.line("__u64 %s = %s;", s.name("new_pseudo"), w.add(nowPseudo))
 		w.partial()
-		pending := fmt.Sprintf("fr_is_partial(%s, %s, %s, fr_fold(%s))", w.asked, w.offset(s.Old),
+		pending := fmt.Sprintf("fr_is_partial(%s, %s, %s, fr_fold(%s))", w.asked, s.at(s.Old),
 			s.name("old_checksum"), s.name("old_pseudo"))
 		if w.rw.Resize == ir.InPlace && !w.known.plain {
-			segmented := fmt.Sprintf("fr_is_segmented(skb, %s, %s)", w.asked, w.offset(s.Old))
+			segmented := fmt.Sprintf("fr_is_segmented(skb, %s, %s)", w.asked, s.at(s.Old))
 			if s.Absent { // nobody makes up a checksum of a tunnel that has none
 				segmented = fmt.Sprintf("(%s && %s)", s.name("old_checksum"), segmented)
 			}
@@ -247,6 +247,21 @@ func (w *writer) checksum(s *sum) {
 	}
 }
 
+// at is the offset of the field. Where it is fixed it has a name, and another one in the packet that leaves if it moves.
+func (s *sum) at(o ir.Off) string {
+	if o.Base != nil {
+		return s.w.offset(o)
+	}
+	what := "checksum_at"
+	if o == s.New && o != s.Old {
+		what = "new_checksum_at"
+	}
+	if s.names[what] == "" {
+		s.w.line("const __u32 %s = %d;", s.name(what), o.Const)
+	}
+	return s.name(what)
+}
+
 // function is the function that makes a checksum of a sum.
 func (s *sum) function() string {
 	if s.Optional {
@@ -258,7 +273,7 @@ func (s *sum) function() string {
 // tail renders the sum of the bytes that are cut off behind the payload.
 func (w *writer) tail(s *sum) summand {
 	name := s.name("cut_off")
-	end := fmt.Sprintf("%s + %s", w.offset(w.rw.OldFront), w.operand(w.rw.Payload))
+	end := fmt.Sprintf("%s + %s", w.oldFront(), w.operand(w.rw.Payload))
 	odd, cut := "0", "fr_sum_cut64"
 	if s.TailOdd != nil {
 		odd = w.expr(s.TailOdd)
@@ -301,7 +316,7 @@ func (w *writer) finish(s *sum) {
 		flags = "BPF_F_MARK_MANGLED_0"
 	}
 	w.failIf(fmt.Sprintf("fr_finish(skb, %s, %s, %s, %s, %s - %s, %s)",
-		w.offset(s.New), s.name("partial"), s.name("old_checksum"), s.name(""), s.name("new_pseudo"),
+		s.at(s.New), s.name("partial"), s.name("old_checksum"), s.name(""), s.name("new_pseudo"),
 		s.name("old_pseudo"), flags))
 	w.moves = true
 }

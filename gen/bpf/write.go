@@ -147,6 +147,8 @@ type writer struct {
 	inPlace bool
 	newAt   int               // where the pointers to headers that leave are declared
 	beside  map[string]string // names of what is written beside the packet: its priority and its mark
+	oldLen  string            // names of the bytes of headers that came, and that leave; empty where they vary
+	newLen  string
 	cells   []cell
 	sums    []*sum
 	changed bool              // the packet has changed: what fails now drops it
@@ -224,6 +226,7 @@ func (w *writer) coverAll(f *function, pos diag.Pos) {
 func (w *writer) render() {
 	rw := w.rw
 	w.line("__u32 len = skb->len;")
+	w.lengths()
 	w.fx.before()
 	w.compute()
 	w.checksums()
@@ -637,7 +640,14 @@ func (w *writer) places() (out []string) {
 			s.from = max(s.from, 14) // the sum begins behind the Ethernet header
 		}
 		for at := s.from; at < s.to; at += 64 {
-			out = append(out, fmt.Sprintf("%s, %d", w.offset(ir.Off{Base: v, Const: at}), min(64, s.to-at)))
+			from, size := w.offset(ir.Off{Base: v, Const: at}), fmt.Sprint(min(64, s.to-at))
+			if v == nil && at == 14 && w.prog.ir.L2 {
+				from = "ETH_HLEN"
+				if end := w.end(v, s.to); s.to-at <= 64 && end == w.newLen {
+					size = end + " - " + from
+				}
+			}
+			out = append(out, from+", "+size)
 		}
 	}
 	return out
@@ -671,6 +681,6 @@ func (w *writer) rederive() {
 			w.pointerTo(v)
 			p = w.base(v)
 		}
-		w.failIf(fmt.Sprintf("unlikely(%s + %d > (void *)(long)skb->data_end)", p, ends[v]))
+		w.failIf(fmt.Sprintf("unlikely(%s + %s > (void *)(long)skb->data_end)", p, w.end(v, ends[v])))
 	}
 }
